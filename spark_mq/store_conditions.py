@@ -59,6 +59,7 @@ _CONDITIONS: dict[type[errors.StorageError], tuple[str, str | None]] = {
     errors.StoreNotWritableError: ("SPARK_MQ_STORE_NOT_WRITABLE", None),
     errors.StagedRowsGoneError: ("SPARK_MQ_STAGED_ROWS_GONE", None),
     errors.SinkTakenError: ("SPARK_MQ_SINK_TAKEN", None),
+    errors.SinkAheadError: ("SPARK_MQ_SINK_AHEAD", None),
     errors.SinkProgressError: ("SPARK_MQ_SINK_PROGRESS", None),
     errors.SliceMismatchError: ("SPARK_MQ_SLICE_MISMATCH", None),
     errors.HalvesGoneError: ("SPARK_MQ_HALVES_GONE", None),

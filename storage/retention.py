@@ -12,6 +12,8 @@ Log files go when it is the hour for it (deleteWhen) or when a disk is fuller th
 one is nearly full. The decisions are pure; `apply_expiry` only unlinks, so that readers keep what they have mapped, and a reader
 that comes later gets OffsetOutOfRangeError. Each deletion is durable before the next, in an order that leaves no gap: the log's
 files, oldest first, then what points to them. A crash in between leaves files that the next run finds expired.
+The log of this process says of each log file that goes which messages were in it and why, as a warning where it goes before its time,
+and what went of queues and index. Java: MappedFile.destroy and deleteExpiredFileByTime say it of each file.
 The timer's log is the timer's own duty (`delay/timer_log.py`). Java lets a file that somebody reads be for a while, and tries again
 (destroyMapedFileIntervalForcibly, redeleteHangedFileInterval); here nobody has to wait. Not supported: replicasPerDiskPartition,
 and DLedger's log.
@@ -19,6 +21,7 @@ and DLedger's log.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import time
 from collections import Counter
@@ -44,7 +47,9 @@ from storage.queues.consume_queue import ConsumeQueue
 from storage.settings.nouns import CommitLogConfig, RetentionConfig
 from storage.store_reader import StoreReader
 
+_LOG = logging.getLogger(__name__)
 _MS_PER_HOUR = 3_600_000
+_TOPICS_SHOWN = 20
 _QUEUES_PAUSE_MS = 10_000
 """Of all pauses between queues: who waits for the store's lock gives up after a minute."""
 
@@ -275,10 +280,13 @@ def apply_expiry(
     apply_renewals(writer, renewals)
     settle(writer)
     writer.checkpoint()
+    if plan.log_files:
+        _say_what_goes(writer.root, plan, config)
     for number, file in enumerate(plan.log_files):
         if number:
             sleep(config.delete_commit_log_files_interval / 1_000)
         _unlink(writer.file_system, [file.path])
+        _LOG.info("deleted %s: places %d to %d of the log", file.path, file.start, file.end - 1)
     writer.log.list_files()
     reach("log-expired")
     queues = [expiry for expiry in plan.queues if expiry.paths]
@@ -289,7 +297,38 @@ def apply_expiry(
         sleep(min(config.delete_consume_queue_files_interval, _QUEUES_PAUSE_MS / len(queues)) / 1_000)
     reach("queues-expired")
     _unlink(writer.file_system, plan.index_paths)
+    if queues or plan.index_paths:
+        _LOG.info(
+            "%s: deleted %d files of queues and %d of the index, which pointed to places before %d of the log",
+            *(writer.root, sum(len(expiry.paths) for expiry in queues), len(plan.index_paths), plan.minimum),
+        )
     return len(renewals)
+
+
+def _say_what_goes(root: str, plan: ExpiryPlan, config: RetentionConfig) -> None:
+    """Before it goes, so that a process that dies has said so."""
+    counts = list(plan.messages_of_topics.items())
+    topics = ", ".join(f"{topic} {count}" for topic, count in counts[:_TOPICS_SHOWN])
+    more = f" and {len(counts) - _TOPICS_SHOWN} topics more" if len(counts) > _TOPICS_SHOWN else ""
+    age = (
+        "whatever their age"
+        if plan.occasion.whatever_age
+        else f"older than fileReservedTime={config.file_reserved_time} h"
+    )
+    _LOG.log(
+        logging.WARNING if plan.occasion.whatever_age else logging.INFO,
+        "%s: deleting %d log files, %d bytes, %s, because %s; the log begins at %d then. Messages that go: %s%s",
+        *(
+            root,
+            len(plan.log_files),
+            plan.log_bytes,
+            age,
+            "; ".join(plan.occasion.reasons),
+            plan.minimum,
+            topics or "none",
+            more,
+        ),
+    )
 
 
 def _unlink(file_system: LocalFileSystem, paths: Iterable[str]) -> None:

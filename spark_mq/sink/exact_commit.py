@@ -1,6 +1,7 @@
 """Exactly once on running brokers: a batch that tasks have staged is sent, and sent on by whoever comes after a crash.
 
     1  done already?                    the journal says so; nothing is sent
+       another run of the query?        the sink's topic tells of a batch that the journal does not know: refused
     2  an intent of an earlier commit   it is finished first
     3  intent                           the commit point: target queues, where they end, the attempt's producer group
     4  send                             one request in flight a queue
@@ -41,6 +42,7 @@ from spark_mq.sink.send_plan import (
 from spark_mq.sink.sent_batch import Done, Intent, QueueSpan, StagedFile, attempt_group, batch_prefix
 from spark_mq.sink.staged_rows import StagedReader
 from storage.batch.ledger import Batch
+from storage.errors import SinkAheadError
 from storage.failpoints import reach
 
 _LOG = logging.getLogger("spark_mq.sink")
@@ -103,8 +105,8 @@ class Brokers(Protocol):
     def announce(self, done: Done) -> None:
         """Tell the sink's own topic."""
 
-    def announced(self, sink_id: str) -> Done | None:
-        """The newest batch that the topic tells of for this sink."""
+    def announced(self, sink_id: str) -> list[Done]:
+        """Batches that the topic tells of for this sink, the newest among them."""
 
 
 class Outcome(NamedTuple):
@@ -127,20 +129,25 @@ class ExactCommit:
 
     def commit(self, batch: Batch, files: Sequence[StagedFile]) -> Outcome:
         """Send a batch once. Raises BatchInDoubtError, SentRowsLostError, StagingLostError, WriteFailedError, and errors of the client;
-        the batch stays open then, and the next commit finishes it.
+        the batch stays open then, and the next commit finishes it. Raises SinkAheadError where another run of the query has sent on.
         """
         kept = self._journal.load()
+        row_count = sum(staged.rows for staged in files)
         if kept.intent is not None:
             self._check_query(kept.intent.batch, batch)
             finished = self._finish(kept.intent, kept.done)
-            if kept.intent.batch == batch:
+            if (decided := kept.intent).batch == batch:
+                self._refuse_another_run(batch, sum(staged.rows for staged in decided.files), batch, row_count)
                 return finished
             kept = self._journal.load()
         if kept.done is not None:
             self._check_query(kept.done.batch, batch)
             if kept.done.batch.batch_id >= batch.batch_id:
+                self._refuse_another_run(kept.done.batch, kept.done.rows, batch, row_count)
                 self._journal.drop_rows(batch.batch_id)
                 return Outcome(0, False, {})
+            if files:
+                self._refuse_what_others_sent(kept.done, batch, row_count)
         elif self._was_sent_elsewhere(batch, files):
             self._journal.drop_rows(batch.batch_id)
             return Outcome(0, False, {})
@@ -158,6 +165,30 @@ class ExactCommit:
         self._journal.save_intent(intent)
         reach("live-after-intent")
         return self._send(intent, readers, plans)
+
+    def _refuse_another_run(self, known: Batch, known_rows: int, batch: Batch, row_count: int) -> None:
+        """Raises SinkAheadError for a batch that is not the last one that the journal knows, or has other rows than it.
+
+        Of a write (`writeId`), which is a query of one batch, what comes under its name again is not sent, whatever it is.
+        """
+        is_write = known == batch == Batch(batch.sink_id, batch.sink_id, 0)
+        if not is_write and (known.batch_id > batch.batch_id or known_rows != row_count):
+            raise SinkAheadError(
+                self._journal.directory, batch.sink_id, batch.batch_id, row_count, known.batch_id, known_rows
+            )
+
+    def _refuse_what_others_sent(self, done: Done, batch: Batch, row_count: int) -> None:
+        """Raises SinkAheadError where the sink's topic tells of a batch of the query that this journal has not sent.
+
+        Then the staging directory is a copy or an older one, and another run sends from another.
+        """
+        for known in self._brokers.announced(batch.sink_id):
+            is_ours = known.batch.query_id == batch.query_id
+            is_newer = known.batch.batch_id > done.batch.batch_id
+            if is_ours and (is_newer or (known.batch == done.batch and known.spans != done.spans)):
+                raise SinkAheadError(
+                    self._journal.directory, batch.sink_id, batch.batch_id, row_count, known.batch.batch_id, known.rows
+                )
 
     def _finish(self, intent: Intent, done: Done | None) -> Outcome:
         """Bring a decided batch to its end."""
@@ -255,7 +286,7 @@ class ExactCommit:
 
         Raises StagingLostError unless that can be told: where its rows may begin is known only of queues that the batch before went to.
         """
-        known = self._brokers.announced(batch.sink_id)
+        known = max(self._brokers.announced(batch.sink_id), key=lambda done: done.batch.batch_id, default=None)
         if known is None and batch.batch_id == 0:
             return False
         if known is None:

@@ -213,14 +213,14 @@ class LiveBrokers:
         except ClientError as error:
             _LOG.warning("batch %d is sent; the sink's topic was not told: %s", done.batch.batch_id, error.describe())
 
-    def announced(self, sink_id: str) -> Done | None:
-        """By the brokers' index; the newest batch number counts."""
+    def announced(self, sink_id: str) -> list[Done]:
+        """By the brokers' index, the newest."""
         with Admin(self._questions.settings) as admin:
             if self._topic not in admin.topics():
-                return None
+                return []
             found = admin.query_by_key(self._topic, _key(sink_id), limit=_KNOWN_ANNOUNCEMENTS).messages
         known = (told_of(message.record, sink_id) for message in found)
-        return max(filter(None, known), key=lambda done: done.batch.batch_id, default=None)
+        return [done for done in known if done is not None]
 
     # How it is asked.
 

@@ -275,7 +275,13 @@ class SinkOptions:
     ] = None
     sink_takeover: Annotated[
         bool,
-        Option(values.parse_boolean, "let this query go on under a sinkId that another one used", "streaming", "false"),
+        Option(
+            values.parse_boolean,
+            "let this query go on under a sinkId that another one used, or pass over batches that another run of it has written: "
+            "the store gets none of their rows",
+            "streaming",
+            "false",
+        ),
     ] = False
 
     @classmethod
@@ -309,8 +315,6 @@ class SinkOptions:
         check_dead_letters(self.on_invalid_row, self.dead_letter_path)
         self._check_transactions()
         check_send_back(self)
-        if self.sink_takeover and self.sink_id is None:
-            raise OptionError("sinkTakeover", "belongs to sinkId; a query's own id is never another's")
 
     def _check_transactions(self) -> None:
         if self.producer_group is not None and not self.transactional:

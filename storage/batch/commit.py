@@ -115,8 +115,9 @@ def commit_batch(
     `wish` is what the user says of topics that are made or get more queues (None: rows are sent back, which no start gate holds up).
     `mirrored`: the sink's last batch is kept as a consumer offset too. `turn` takes the put lock, where others put into the open
     store meanwhile (`PutService.exclusive`).
-    Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id (unless
-    `takeover`), SinkProgressError where the sink's consumer offset says more than its ledger, StagedRowsGoneError where a staged
+    Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id and
+    SinkAheadError where another run of the query has written the batch with other rows, or later ones (both unless `takeover`),
+    SinkProgressError where the sink's consumer offset says more than its ledger, StagedRowsGoneError where a staged
     file is not there, TopicChangedError where rows were staged for queues that are not there, SliceMismatchError where the log holds
     slices of the batch with other rows, HalvesGoneError where its first halves have expired, StoreNotWritableError where the disk is
     full, where staged rows have changed, where they were staged without a sum that the store's records must end in by now, or where a
@@ -128,7 +129,7 @@ def commit_batch(
         validate_group(GROUP_PREFIX + name)
     with ExitStack() as resources:
         with turn():
-            if is_done(writer, batch, takeover):
+            if is_done(writer, batch, staged.row_count, takeover):
                 _drop_staged(writer, batch, segments)
                 return CommitOutcome(True, 0)
             not_published = (path for path, final in dead_letters if not writer.file_system.exists(final))
@@ -140,7 +141,9 @@ def commit_batch(
         check_segments(writer, opened)
         runs = opened.runs
         with turn():
-            if turn is not nullcontext and is_done(writer, batch, takeover):  # by somebody else, meanwhile
+            if turn is not nullcontext and is_done(
+                writer, batch, staged.row_count, takeover
+            ):  # by somebody else, meanwhile
                 _drop_staged(writer, batch, segments)
                 return CommitOutcome(True, 0)
             if wish is not None:

@@ -27,7 +27,7 @@ from storage.batch.ledger import (
     LedgerMessage,
 )
 from storage.batch.staged_segment import StagedSegment
-from storage.errors import SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
+from storage.errors import SinkAheadError, SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.put.store_writer import StoreWriter
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -58,8 +58,11 @@ def claim_ledger(writer: StoreWriter) -> None:
         save_ledger_notes(writer.file_system, writer.root, notes)
 
 
-def is_done(writer: StoreWriter, batch: Batch, takeover: bool) -> bool:
-    """Whether the store holds the batch. Raises SinkTakenError, unless `takeover`, and SinkProgressError."""
+def is_done(writer: StoreWriter, batch: Batch, row_count: int, takeover: bool) -> bool:
+    """Whether the store holds the batch, of so many rows.
+
+    Raises SinkTakenError and SinkAheadError, unless `takeover`, and SinkProgressError.
+    """
     known = _known_batches(writer, batch.sink_id)
     mirrored = _next_mirrored(writer, batch.sink_id) - 1
     if not known:
@@ -70,7 +73,30 @@ def is_done(writer: StoreWriter, batch: Batch, takeover: bool) -> bool:
         raise SinkProgressError(writer.root, batch.sink_id, mirrored, last, batch.query_id)
     if owner != batch.query_id and not takeover:
         raise SinkTakenError(writer.root, batch.sink_id, owner, batch.query_id)
-    return batch.batch_id <= known.get(batch.query_id, -1)
+    known_batch = known.get(batch.query_id, -1)
+    if batch.batch_id <= known_batch and not takeover:
+        _refuse_another_run(writer, batch, row_count, known_batch)
+    return batch.batch_id <= known_batch
+
+
+def _refuse_another_run(writer: StoreWriter, batch: Batch, row_count: int, known: int) -> None:
+    """Raises SinkAheadError for a batch whose rows may be others than those that the store holds under its number.
+
+    Spark repeats a query's last batch, from the same start; so one with as many rows is the same, and a run that planned it anew
+    brings others. An earlier batch comes from a checkpoint that is a copy or an older one, or from a driver that was replaced. A
+    write (`writeId`) is a query of one batch, and what comes under its name again is not written, whatever it is.
+    """
+    if batch == Batch(batch.sink_id, batch.sink_id, 0) and known == 0:
+        return
+    known_rows = _rows_written(writer, batch) if batch.batch_id == known else None
+    if batch.batch_id < known or known_rows not in (None, row_count):
+        raise SinkAheadError(writer.root, batch.sink_id, batch.batch_id, row_count, known, known_rows)
+
+
+def _rows_written(writer: StoreWriter, batch: Batch) -> int | None:
+    """As the batch's END says; None where it has expired."""
+    ends = ledger_of(writer).newest_end_messages()
+    return next((message.row_count for message in ends if message.batch == batch), None)
 
 
 def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:

@@ -26,5 +26,9 @@ class StagedBatch:
     """Files of refused rows: where each is staged, and its name once the batch is decided."""
 
     @property
+    def row_count(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+    @property
     def has_rows(self) -> bool:
-        return any(segment.rows for segment in self.segments)
+        return self.row_count > 0

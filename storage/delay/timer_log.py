@@ -6,6 +6,7 @@ looked for from where the checkpoint says that log and wheel are on the disk.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -24,6 +25,8 @@ from storage.format.timer import (
     is_filler,
     is_unit,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 class UnitRun(NamedTuple):
@@ -195,6 +198,10 @@ class TimerLog:
             last = self.units_at(np.array([self._last_place(self._starts[0])], np.int64))
             if not is_unit(last)[0] or last["commitlog_offset"][0] >= minimum_commitlog_offset:
                 break
+            _LOG.info(
+                "deleting %s: its last unit points before %d, where the log begins",
+                *(self._path(self._starts[0]), minimum_commitlog_offset),
+            )
             self._forget(self._starts[0])
             count += 1
         return count

@@ -21,6 +21,7 @@
         LogFileNotMadeError(path, reason)           the log needs a new file, and none can be made
       StagedRowsGoneError(path, rows)               what a task has staged is not there to be appended
       SinkTakenError(path, sink_id, owner, query)   another query writes under this sink's id
+      SinkAheadError(path, sink_id, …)              another run of the query has written the batch, or later ones
       SinkProgressError(path, sink_id, …)           the sink's consumer offset says more than its ledger
       SliceMismatchError(path, sink_id, …)          a repeated batch has other rows than its slices in the log
       HalvesGoneError(path, sink_id, …)             a repeated batch's first halves have expired
@@ -59,6 +60,7 @@ from storage.errors.of_messages import (
 )
 from storage.errors.of_sinks import (
     HalvesGoneError,
+    SinkAheadError,
     SinkProgressError,
     SinkTakenError,
     SliceMismatchError,
@@ -106,6 +108,7 @@ __all__ = [
     "PutRefusedError",
     "ReplicasNotEnoughError",
     "RowIllegalError",
+    "SinkAheadError",
     "SinkProgressError",
     "SinkTakenError",
     "SliceMismatchError",

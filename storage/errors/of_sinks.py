@@ -44,6 +44,40 @@ class SinkTakenError(StorageError):
         )
 
 
+class SinkAheadError(StorageError):
+    """A run of a query comes with a batch that another run of it has left behind, or written with other rows, or is at the same place.
+
+    The other run has written batch `known` with `known_rows` rows (None where nobody knows). What this one brings would count as
+    written and would not be, or would be written twice.
+    """
+
+    hint = (
+        "another run of the query has gone on: its checkpoint is a copy or an older backup, or a driver stood still while its "
+        "successor ran. End one of the two, and go on with the newest checkpoint; where there is none, take a new one and start it "
+        "behind what was written. A query whose number of rows is left to chance, and that Spark repeats, meets this too. A store's "
+        "sink passes over such batches with sinkTakeover=true: their rows are not written"
+    )
+
+    def __init__(
+        self, path: str, sink_id: str, batch_id: int, row_count: int, known: int, known_rows: int | None
+    ) -> None:
+        super().__init__(path, sink_id, batch_id, row_count, known, known_rows)
+        self.path = path
+        self.sink_id = sink_id
+        self.batch_id = batch_id
+        self.row_count = row_count
+        self.known = known
+        self.known_rows = known_rows
+
+    def describe(self) -> str:
+        rows = "" if self.known_rows is None else f" with {self.known_rows} rows"
+        whose = " by another run of its query, too" if self.known < self.batch_id else ""
+        return (
+            f"{self.path}: batch {self.known} of sink {self.sink_id} is written{rows}{whose}, and this run of its query comes with "
+            f"batch {self.batch_id}, {self.row_count} rows. Nothing was written"
+        )
+
+
 class SinkProgressError(StorageError):
     """A sink's consumer offset says that a batch is in the store which the ledger does not know.
 

@@ -55,7 +55,7 @@ def truncate_store(
         checkpoint = read_checkpoint(files, root)
         lowered = min(checkpoint.physic_msg_timestamp, last_ms)
         write_checkpoint(files, root, checkpoint._replace(physic_msg_timestamp=lowered))
-        cut_log(files, log, end)
+        cut_log(files, log, end, "its master's log differs from there on")
         log.close()
     open_store(
         root,

@@ -8,12 +8,14 @@ Departure: a static topic keeps its mapping.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_path_element
 from storage.put.store_writer import StoreWriter
 
+_LOG = logging.getLogger(__name__)
 _FOLDERS = ("consumequeue", "consumequeue_ext")
 
 
@@ -34,6 +36,9 @@ def delete_queues(writer: StoreWriter, topic: str) -> None:
         writer.fail(error)
         raise
     writer.derived.forget(topic)
+    _LOG.info(
+        "%s: the queues of topic %s were deleted; its records stay in the log until they expire", writer.root, topic
+    )
 
 
 def _delete_tree(files: LocalFileSystem, folder: str, topic: str) -> None:

@@ -9,6 +9,7 @@ The caller holds the store's lock from before the first to after the last.
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -48,6 +49,8 @@ from storage.recovery.passes import (
 )
 from storage.recovery.quarantine import Quarantine, keep_what_is_cut
 from storage.settings.load import StoreConfig
+
+_LOG = logging.getLogger(__name__)
 
 
 class Opening(NamedTuple):
@@ -150,6 +153,11 @@ def open_for_writing(
         )
         report.lowered = lowered
         ends = report.queue_ends
+        if report.cut_entries:
+            _LOG.info(
+                "%s: %d entries of queues that pointed behind the log's end %d, or to no record, were cut",
+                *(root, report.cut_entries, plan.log_end),
+            )
         plan = replace(plan, visible_ends=ends, greatest_end=report.dispatched_end, last_places={})
         _write_checkpoint(file_system, root, plan, index)
         drop_index_trust(file_system, root)

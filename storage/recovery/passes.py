@@ -16,6 +16,7 @@ load too; a queue that lost its first files is rebuilt whole; the index is compl
 
 from __future__ import annotations
 
+import logging
 import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -51,6 +52,8 @@ from storage.recovery.index import Indexer, IndexPlan, plan_index
 from storage.recovery.parts import StoreParts
 from storage.recovery.quarantine import Quarantine
 from storage.recovery.queues import QueueWriters
+
+_LOG = logging.getLogger(__name__)
 
 
 def plan_recovery(
@@ -247,7 +250,8 @@ def apply_recovery(
     if honest != checkpoint:
         parts.save_checkpoint(honest)
     reach("before-cut")
-    report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end)
+    why = "no record stands there" if plan.failure is None else plan.failure.describe()
+    report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end, f"recovery: {why}")
     reach("log-cut")
     if not plan.was_clean:
         _sync_unsynced_log(plan, file_system, log)
@@ -351,8 +355,11 @@ def _interrupted(
     return found
 
 
-def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int, list[str]]:
-    """Zero the log behind its end and delete later files; Java moves positions only. Returns bytes cut and files deleted."""
+def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int, why: str) -> tuple[int, list[str]]:
+    """Zero the log behind its end and delete later files; Java moves positions only. Returns bytes cut and files deleted.
+
+    The log of this process says what was cut and `why`; as a warning where files went.
+    """
     cut_bytes, removed = 0, []
     for file in reversed(log.files[max(0, log.file_index(end)) :]):
         position = max(0, end - file.start)
@@ -368,6 +375,13 @@ def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int) -> tuple[int
     if removed:
         file_system.sync_all(log.directories)
         log.list_files()
+    if cut_bytes or removed:
+        files = f"; deleted {', '.join(removed)}" if removed else ""
+        _LOG.log(
+            logging.WARNING if removed else logging.INFO,
+            "%s: the log was cut at %d, %d bytes behind it zeroed%s: %s",
+            *(log.directories[0], end, cut_bytes, files, why),
+        )
     return cut_bytes, removed
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from storage.log.intact_records import intact_records
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.parts import StoreParts
 
+_LOG = logging.getLogger(__name__)
 _MANIFEST = "manifest.json"
 _CHUNK = 1 << 20
 _T = TypeVar("_T")
@@ -101,6 +103,10 @@ def keep_what_is_cut(
             _remove(file_system, directory)
         cause = f"what is to be cut could not be copied to {directory} first: {error.strerror or error}"
         raise StoreNotWritableError(root, cause, "nothing was cut; make room on the disk and try again") from error
+    _LOG.warning(
+        "%s: what recovery cuts behind %d, with %d intact records, was copied to %s: %s",
+        *(root, log_end, made.intact_records, directory, made.reason),
+    )
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -76,18 +76,27 @@ class OwnCluster:
         return self._running[0].pid
 
     @property
+    def has_broker(self) -> bool:
+        """Whether one was started, and runs."""
+        return len(self._running) > 1 and self.is_running
+
+    @property
     def is_running(self) -> bool:
         """Whether the broker is."""
         return self._broker.poll() is None
 
     def begin(self) -> None:
         """Both run when this returns."""
-        self._running.append(own_servers.start_name_server(self._homes[0], self.name_server_port))
+        self.begin_name_server()
         self.start()
 
-    def start(self) -> None:
-        """The broker; it has recovered its store, and is registered, when this returns."""
-        self._running.append(own_servers.start_broker(self._homes[1], self._conf))
+    def begin_name_server(self) -> None:
+        """It runs when this returns."""
+        self._running.append(own_servers.start_name_server(self._homes[0], self.name_server_port))
+
+    def start(self, through: Sequence[str] = ()) -> None:
+        """The broker; it has recovered its store, and is registered, when this returns. `through`: a command that runs it."""
+        self._running.append(own_servers.start_broker(self._homes[1], self._conf, through=through))
 
     def kill(self) -> None:
         """SIGKILL to the broker."""

@@ -90,7 +90,7 @@ def test_a_batch_goes_into_the_store_that_the_broker_has_open(tmp_path: Path, ro
     assert not (root / "abort").exists()
     assert not (root / "spark_mq" / SOCKET_NAME).exists()
     commit(options, stage(options, bodies("d"), batch_id=1), batch_id=1)
-    commit(options, stage(options, bodies("a", "b"), attempt=8))
+    commit(options, stage(options, bodies("d"), batch_id=1, attempt=8), batch_id=1)
     assert texts(str(root)) == ["a", "b", "c", "after", "d"]
     assert len(load_intents(FILES, str(root))) == 1, "that of the last batch, until the log is synced"
 

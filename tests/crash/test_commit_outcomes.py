@@ -29,6 +29,7 @@ from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment
 from storage.errors import (
     CorruptRecordError,
+    SinkAheadError,
     SinkTakenError,
     StorageError,
     StoreLockedError,
@@ -128,7 +129,10 @@ def test_two_queries_write_into_one_store_in_turns(tmp_path: Path, sync_flush: b
 
 
 @pytest.mark.parametrize("with_hint", [True, False])
-def test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written(store: SinkStore, with_hint: bool) -> None:
+def test_the_last_batch_is_acknowledged_and_not_written_and_one_before_it_is_refused(
+    store: SinkStore, with_hint: bool
+) -> None:
+    """The last one Spark may repeat. One before it is that of a replaced driver, or of a checkpoint that is a copy."""
     batches = [rows_of(number) for number in range(30)]  # ledger and rows fill several log files
     for rows in (*batches[:20], *batches[25:]):  # a query whose batches were empty in between
         store.commit(rows)
@@ -139,11 +143,32 @@ def test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written(store: SinkS
         if not with_hint:
             forget_hint(store)
         staged = store.staged_files
-        assert store.commit(batches[number]) == DONE
-        assert store.staged_files <= staged, "what was staged for nothing is given back"
+        if number == 29:
+            assert store.commit(batches[number]) == DONE
+            assert store.staged_files <= staged, "what was staged for nothing is given back"
+        else:
+            segments = store.stage(batches[number])
+            with pytest.raises(SinkAheadError, match=f"batch 29 of sink sink is written, .* batch {number}, 10 rows"):
+                store.commit(batches[number], segments)
+            abort_batch(store.file_system, store.root, segments)  # as Spark asks for
         assert store.log_end == end
     store.close()
     assert_holds_exactly(store.root, [*batches[:20], *batches[25:]])
+
+
+def test_the_last_batch_with_other_rows_is_refused(store: SinkStore) -> None:
+    """Two runs from copies of one checkpoint: each plans its batch anew, and the later one has found more."""
+    store.commit(rows_of(0))
+    store.commit(rows_of(1, 6, 4))
+    end = store.log_end
+    with pytest.raises(SinkAheadError, match=r"batch 1 of sink sink is written with 10 rows, .* batch 1, 13 rows"):
+        store.commit(rows_of(1, 6, 7))
+    assert store.log_end == end
+    with store.open() as opened:
+        segments = store.stage(rows_of(1, 6, 7))
+        staged = StagedBatch(rows_of(1).batch, segments)
+        assert commit_batch(opened.writer, staged, takeover=True) == DONE
+    assert store.log_end == end
 
 
 def test_an_empty_batch_leaves_nothing_and_its_id_may_come_again(store: SinkStore) -> None:

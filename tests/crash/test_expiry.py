@@ -19,7 +19,7 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.batch.commit import CommitOutcome
 from storage.batch.ledger import END, Batch, LedgerStatement, outgoing_ledger_message
 from storage.batch.ledger_upkeep import newest_ends
-from storage.errors import SinkTakenError
+from storage.errors import SinkAheadError, SinkTakenError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import encode_block
 from storage.retention import Occasion, apply_expiry, plan_expiry
@@ -149,8 +149,11 @@ def test_a_sink_that_rested_while_its_files_went_is_known(tmp_path: Path) -> Non
     Path(store.root, "spark_mq/hint.json").unlink()  # the next process reads the ledger
     Path(store.root, "config/consumerOffset.json").unlink()  # and nothing else
     Path(store.root, "config/consumerOffset.json.bak").unlink()
-    for rows in (resting[2], resting[0], busy[11], busy[0]):
+    for rows in (resting[2], busy[11]):
         assert store.commit(rows) == CommitOutcome(True, 0)
+    for rows in (resting[0], busy[0]):
+        with pytest.raises(SinkAheadError):
+            store.commit(rows)
     with pytest.raises(SinkTakenError, match="belongs to query its-query"):
         store.commit(rows_of(0, sink_id="resting", query_id="another"))
     assert store.log_end == end

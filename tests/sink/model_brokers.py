@@ -166,9 +166,8 @@ class ModelBrokers:
         self.cluster.topic.append(done)
         self.cluster.die()
 
-    def announced(self, sink_id: str) -> Done | None:
-        known = [done for done in self.cluster.topic if done.batch.sink_id == sink_id]
-        return max(known, key=lambda done: done.batch.batch_id, default=None)
+    def announced(self, sink_id: str) -> list[Done]:
+        return [done for done in self.cluster.topic if done.batch.sink_id == sink_id]
 
 
 def _rows(one: PlannedBatch, files: Sequence[StagedReader]) -> list[tuple[str, bytes]]:

@@ -25,7 +25,7 @@ from spark_mq.sink.journal import Journal
 from spark_mq.sink.sent_batch import StagedFile, batch_prefix
 from spark_mq.sink.staged_rows import StagedWriter
 from storage.batch.ledger import Batch
-from storage.errors import CorruptRecordError
+from storage.errors import CorruptRecordError, SinkAheadError
 from storage.failpoints import LIVE_COMMIT, LIVE_REDO
 from storage.files.local_file_system import LocalFileSystem
 
@@ -284,6 +284,77 @@ def test_a_queue_that_has_lost_its_end_is_looked_through_from_there(
             continue
     sink.commit(batch, sink.stage(batch, ROWS))
     assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+
+
+def test_an_earlier_batch_and_the_last_one_with_other_rows_are_refused(tmp_path: Path) -> None:
+    """They come from a checkpoint that is a copy or an older one: as done they would be missing."""
+    sink = peaceful(tmp_path)
+    for batch_id in range(2):
+        sink.run(batch_id, ROWS)
+    before = sink.stored()
+    for batch_id, rows in ((0, ROWS), (1, [[(QUEUES[0], [b"a", b"b", b"c", b"d", b"e"])]])):
+        batch = Batch(SINK, SINK, batch_id)
+        with pytest.raises(SinkAheadError, match=r"batch 1 of sink query is written with 4 rows"):
+            sink.commit(batch, sink.stage(batch, rows))
+    assert sink.stored() == before
+    sink.run(2, ROWS)
+
+
+def test_a_decided_batch_that_comes_again_with_other_rows_is_finished_and_then_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink, batch = peaceful(tmp_path), Batch("sink", SINK, 0)
+
+    def stop(name: str) -> None:
+        if name == "live-after-send":
+            raise Died
+
+    monkeypatch.setattr(exact_commit, "reach", stop)
+    with pytest.raises(Died):
+        sink.commit(batch, sink.stage(batch, ROWS))
+    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
+    with pytest.raises(SinkAheadError, match=r"written with 4 rows, .* batch 0, 1 rows"):
+        sink.commit(batch, sink.stage(batch, [[(QUEUES[1], [b"other"])]]))
+    assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
+
+
+def test_of_two_staging_directories_with_one_checkpoint_the_older_is_refused(tmp_path: Path) -> None:
+    sink = peaceful(tmp_path)
+    sink.run(0, ROWS)
+    copy = Sink(tmp_path / "copy", sink.cluster)
+    shutil.copytree(sink.directory, copy.directory)
+    sink.run(1, ROWS)
+    before = sink.stored()
+    batch = Batch(SINK, SINK, 1)
+    with pytest.raises(SinkAheadError, match=r"batch 1 of sink query is written with 4 rows, .* batch 1, 4 rows"):
+        copy.commit(batch, copy.stage(batch, ROWS))
+    assert sink.stored() == before
+    sink.run(2, ROWS)
+
+
+def test_two_runs_that_have_sent_one_batch_twice_go_no_further(tmp_path: Path) -> None:
+    """They sent it at the same moment, when the topic told of neither."""
+    sink = peaceful(tmp_path)
+    sink.run(0, ROWS)
+    copy = Sink(tmp_path / "copy", sink.cluster)
+    shutil.copytree(sink.directory, copy.directory)
+    told = list(sink.cluster.topic)
+    sink.run(1, ROWS)
+    late, sink.cluster.topic = sink.cluster.topic[len(told) :], told
+    copy.run(1, ROWS)
+    sink.cluster.topic += late
+    for one in (sink, copy):
+        batch = Batch(SINK, SINK, 2)
+        with pytest.raises(SinkAheadError, match=r"batch 1 of sink query is written with 4 rows by another run"):
+            one.commit(batch, one.stage(batch, ROWS))
+
+
+def test_another_query_of_the_sinks_name_in_another_directory_is_nobodys_matter(tmp_path: Path) -> None:
+    """Each has its own rows, and sends them once."""
+    sink = peaceful(tmp_path)
+    sink.run(0, ROWS)
+    sink.cluster.topic.append(sink.cluster.topic[0]._replace(batch=Batch(SINK, "another", 7)))
+    sink.run(1, ROWS)
 
 
 def test_a_lost_staging_directory_is_noticed(tmp_path: Path) -> None:

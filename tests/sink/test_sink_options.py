@@ -117,7 +117,6 @@ def test_texts_become_values(name: str, text: str, field: str, value: Any) -> No
         ("sinkId", "|a", "begins with |"),
         ("deadLetterPath", "/dead", "belongs to onInvalidRow=deadLetter"),
         ("deadLetterPath", "s3://bucket/dead", "s3:// is for reading"),
-        ("sinkTakeover", "true", "belongs to sinkId"),
         ("producerGroup", "g", "belongs to transactional=true"),
         ("producerGroup", "a b", "character ' '"),
         ("consumerGroup", "g", "belongs to sendBack=true"),

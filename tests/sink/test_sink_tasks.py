@@ -159,7 +159,11 @@ def test_a_replayed_batch_is_acknowledged_and_not_written_again(root: str) -> No
     for _ in range(3):
         commit(options, stage(options, bodies("a", "b")))
     commit(options, stage(options, bodies("c"), batch_id=1), batch_id=1)
-    commit(options, stage(options, bodies("a", "b")))
+    commit(options, stage(options, bodies("d"), batch_id=1), batch_id=1)
+    assert texts(root) == ["a", "b", "c"]
+    for rows, batch_id in ((bodies("a", "b"), 0), (bodies("c", "d"), 1)):
+        with pytest.raises(SparkMqError, match="SPARK_MQ_SINK_AHEAD"):
+            commit(options, stage(options, rows, batch_id=batch_id), batch_id=batch_id)
     assert texts(root) == ["a", "b", "c"]
 
 

@@ -6,6 +6,7 @@ name them; expected file lists of whole stores are worked out here from the byte
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import struct
@@ -342,6 +343,27 @@ def test_without_an_occasion_only_what_points_to_nothing_goes(root: Path, puts: 
         plan = clean(store, Occasion(()))
         assert (plan.log_files, plan.messages_of_topics, plan.is_empty) == ((), {}, False)
     assert {path: names(path) for path in queues} == queues
+
+
+@pytest.mark.parametrize("is_forced", [False, True], ids=["in its time", "before its time"])
+def test_the_log_says_what_goes_and_why(
+    is_forced: bool, root: Path, puts: list[PutResult], caplog: pytest.LogCaptureFixture
+) -> None:
+    why = "the disk of the log is 96 % full" if is_forced else "it is the hour for it (deleteWhen=04)"
+    before = names(root / "commitlog")
+    with caplog.at_level(logging.INFO, "storage.retention"), opened(root) as store:
+        plan = clean(store, Occasion((why,), whatever_age=is_forced))
+    first, *rest = caplog.records
+    assert first.levelno == (logging.WARNING if is_forced else logging.INFO)
+    text = first.getMessage()
+    assert f"deleting {len(plan.log_files)} log files, {plan.log_bytes} bytes" in text
+    assert why in text
+    assert ("whatever their age" if is_forced else "older than fileReservedTime=72 h") in text
+    assert f"the log begins at {plan.minimum} then" in text
+    assert all(f"{topic} {count}" in text for topic, count in plan.messages_of_topics.items())
+    told = "\n".join(record.getMessage() for record in rest)
+    assert all(f"commitlog/{name}: places {int(name)} to " in told for name in before[: len(plan.log_files)])
+    assert f"{len(plan.index_paths)} of the index" in told
 
 
 def test_an_index_file_without_a_header_is_left(root: Path, puts: list[PutResult]) -> None:

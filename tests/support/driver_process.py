@@ -205,6 +205,16 @@ class Driver:
             time.sleep(_POLL_SECONDS / 4)
         self._forget()
 
+    def freeze(self) -> None:
+        """SIGSTOP for every process, as of a machine that stands still."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """They go on."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGCONT)
+
     def kill_without_workers(self) -> None:
         """SIGKILL for the driver and its JVM alone; the Python workers see for themselves that these are gone.
 

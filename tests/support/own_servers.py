@@ -35,11 +35,13 @@ def start_name_server(directory: Path, port: int, java_properties: Sequence[str]
     return _start(directory, ("namesrv", "-c", str(directory / "namesrv.conf"), "--verbose"))
 
 
-def start_broker(directory: Path, conf: Path, java_properties: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-    """Listens, and is registered, when this returns."""
+def start_broker(
+    directory: Path, conf: Path, java_properties: Sequence[str] = (), *, through: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Listens, and is registered, when this returns. `through` are the words of a command that runs it, such as a tracer's."""
     own = directory / "own.conf"
     own.write_text(conf.read_text("utf-8") + "\n" + _tls(java_properties), "utf-8")
-    return _start(directory, ("broker", "-c", str(own), "--verbose"))
+    return _start(directory, ("broker", "-c", str(own), "--verbose"), through)
 
 
 def _tls(java_properties: Sequence[str]) -> str:
@@ -51,11 +53,11 @@ def _tls(java_properties: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _start(directory: Path, words: Sequence[str]) -> subprocess.Popen[bytes]:
+def _start(directory: Path, words: Sequence[str], through: Sequence[str] = ()) -> subprocess.Popen[bytes]:
     output = directory / "out.log"
     with output.open("wb") as file:
         process = subprocess.Popen(
-            [*_COMMAND, *words], cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
+            [*through, *_COMMAND, *words], cwd=PROJECT, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
         )
     _started.append(process)
     (directory / "pid").write_text(str(process.pid), "ascii")

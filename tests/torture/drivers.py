@@ -30,8 +30,11 @@ SPECULATION = {
 }
 _DEATHS = 3
 _KILLED = {Victim.ALL: "driver and workers killed", Victim.WORKER: "commit or task killed, and aborted by Spark"}
-_CONCURRENT = ("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs", "ConcurrentModification", "already exists")
-"""How Spark says that another driver was faster."""
+_CONCURRENT = (
+    *("CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs", "ConcurrentModification", "already exists"),
+    "SPARK_MQ_SINK_AHEAD",
+)
+"""How Spark, or the sink, says that another driver was faster."""
 _LEAD_SECONDS = 6
 
 

@@ -37,6 +37,11 @@ import storage.retention
 import storage.rows.returns
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.group_offsets import GroupOffsets
+import storage.batch.sink_progress
+import storage.recovery.opening
+import storage.recovery.passes
+import storage.retention
+from spark_mq.sink.exact_commit import ExactCommit
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
@@ -263,13 +268,28 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
     """What a consumer offset says is done is done."""
     original = storage.batch.commit.is_done
 
-    def is_done(writer: StoreWriter, batch: Batch, takeover: bool) -> bool:
+    def is_done(writer: StoreWriter, batch: Batch, row_count: int, takeover: bool) -> bool:
         try:
-            return original(writer, batch, takeover)
+            return original(writer, batch, row_count, takeover)
         except SinkProgressError as error:
             return batch.batch_id <= error.mirrored
 
     return mock.patch.object(storage.batch.commit, "is_done", is_done)
+
+
+def another_runs_batch_is_done() -> AbstractContextManager[Any]:
+    """A batch whose number the store knows is done, whatever rows it has."""
+    return mock.patch.object(storage.batch.sink_progress, "_refuse_another_run", return_value=None)
+
+
+def another_directorys_batch_is_sent() -> AbstractContextManager[Any]:
+    """What the sink's topic tells of is not looked at where the staging directory knows the query."""
+    return mock.patch.object(ExactCommit, "_refuse_what_others_sent", return_value=None)
+
+
+def another_runs_batch_is_sent() -> AbstractContextManager[Any]:
+    """A batch whose number the staging directory knows is sent, whatever rows it has."""
+    return mock.patch.object(ExactCommit, "_refuse_another_run", return_value=None)
 
 
 def staged_rows_are_not_compared() -> AbstractContextManager[Any]:

@@ -40,6 +40,7 @@ class Mutant:
 
 
 _PLUGINS = ("-p", "tests.torture.planting", "-p", "no:cacheprovider", "-p", "no:randomly")
+_EXACT = "tests/sink/test_exact_commit.py"
 _STALLED = "tests/crash/test_stalled_sync.py"
 _SERVICE = "tests/storage/service/test_put_service.py"
 _EXPIRY = "tests/crash/test_expiry.py"
@@ -189,12 +190,31 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "a ledger message needs no mark": Mutant(
             faults.ledger_messages_need_no_mark,
             (f"{_PROGRESS}::test_in_a_new_store_nothing_counts_without_a_mark",),
-            "already_done: True != False",
+            "already_done: True != False|SinkAheadError",
         ),
         "a consumer offset is believed": Mutant(
             faults.mirror_is_believed,
             (f"{_PROGRESS}::test_a_mirror_that_says_more_than_the_notes_stops_the_sink_too",),
             "DID NOT RAISE SinkProgressError|DID NOT RAISE <class",
+        ),
+        "another run's batch counts as done": Mutant(
+            faults.another_runs_batch_is_done,
+            (
+                "tests/crash/test_commit_outcomes.py::"
+                "test_the_last_batch_is_acknowledged_and_not_written_and_one_before_it_is_refused",
+                "tests/crash/test_commit_outcomes.py::test_the_last_batch_with_other_rows_is_refused",
+            ),
+            "DID NOT RAISE",
+        ),
+        "another run's batch counts as sent": Mutant(
+            faults.another_runs_batch_is_sent,
+            (f"{_EXACT}::test_an_earlier_batch_and_the_last_one_with_other_rows_are_refused",),
+            "DID NOT RAISE",
+        ),
+        "a copy of the staging directory sends": Mutant(
+            faults.another_directorys_batch_is_sent,
+            (f"{_EXACT}::test_of_two_staging_directories_with_one_checkpoint_the_older_is_refused",),
+            "DID NOT RAISE",
         ),
         "staged rows are not compared with what was staged": Mutant(
             faults.staged_rows_are_not_compared,
