@@ -4,8 +4,8 @@ Only a start reads them, and they name a place, an address or an identity, or sa
 into the configuration file, so that the next start goes elsewhere: another directory, another port, another name, another key. Whoever
 may change the file may change them there.
 
-Departure: Java refuses rocketmqHome, configBlackList, brokerConfigPath, configStorePath and kvConfigPath, since each of them had let
-strangers in (CVE-2023-33246 at a broker, CVE-2023-37582 at a name server), and takes the rest from anybody who reaches the port.
+Departure: since CVE-2023-33246 (of a broker) and CVE-2023-37582 (of a name server) Java refuses rocketmqHome, configBlackList,
+brokerConfigPath, configStorePath and kvConfigPath. It takes the rest from anybody who reaches the port.
 Java: AdminBrokerProcessor.initConfigBlackList, DefaultRequestProcessor.initConfigBlackList.
 """
 
