@@ -4,8 +4,9 @@ Only a start reads them, and they name a place, an address or an identity, or sa
 into the configuration file, so that the next start goes elsewhere: another directory, another port, another name, another key. Whoever
 may change the file may change them there.
 
-Departure: Java refuses configBlackList, brokerConfigPath, configStorePath and kvConfigPath alone, and takes the rest from anybody who
-reaches the port. That is CVE-2023-33246 (a broker, by rocketmqHome) and CVE-2023-37582 (a name server, by configStorePath).
+Departure: since CVE-2023-33246 (of a broker) and CVE-2023-37582 (of a name server) Java refuses rocketmqHome, configBlackList,
+brokerConfigPath, configStorePath and kvConfigPath. It takes the rest from anybody who reaches the port.
+Java: AdminBrokerProcessor.initConfigBlackList, DefaultRequestProcessor.initConfigBlackList.
 """
 
 from __future__ import annotations
