@@ -158,8 +158,10 @@ class ServerSettings:
     requests_bytes_most: int = setting("serverMaxRequestBytes", 1 << 29, "int")
     """Of all requests that wait or run. Further ones are refused (SYSTEM_BUSY); those whose refusal nobody would hear wait."""
     unfinished_bytes_most: int = setting("serverMaxUnfinishedBytes", 1 << 28, "int")
-    """Of all frames that have begun to come, and of requests that connections have left which ended. A connection that goes beyond it is
-    closed; what it leaves beyond it is dropped."""
+    """Of all frames that have begun to come, and of requests that connections have left.
+
+    A connection that goes beyond it is closed; what it leaves beyond it is dropped.
+    """
 
     def __post_init__(self) -> None:
         require(self, "listen_port", "a port is 0 to 65535", is_kept=0 <= self.listen_port < 65_536)

@@ -87,6 +87,17 @@ def test_what_was_read_is_done_before_the_server_ends(gated: Gated, monkeypatch:
         assert len(gated.done) == 200
 
 
+def test_a_server_that_ends_waits_for_what_no_pool_has_yet(gated: Gated, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_module, "_LOOK_SECONDS", 0.5)
+    with running(gated, PoolSettings("Send", 2, thread_count=1)) as server, Client(server) as client:
+        client.send(*(request(number, flag=2) for number in range(6)))
+        server.until(lambda: len(server.server._shared.behind) == 1, "some wait for room")
+        gated.gate.set()
+        server.until(lambda: not server.pool.is_busy, "the pool has nothing")
+        server.close()
+        assert gated.done == list(range(6))
+
+
 def test_a_server_that_ends_reads_nothing_more_and_waits_as_long_as_requests_end() -> None:
     entered, gate = threading.Event(), threading.Event()
 
@@ -279,7 +290,7 @@ def test_no_connection_waits_for_all_that_another_has_sent() -> None:
         done.append(asked.opaque)
         return echo(asked, peer)
 
-    with running(note) as server, ExitStack() as opened:
+    with running(note, PoolSettings("Echo", 100_000)) as server, ExitStack() as opened:
         many = [opened.enter_context(Client(server)) for _ in range(20)]
         one = opened.enter_context(Client(server))
         for client in (*many, one):
@@ -298,7 +309,7 @@ def test_no_connection_waits_for_all_that_another_has_sent() -> None:
         done.clear()
         sent.set()
         server.until(lambda: len(done) == 20_001, "all are done")
-        assert done.index(7) <= 20 * 2 * channel_module._SHARE
+        assert done.index(7) <= 1_000
 
 
 def test_of_one_connection_so_many_wait_and_the_rest_stays_in_its_socket(gated: Gated) -> None:
@@ -307,12 +318,12 @@ def test_of_one_connection_so_many_wait_and_the_rest_stays_in_its_socket(gated: 
         sending = threading.Thread(target=client.send, args=[request(number) for number in range(count)])
         sending.start()
         shared = server.server._shared
-        server.until(lambda: shared.request_count == channel_module._UNANSWERED_MOST, "as many wait as may")
+        server.until(lambda: shared.request_count == 1_024, "as many wait as may")
         (channel,) = shared.channels
         server.until(lambda: channel._is_paused, "nothing more is read")
         with Client(server) as other:
             other.send(request(-1, flag=2))
-            server.until(lambda: shared.request_count == channel_module._UNANSWERED_MOST + 1, "others' are taken")
+            server.until(lambda: shared.request_count == 1_025, "others' are taken")
         assert channel._connection.unread_bytes <= 1 << 18
         gated.gate.set()
         assert [client.receive().opaque for _ in range(count)] == list(range(count))

@@ -16,6 +16,7 @@ import spark_mq.source.cluster
 import jobs.run
 import spark_mq.sink.own_source
 import spark_mq.sink.partition_writer
+import spark_mq.remoting_server.channel
 import storage.batch.commit
 import storage.files.os_errors
 import storage.files.remote
@@ -42,6 +43,10 @@ import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
 from spark_mq.sink.exact_commit import ExactCommit
+from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting_server.channel import Channel
+from spark_mq.remoting_server.processors import Processor
+from spark_mq.remoting_server.server import RemotingServer
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
@@ -520,3 +525,68 @@ def handed_offsets_are_not_saved() -> AbstractContextManager[Any]:
 
 def handed_offsets_come_before_a_reset() -> AbstractContextManager[Any]:
     return mock.patch.object(GroupOffsets, "has_reset", return_value=False)
+def requests_of_the_gone_are_dropped() -> AbstractContextManager[Any]:
+    """A request counts as long as somebody waits for its answer."""
+    original = Channel._answer
+
+    def answer(self: Channel, command: RemotingCommand, processor: Processor, size: int) -> None:
+        if self.peer.is_open:
+            original(self, command, processor, size)
+        else:
+            self._done(command, None, size)
+
+    return mock.patch.object(Channel, "_answer", answer)
+
+
+def one_way_requests_are_refused() -> AbstractContextManager[Any]:
+    """As Java's: for being late, for a full queue, by a processor that rejects."""
+    return mock.patch.object(Channel, "_is_heard", return_value=True)
+
+
+def last_piece_is_not_read() -> AbstractContextManager[Any]:
+    """What had come when an answer met nobody is gone with its connection."""
+    return mock.patch.object(Channel, "_last_piece", return_value=b"")
+
+
+def the_gone_stay_known() -> AbstractContextManager[Any]:
+    """Nobody hears again of a peer whose requests have outlived it."""
+    original = Channel._leave_the_rest
+
+    def leave(self: Channel) -> None:
+        original(self)
+        self._is_outlived = False
+
+    return mock.patch.object(Channel, "_leave_the_rest", leave)
+
+
+def server_ends_amid_what_was_read() -> AbstractContextManager[Any]:
+    """It waits for its pools, and not for what no pool has yet."""
+
+    def is_answering(self: RemotingServer) -> bool:
+        return any(pool.is_busy for pool in self.pools)
+
+    return mock.patch.object(RemotingServer, "_is_answering", property(is_answering))
+
+
+def one_connection_has_the_whole_turn() -> AbstractContextManager[Any]:
+    return mock.patch.object(spark_mq.remoting_server.channel, "_SHARE", 1 << 30)
+
+
+def requests_of_a_connection_have_no_bound() -> AbstractContextManager[Any]:
+    return mock.patch.object(spark_mq.remoting_server.channel, "_UNANSWERED_MOST", 1 << 30)
+
+
+def bytes_of_a_connection_have_no_bound() -> AbstractContextManager[Any]:
+    original = Channel._submit
+
+    def submit(self: Channel, command: RemotingCommand, processor: Processor) -> bool:
+        is_taken = original(self, command, processor)
+        self._unanswered_bytes = 0
+        return is_taken
+
+    return mock.patch.object(Channel, "_submit", submit)
+
+
+def requests_begin_whoever_reads() -> AbstractContextManager[Any]:
+    """Also those of a peer that does not take its answers."""
+    return mock.patch.object(Channel, "_may_begin", property(lambda self: True))

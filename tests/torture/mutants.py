@@ -61,6 +61,8 @@ _HANDED = "tests/hand_over/test_group_offsets.py"
 _OWN_SOURCE = (
     "tests/sink/test_own_source.py::test_a_topic_of_the_same_store_is_refused_and_another_topic_or_store_is_not"
 )
+_READ = "tests/remoting_server/test_what_was_read.py"
+_LEFT = "tests/broker_server/test_requests_of_those_who_left.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
 _WRONG_BODY = r"commitlog: body \| (silently wrong|served wrong with verifyCrc)"
@@ -321,6 +323,51 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             name: Mutant(partial(line_faults.planted, line), (line.judge,), _ASSERTED)
             for name, line in line_faults.LINES.items()
         },
+        "requests of closed connections are dropped": Mutant(
+            faults.requests_of_the_gone_are_dropped,
+            (f"{_READ}::test_requests_of_peers_that_have_gone_are_done",),
+            "all 400 are done",
+        ),
+        "one-way requests are refused, and nobody hears": Mutant(
+            faults.one_way_requests_are_refused,
+            (f"{_READ}::test_only_who_hears_of_it_is_refused_for_being_late",),
+            "AssertionError|TimeoutError",
+        ),
+        "what had come when a connection broke is not read": Mutant(
+            faults.last_piece_is_not_read,
+            (f"{_READ}::test_when_a_connection_breaks_under_an_answer_what_had_come_is_done",),
+            "all is done",
+        ),
+        "a client that has gone stays known by what it said before": Mutant(
+            faults.the_gone_stay_known,
+            (f"{_LEFT}::test_a_client_that_has_gone_is_not_known_by_what_it_said_before",),
+            r"assert not \{'A': ConsumerGroup",
+        ),
+        "a server ends amid what it has read": Mutant(
+            faults.server_ends_amid_what_was_read,
+            (f"{_READ}::test_a_server_that_ends_waits_for_what_no_pool_has_yet",),
+            r"assert \[0, 1",
+        ),
+        "one connection has the whole turn": Mutant(
+            faults.one_connection_has_the_whole_turn,
+            (f"{_READ}::test_no_connection_waits_for_all_that_another_has_sent",),
+            r"assert \d+ <= 1000",
+        ),
+        "requests of one connection have no bound": Mutant(
+            faults.requests_of_a_connection_have_no_bound,
+            (f"{_READ}::test_of_one_connection_so_many_wait_and_the_rest_stays_in_its_socket",),
+            "as many wait as may",
+        ),
+        "bytes of one connection have no bound": Mutant(
+            faults.bytes_of_a_connection_have_no_bound,
+            (f"{_READ}::test_of_one_connection_so_many_bytes_wait",),
+            "nothing more is read",
+        ),
+        "requests begin of a peer that does not read": Mutant(
+            faults.requests_begin_whoever_reads,
+            (f"{_READ}::test_requests_of_a_peer_that_does_not_read_its_answers_wait_in_its_socket",),
+            "unread_bytes|assert 0 < ",
+        ),
     }
 )
 """What is wrong → who must see it."""

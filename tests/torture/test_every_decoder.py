@@ -71,7 +71,7 @@ NOT_FOREIGN = {
     "client/blocking_connection.py BlockingConnection.receive": _SOCKETS,
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
     "client/transport.py Transport.data_received": _SOCKETS,
-    "remoting_server/channel.py Channel.data_received": _SOCKETS,
+    "remoting_server/channel.py Channel._take_some": _SOCKETS,
     "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
     "sink/group_refusals.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",
     "sink/live_brokers.py LiveBrokers.send": "it needs lanes' threads; read_answer_header is fuzzed",
