@@ -37,6 +37,7 @@ from spark_mq.remoting.client_bodies import (
 from spark_mq.remoting.route_bodies import RegisterBrokerBody
 from storage import open_store
 from storage.format import fastjson
+from storage.messages.inner_messages import InnerMessage
 from storage.retention import ExpiryPlan, plan_run
 from storage.service.put_service import PutService
 from storage.settings.fixed import FIXED_SETTINGS
@@ -76,6 +77,8 @@ def sent(topic: str, body: bytes = b"x") -> tuple[dict[str, object], bytes]:
 
 def test_offsets_are_on_the_disk_after_the_interval_and_after_a_restart(tmp_path: Path) -> None:
     clock = FakeClock()
+    with open_store(tmp_path / "store", config=parse_config(CONF), read_only=False, create=True) as store:
+        store.put_inner([InnerMessage(topic="TBW102", queue_id=0, body=b"read", properties={})] * 8)
     with running(tmp_path / "store", clock) as broker:
         peers = BrokerPeers(broker, clock)
         assert peers.ask("c", 15, OFFSET | {"commitOffset": 7}).code == 0
