@@ -289,7 +289,7 @@ def test_a_store_that_somebody_holds_is_left_alone(fixture_store: FixtureStore, 
     with open_store(root, read_only=False) as store:
         end = store.log_end
         result = CliRunner().invoke(app, [command, str(root), *arguments, "--lock-timeout", "0"], input=b"x\n")
-        assert result.exit_code == 1
+        assert result.exit_code == 75
         assert f"store {root}/lock is locked by another writer" in result.output
     with open_store(root) as store:
         assert store.log_end == end
