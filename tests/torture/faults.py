@@ -248,6 +248,11 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
     return mock.patch.object(storage.batch.commit, "is_done", is_done)
 
 
+def deletions_go_unsaid() -> AbstractContextManager[Any]:
+    """The log of the process does not say why log files go."""
+    return mock.patch.object(storage.retention, "_say_what_goes", return_value=None)
+
+
 def another_runs_batch_is_done() -> AbstractContextManager[Any]:
     """A batch whose number the store knows is done, whatever rows it has."""
     return mock.patch.object(storage.batch.sink_progress, "_refuse_another_run", return_value=None)
