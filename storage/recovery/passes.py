@@ -358,7 +358,7 @@ def _interrupted(
 def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int, why: str) -> tuple[int, list[str]]:
     """Zero the log behind its end and delete later files; Java moves positions only. Returns bytes cut and files deleted.
 
-    The log of this process says what was cut and `why`; as a warning where files went.
+    The log of this process says what was cut and `why`; as a warning where files with content went.
     """
     cut_bytes, removed = 0, []
     for file in reversed(log.files[max(0, log.file_index(end)) :]):
@@ -378,7 +378,7 @@ def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int, why: str) ->
     if cut_bytes or removed:
         files = f"; deleted {', '.join(removed)}" if removed else ""
         _LOG.log(
-            logging.WARNING if removed else logging.INFO,
+            logging.WARNING if removed and cut_bytes else logging.INFO,
             "%s: the log was cut at %d, %d bytes behind it zeroed%s: %s",
             *(log.directories[0], end, cut_bytes, files, why),
         )

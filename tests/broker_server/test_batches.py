@@ -79,7 +79,8 @@ def test_a_batch_goes_into_the_store_that_the_broker_has_open(tmp_path: Path, ro
         commit(options, stage(options, bodies("a", "b")), stage(options, bodies("c"), partition=1))
         producer.send(Message("T", b"after"))
         assert texts(str(root)) == ["a", "b", "c", "after"]
-        commit(options, stage(options, bodies("a", "b"), attempt=7))
+        again = stage(options, bodies("a", "b"), attempt=7), stage(options, bodies("c"), partition=1, attempt=8)
+        commit(options, *again)
         assert texts(str(root)) == ["a", "b", "c", "after"], "the ledger knows the batch"
         port = broker.address[1]
     with open_store(root) as store:

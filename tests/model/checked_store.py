@@ -58,6 +58,8 @@ class CheckedStore(RuleBasedStateMachine):
         self._key_count = 0
         self.is_index_new = False
         self.rows_in_doubt: int | None = None
+        self.counts: dict[int, tuple[int, ...]] = {}
+        """How many rows each batch has, by partition."""
         """The number of the batch that the last step committed."""
 
     def teardown(self) -> None:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from random import Random
 
 import pyarrow as pa
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
@@ -22,6 +23,7 @@ from storage.batch import commit as batch_commit
 from storage.batch.ledger import Batch
 from storage.batch.staged_batch import StagedBatch
 from storage.delay import schedule
+from storage.errors import SinkAheadError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.messages.half_messages import TransactionState
@@ -118,6 +120,7 @@ class StoreMachine(CheckedStore):
     def commit(self, counts: list[int]) -> None:
         store = self.begin()
         rows = self._batch(self.model.batch_count, tuple(counts))
+        self.counts[self.model.batch_count] = tuple(counts)
         self.rows_in_doubt = self.model.batch_count
         if self.model.has_open_intent:
             self.model.durable_end = self.model.log_end
@@ -130,10 +133,15 @@ class StoreMachine(CheckedStore):
     @precondition(lambda self: self.model.batch_count)
     @rule(ago=st.integers(1, 2))
     def commit_again(self, ago: int) -> None:
-        """A batch that is there, as Spark brings it after a restart."""
+        """A batch that is there: the last one as Spark brings it after a restart, an earlier one as another run does."""
         store = self.begin()
-        rows = self._batch(max(0, self.model.batch_count - ago), (3,))
-        assert self._commit(store, rows).already_done, f"{rows.batch} is taken for new"
+        number = max(0, self.model.batch_count - ago)
+        rows = self._batch(number, self.counts[number])
+        if number == self.model.batch_count - 1:
+            assert self._commit(store, rows).already_done, f"{rows.batch} is taken for new"
+        else:
+            with pytest.raises(SinkAheadError):
+                self._commit(store, rows)
         self.expect([])
 
     def _batch(self, number: int, counts: tuple[int, ...]) -> BatchRows:

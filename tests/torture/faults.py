@@ -12,41 +12,34 @@ from unittest import mock
 
 import numpy as np
 
-import spark_mq.source.cluster
 import jobs.run
+import spark_mq.broker.send_back
+import spark_mq.remoting_server.channel
 import spark_mq.sink.own_source
 import spark_mq.sink.partition_writer
-import spark_mq.remoting_server.channel
+import spark_mq.source.cluster
 import storage.batch.commit
+import storage.batch.sink_progress
+import storage.delay.timer_store
 import storage.files.os_errors
 import storage.files.remote
-import storage.recovery.opening
-import storage.recovery.passes
-import storage.retention
-import storage.tables.broker_names
-import storage.tables.topics
-from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker_server.supervised import SupervisedBroker
-from spark_mq.controller.journal import Journal
-import spark_mq.broker.send_back
-import storage.batch.commit
-import storage.delay.timer_store
 import storage.recovery.offsets_ahead
 import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
 import storage.rows.returns
+import storage.tables.broker_names
+import storage.tables.topics
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.group_offsets import GroupOffsets
-import storage.batch.sink_progress
-import storage.recovery.opening
-import storage.recovery.passes
-import storage.retention
-from spark_mq.sink.exact_commit import ExactCommit
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker_server.supervised import SupervisedBroker
+from spark_mq.controller.journal import Journal
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting_server.channel import Channel
 from spark_mq.remoting_server.processors import Processor
 from spark_mq.remoting_server.server import RemotingServer
+from spark_mq.sink.exact_commit import ExactCommit
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
@@ -57,9 +50,9 @@ from storage.format.record_batch import Records
 from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
-from storage.put.settings import PutSettings
-from storage.put.raw_writer import RawWriter
 from storage.message_store import MessageStore
+from storage.put.raw_writer import RawWriter
+from storage.put.settings import PutSettings
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
@@ -282,6 +275,11 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
     return mock.patch.object(storage.batch.commit, "is_done", is_done)
 
 
+def deletions_go_unsaid() -> AbstractContextManager[Any]:
+    """The log of the process does not say why log files go."""
+    return mock.patch.object(storage.retention, "_say_what_goes", return_value=None)
+
+
 def another_runs_batch_is_done() -> AbstractContextManager[Any]:
     """A batch whose number the store knows is done, whatever rows it has."""
     return mock.patch.object(storage.batch.sink_progress, "_refuse_another_run", return_value=None)
@@ -351,6 +349,8 @@ def first_of_two_names_is_taken() -> AbstractContextManager[Any]:
 def old_name_stays() -> AbstractContextManager[Any]:
     """Beside the one under which the store is written now."""
     return mock.patch.object(storage.tables.topics.TopicTable, "without_topic", lambda self, topic, now_ms: self)
+
+
 def first_consumer_is_judged_for_all() -> AbstractContextManager[Any]:
     """Access control asks for the first consumer of a heartbeat, and for the first queue that is locked."""
     from spark_mq.access import demands
@@ -385,6 +385,8 @@ def ranks_begin_anew() -> AbstractContextManager[Any]:
         return is_done
 
     return mock.patch.object(enter, "rank", rank)
+
+
 def failed_broker_is_left_as_it_is() -> AbstractContextManager[Any]:
     async def look_only(self: SupervisedBroker, failed: object, failure: str) -> None:
         return None
@@ -447,6 +449,8 @@ def full_disk_ends_a_follower() -> AbstractContextManager[Any]:
 
 def journal_is_appended_to_behind_a_failure() -> AbstractContextManager[Any]:
     return mock.patch.object(Journal, "_is_broken", property(lambda self: False, lambda self, value: None), create=True)
+
+
 def tables_ahead_are_left() -> AbstractContextManager[Any]:
     return mock.patch.object(MessageStore, "lower_offsets")
 
@@ -493,6 +497,8 @@ def retries_are_spread_over_the_groups_number() -> Iterator[None]:
         for module in (spark_mq.broker.send_back, storage.rows.returns):
             planted.enter_context(mock.patch.object(module, "retry_queue_count", of_group))
         yield
+
+
 # What Spark, jobs and commands say and hear
 
 
@@ -525,6 +531,8 @@ def handed_offsets_are_not_saved() -> AbstractContextManager[Any]:
 
 def handed_offsets_come_before_a_reset() -> AbstractContextManager[Any]:
     return mock.patch.object(GroupOffsets, "has_reset", return_value=False)
+
+
 def requests_of_the_gone_are_dropped() -> AbstractContextManager[Any]:
     """A request counts as long as somebody waits for its answer."""
     original = Channel._answer

@@ -199,6 +199,11 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             (f"{_PROGRESS}::test_a_mirror_that_says_more_than_the_notes_stops_the_sink_too",),
             "DID NOT RAISE SinkProgressError|DID NOT RAISE <class",
         ),
+        "log files go without a word": Mutant(
+            faults.deletions_go_unsaid,
+            ("tests/storage/test_retention.py::test_the_log_says_what_goes_and_why",),
+            "assert",
+        ),
         "another run's batch counts as done": Mutant(
             faults.another_runs_batch_is_done,
             (
