@@ -5,8 +5,8 @@ Apache's tools end with 0 or −1 (255), whatever went wrong.
 
 from __future__ import annotations
 
-from spark_mq.conditions import OffsetJsonError, OptionError, UnknownOptionError
-from storage.errors import StoreLockedError, StoreServedError
+from spark_mq.conditions import OptionError
+from storage.errors import StoreLockedError
 
 DONE = 0
 FAILED = 1
@@ -21,9 +21,7 @@ INTERRUPTED = 130
 
 def exit_code_of(error: BaseException) -> int:
     """FAILED, unless the error is one of those that have a code of their own."""
-    match error:
-        case StoreLockedError() | StoreServedError():
-            return BUSY
-        case OptionError() | UnknownOptionError() | OffsetJsonError():
-            return USAGE
-    return FAILED
+    if isinstance(error, StoreLockedError):
+        return BUSY
+    is_of_the_command_line = isinstance(error, OptionError) and error.option.startswith("--")  # else Spark's, as path
+    return USAGE if is_of_the_command_line else FAILED
