@@ -62,7 +62,7 @@ OFFSET = {"consumerGroup": "TOOLS_CONSUMER", "topic": "TBW102", "queueId": 0}
 
 @contextmanager
 def running(root: Path, clock: FakeClock, conf: bytes = CONF, steady: FakeClock | None = None) -> Iterator[Broker]:
-    store = open_store(root, config=parse_config(conf), read_only=False, create=True, clock=clock)
+    store = open_store(root, config=parse_config(conf), read_only=False, create=True, holder="broker", clock=clock)
     with (
         PutService(store, starts_duties=False) as service,
         Broker(service, clock=clock, steady=steady or clock) as broker,

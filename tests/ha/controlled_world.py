@@ -281,7 +281,7 @@ def fibers(world: World, control: Control) -> Iterator[None]:
         (controlled, "_LOG", Log()),
         (controllers, "RemotingClient", lambda settings: ControlClient(control, _acting())),
         (controllers, "run", driven),
-        (controllers, "_now_ms", world.clock_ms),
+        (controllers, "current_time_ms", world.clock_ms),
         (server, "asyncio", looping),
         (opening, "open_store", opened),
         (opening, "PutService", SimulatedService),
