@@ -23,6 +23,7 @@ ROOMS = (
 LOOKS = {
     "stored with a table, a journal's event, or a message": (
         "spark_mq/broker/broker.py Broker.__exit__",
+        "spark_mq/broker/broker.py Broker.store_group_offsets",
         "spark_mq/broker/consumer_filters.py ConsumerFilters._bury",
         "spark_mq/broker/consumer_filters.py ConsumerFilters._register",
         "spark_mq/broker/consumer_filters.py ConsumerFilters.take_change",
@@ -31,8 +32,6 @@ LOOKS = {
         "spark_mq/broker/send.py SendMessageHandler.close",
         "spark_mq/broker/send_back.py SendBackHandler._stored",
         "spark_mq/broker_server/controlled.py ControlledBroker._registered_id",
-        "spark_mq/broker_server/offsets_ahead.py _lower_levels",
-        "spark_mq/broker_server/offsets_ahead.py lower_offsets",
         "spark_mq/broker_server/server.py RunningBroker._answer",
         "spark_mq/broker_server/server.py RunningBroker._close_store",
         "spark_mq/broker_server/server.py RunningBroker._run_again",

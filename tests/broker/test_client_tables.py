@@ -124,10 +124,10 @@ def test_a_consumer_that_takes_another_id_on_its_connection_is_known_by_that() -
     assert (table.find("team", "ann@id"), table.find("team", "another") is not None) == (None, True)
 
 
-def test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_after_its_version() -> None:
+def test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_later() -> None:
     table = ConsumerTable()
-    table.tell("pullers", SubscriptionData(topic="T", sub_version=1_000))
-    table.tell("pullers", SubscriptionData(topic="U", sub_version=5_000))
+    table.tell("pullers", SubscriptionData(topic="T", sub_version=1), 1_000)
+    table.tell("pullers", SubscriptionData(topic="U", sub_version=1), 5_000)
     table.expire(601_000)
     assert table.subscription("pullers", "T") is not None
     table.expire(601_001)

@@ -81,7 +81,7 @@ def test_a_folder_of_other_things_is_no_cluster_of_strangers_stores(tmp_path: Pa
     stores_in(tmp_path, "alice/store", "bob/store")
     (tmp_path / "photos").mkdir()
     result = CliRunner().invoke(app, ["topics", str(tmp_path)])
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert "is no store, and no cluster: beside stores it holds photos; name the store that is meant" in result.stderr
     assert f"{tmp_path}/alice/store" in result.stderr
     (tmp_path / "photos").rename(tmp_path / ".photos")

@@ -147,6 +147,7 @@ class SimulatedBroker(RunningBroker):
         assert mode is not None
         node: Any = _acting()
         nothing = SimpleNamespace(close=lambda *_: None, start=lambda: None, heed_copy=lambda name: None)
+        parts = SimpleNamespace(config=configuration.store)
         self.node: ControlledNode = node
         self.role = mode.role
         self._configuration, self._service, self._mode = configuration, service, mode
@@ -156,7 +157,7 @@ class SimulatedBroker(RunningBroker):
         self.group = None
         self._timer = None
         self._duties = self._registration = nothing  # type: ignore[assignment]
-        self.broker = nothing  # type: ignore[assignment]
+        self.broker = SimpleNamespace(close=nothing.close, heed_copy=nothing.heed_copy, parts=parts)  # type: ignore[assignment]
         self._batches = None
         self._remoting = SimpleNamespace(close=_nothing)  # type: ignore[assignment]
         if not mode.role.is_master:

@@ -377,9 +377,9 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "what pulls say of a subscription is kept for ever": _CONSUMERS.line(
             "ConsumerTable.expire",
-            "now_ms - sub.sub_version > self.subscription_expires_ms",
+            "now_ms - self._told_ms[name, topic] > self.subscription_expires_ms",
             "False",
-            "test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_after_its_version",
+            "test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_later",
         ),
         "a deleted group's offsets are back after a restart": _OF_GROUPS.line(
             "GroupOffsets.forget_group",

@@ -76,9 +76,9 @@ def test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut(
     assert read_checkpoint(FILES, str(root)).physic_msg_timestamp > stored_ms
     seen: list[tuple[int, bool]] = []
 
-    def cut(files: LocalFileSystem, log: CommitLog, end: int) -> None:
+    def cut(files: LocalFileSystem, log: CommitLog, end: int, *why: str) -> None:
         seen.append((read_checkpoint(files, str(root)).physic_msg_timestamp, (root / "abort").exists()))
-        cut_log(files, log, end)
+        cut_log(files, log, end, *why)
 
     monkeypatch.setattr(truncation, "cut_log", cut)
     truncate_store(str(root), placed[9].commitlog_offset, config=TINY)

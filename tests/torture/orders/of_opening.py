@@ -70,6 +70,7 @@ ORDERS = (
                 "storage.message_store:lower_offsets",
                 gives=lambda *_, **__: (),
             ),
+            Step("`topics.json`, where it does not tell the broker's name"),
             Step('open intents finished ("A batch")', "storage.message_store:finish_open_intents", gives=lambda *_: 0),
             Step("open intents settled", "storage.batch.commit:settle"),
         ),

@@ -120,10 +120,10 @@ VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
             "It is noted in memory only, under the same lock.", _story("the queues' turn")
         ),
         f'{_BATCH}: "ledger asked" is left out': (
-            f"{_OUTCOMES}test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written"
+            f"{_OUTCOMES}test_the_last_batch_is_acknowledged_and_not_written_and_one_before_it_is_refused"
         ),
         f'{_BATCH}: "ledger asked" after "staged files looked for"': (
-            f"{_OUTCOMES}test_a_batch_up_to_the_last_one_is_acknowledged_and_not_written"
+            f"{_OUTCOMES}test_the_last_batch_is_acknowledged_and_not_written_and_one_before_it_is_refused"
         ),
         f'{_BATCH}: "staged files looked for" is left out': (
             f"{_CHANGED}test_a_batch_whose_dead_letters_are_gone_is_refused_with_nothing_written"
