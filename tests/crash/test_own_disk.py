@@ -5,21 +5,33 @@ Long runs are made by hand: `python -m tests.crash.aborted_journal --rounds 100 
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import shutil
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
+from itertools import product
 from pathlib import Path
 
 import pytest
 
+from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
+from storage import open_store
+from storage.failpoints import ENVIRONMENT
 from tests.broker_server.own_cluster import own_cluster
 from tests.broker_server.soak_clients import TOPIC
 from tests.crash.aborted_journal import PLACE_DIGITS, Call, Rounds, Trace, calls, control, served
+from tests.crash.driver_chain import all_messages
 from tests.support.java_broker import wait_until
+from tests.support.live_writer import TASKS, key
 from tests.support.loop_disk import LoopDisk
+from tests.support.places import PROJECT
 
 pytestmark = pytest.mark.crash
 MIB = 1 << 20
@@ -79,6 +91,59 @@ def test_of_a_disk_that_is_nearly_full_goes_what_the_log_says_and_nothing_else(t
     assert {key for key, place in places.items() if place >= minimum} == set(there)
     assert 0 < len(there) < len(places)
     assert torn == 0
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("_own_disk")
+def test_batches_that_meet_a_full_disk_of_their_broker_are_there_once_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch is decided, and a part of it sent, when its writer is killed and the disk is filled. The next writer comes while
+    the disk is full, and is killed or goes on. Nobody touches the broker.
+    """
+    disk, batches, rows = LoopDisk(tmp_path / "loop", 192 * MIB), 2, 400
+    settings: dict[str, str | int] = {
+        "storePathRootDir": str(disk.place / "store"),
+        "flushDiskType": "SYNC_FLUSH",
+        "mappedFileSizeCommitLog": 4 * MIB,
+        "mappedFileSizeConsumeQueue": 4_000,  # of 200 entries: queue and index files are made all the time
+        "maxHashSlotNum": 2_000,
+        "maxIndexNum": 1_500,
+        "cleanFileForciblyEnable": "false",
+    }
+
+    def writer(batch_id: int) -> subprocess.Popen[bytes]:
+        given = {"name_server": cluster.name_server, "staging": str(tmp_path / "staging"), "topic": TOPIC}
+        said = json.dumps({**given, "batch_id": batch_id, "rows": rows, "options": {"batchBytes": "2k"}})
+        return subprocess.Popen([sys.executable, "-m", "tests.support.live_writer", said], cwd=PROJECT)
+
+    def is_refused() -> bool:
+        with suppress(ClientError):
+            producer.send(Message(TOPIC, b"no row"))
+            return False
+        return True
+
+    with disk, own_cluster(tmp_path, **settings) as cluster:
+        cluster.make_topic(TOPIC, 4)
+        with Producer(cluster.settings, "Filling", topics=(TOPIC,)) as producer:
+            for batch_id in range(batches):
+                monkeypatch.setenv(ENVIRONMENT, f"live-amid-send:{10 + 5 * batch_id}")
+                assert writer(batch_id).wait() < 0
+                monkeypatch.delenv(ENVIRONMENT)
+                ballast = disk.fill()
+                wait_until(is_refused, "the disk is full for the broker")
+                following = writer(batch_id)
+                wait_until(is_refused, "it is full when the next writer comes")
+                if batch_id % 2:
+                    following.kill()
+                ballast.unlink()
+                if following.wait():
+                    assert writer(batch_id).wait() == 0
+        cluster.kill()
+        with open_store(disk.place / "store") as store:
+            messages = [each for queue_id in store.queue_ids(TOPIC) for each in all_messages(store, TOPIC, queue_id)]
+    found = Counter(row for message in messages for row in message.keys)  # the refused ones have none
+    assert found == Counter(key(*row) for row in product(range(batches), range(TASKS), range(rows)))
 
 
 TRACE = """\
