@@ -11,6 +11,7 @@ import shutil
 import struct
 import subprocess
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -80,11 +81,18 @@ class LoopDisk:
     def fill(self, *, leave_bytes: int = 0) -> Path:
         """A file that takes all room but so much; delete it to make room."""
         ballast = self.place / "ballast"
-        found = os.statvfs(self.place)
-        free = found.f_bavail * found.f_frsize
-        with ballast.open("ab") as file:
-            os.posix_fallocate(file.fileno(), file.tell(), max(1, free - leave_bytes - (64 << 10)))
+        with ballast.open("ab", buffering=0) as file:
+            # of the last room the file system takes a part for what it notes of the file
+            os.posix_fallocate(file.fileno(), file.tell(), max(1, self._free_bytes - leave_bytes - (64 << 10)))
+            with suppress(OSError):
+                while self._free_bytes > leave_bytes:
+                    file.write(bytes(4096))
         return ballast
+
+    @property
+    def _free_bytes(self) -> int:
+        found = os.statvfs(self.place)
+        return found.f_bavail * found.f_frsize
 
 
 def _run(*words: str) -> None:
