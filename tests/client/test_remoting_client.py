@@ -101,7 +101,9 @@ def test_a_time_out_leaves_the_connection_to_the_others_unless_nothing_comes_ove
 
 def test_a_silent_connection_is_dropped_after_a_time_out(make_client: MakeClient) -> None:
     client = make_client(request_timeout_ms=50)
-    with planned_server(keep_silent) as server:
+    with planned_server(echo) as server:
+        ask(client, server.address, request(), 5_000)  # so that the time out is of the answer, not of the connection
+        server.plan = keep_silent
         with pytest.raises(RequestTimeoutError):
             ask(client, server.address, request())
         server.plan = echo

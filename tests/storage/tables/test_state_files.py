@@ -50,7 +50,9 @@ def store(pristine_store: Callable[[str], Fixture], tmp_path_factory: pytest.Tem
     """Open for writing, with a table of each kind."""
     root = tmp_path_factory.mktemp("tables-") / "store"
     timer = pristine_store("timer").root
-    with open_store(root, read_only=False, create=True) as opened:  # tables of another log: opening would lower their offsets
+    with open_store(
+        root, read_only=False, create=True
+    ) as opened:  # tables of another log: opening would lower their offsets
         shutil.copytree(pristine_store("clean").root / "config", root / "config", dirs_exist_ok=True)
         shutil.copy(timer / "config" / "timermetrics", root / "config")
         (root / "config" / "topicQueueMapping.json").write_text(MAPPINGS)
