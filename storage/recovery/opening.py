@@ -144,7 +144,6 @@ def open_for_writing(
     ):  # behind a torn tail nothing was counted yet; a follower's tables are its master's
         behind = records_behind(log, plan.log_end, plan.last_store_time_ms)
         lowered = lower_for_cut(root, file_system, behind, now_ms=parts.clock())
-        reach("lowered-for-cut")
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
         if log.files:
             mend_batches(root, file_system, log, plan.log_end, log.file_size_bytes or 0)
