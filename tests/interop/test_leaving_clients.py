@@ -1,4 +1,4 @@
-"""Clients that leave as soon as they have said what they have to say: Apache's producer and consumers of Java and Go, and plain sockets.
+"""Clients that leave as soon as they have said what they have to say: Apache's of Java and Go, and plain sockets.
 
 SPARK_MQ_TEST_SERVERS=apache asks the same of Apache's broker.
 """
