@@ -25,6 +25,8 @@ class _Lock(NamedTuple):
 class QueueLocks:
     """The locks of all groups. For one thread at a time.
 
+    A lock goes by what was asked last: it outlives its client's connection, and one that is asked for after the client has unlocked
+    or left the group is given, as in Java.
     Times are ms of a clock that nobody sets: of one that was set forward two clients would have a queue. Java: currentTimeMillis.
     Once in a lock's life those that have expired are forgotten; Java keeps all that were ever asked for.
     """

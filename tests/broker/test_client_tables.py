@@ -152,6 +152,9 @@ def test_a_queue_is_its_lockers_until_the_lock_expires_or_is_given_up() -> None:
     locks.unlock("team", (first,), "bob")
     assert not locks.holds_any("team", 1_001 + LOCK_LIVES_MS)
     assert locks.lock("team", (first,), "ann", 1_002 + LOCK_LIVES_MS) == (first,)
+    locks.unlock("team", (first,), "ann")
+    assert locks.lock("team", (first,), "ann", 1_003 + LOCK_LIVES_MS) == (first,)  # Java does so, too
+    assert locks.lock("team", (first,), "bob", 1_004 + LOCK_LIVES_MS) == ()
 
 
 def test_locks_that_have_expired_are_forgotten() -> None:

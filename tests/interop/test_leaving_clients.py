@@ -1,4 +1,4 @@
-"""Clients that leave as soon as they have said what they have to say: Apache's producer and orderly consumer, and plain sockets.
+"""Clients that leave as soon as they have said what they have to say: Apache's of Java and Go, and plain sockets.
 
 SPARK_MQ_TEST_SERVERS=apache asks the same of Apache's broker.
 """
@@ -23,6 +23,7 @@ from spark_mq.remoting import RequestCode, encode_frame, make_request, write_hea
 from spark_mq.remoting.consumer_headers import UpdateConsumerOffsetRequest
 from spark_mq.remoting.message_headers import SendMessageRequest
 from tests.support import own_servers
+from tests.support.client_programs import GO, NotHereError
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -124,3 +125,25 @@ def test_no_orderly_consumer_goes_back_behind_one_that_has_shut_down(
     servers.java("Leaving", tmp_path / "out.jsonl", *arguments)
     rounds = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
     assert [(each["whole"], each["back"]) for each in rounds] == [(True, 0)] * 4
+
+
+def test_what_gos_consumers_commit_while_they_shut_down_is_stored(
+    servers: Oracle, broker: RunningBroker, tmp_path: Path
+) -> None:
+    make_topic(broker, "LeftByGo")
+    try:
+        client = GO.run(servers, broker, tmp_path / "out.jsonl", "LeftByGo", leave="20")
+    except NotHereError as absent:
+        pytest.skip(str(absent))
+    consumed: dict[str, dict[int, int]] = {f"g-LeftByGo-{number}": {} for number in range(20)}
+    for line in client.lines("got"):
+        of_group = consumed[line["by"]]
+        of_group[line["queueId"]] = max(of_group.get(line["queueId"], 0), line["queueOffset"] + 1)
+    assert [sum(of_group.values()) for of_group in consumed.values()] == [12] * 20
+
+    def stored(group: str) -> dict[int, int | None]:
+        with PullConsumer(ClientSettings((broker.name_server,)), group) as consumer:
+            return {queue.queue_id: consumer.committed(queue) for queue in consumer.queues("LeftByGo")}
+
+    for group, of_group in consumed.items():
+        wait_until(lambda at=group, want=of_group: stored(at) == want, f"{group} is at {of_group}")  # type: ignore[misc]

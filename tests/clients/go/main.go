@@ -1,5 +1,6 @@
 // go run . OUT.jsonl ns=ADDRESS topic=NAME group=NAME: all that an application does, by Apache's Go client.
 // The lines are those that tests/support/client_programs.py describes. since212.go has what releases before 2.1.2 have not.
+// With leave=COUNT it does something else: see leave.
 package main
 
 import (
@@ -7,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -113,6 +115,33 @@ func (bookkeeper) CheckLocalTransaction(m *primitive.MessageExt) primitive.Local
 	return primitive.CommitMessageState
 }
 
+// leave sends 12 messages, and has so many consumers, each of a group of its own, get them all and shut down at once.
+func leave(servers []string, topic, group string, rounds int) {
+	p, err := rocketmq.NewProducer(producer.WithNsResolver(primitive.NewPassthroughResolver(servers)), producer.WithGroupName(group+"-producer"),
+		producer.WithQueueSelector(producer.NewRoundRobinQueueSelector()))
+	must("producer", err)
+	must("start", p.Start())
+	for i := 0; i < 12; i++ {
+		_, err := p.SendSync(context.Background(), primitive.NewMessage(topic, []byte(fmt.Sprintf("left-%d", i))))
+		must("sync", err)
+	}
+	var waiting sync.WaitGroup
+	for i := 0; i < rounds; i++ {
+		waiting.Add(1)
+		go func(i int) {
+			by := fmt.Sprintf("%s-%d", group, i)
+			c := push(servers, by, topic, consumer.MessageSelector{}, by, consumer.WithConsumerOrder(i%2 == 1))
+			for j := 0; j < 300 && count(by) < 12; j++ {
+				time.Sleep(100 * time.Millisecond) // the last result is noted meanwhile
+			}
+			must("shut down "+by, c.Shutdown())
+			waiting.Done()
+		}(i)
+	}
+	waiting.Wait()
+	must("shut down", p.Shutdown())
+}
+
 func main() {
 	given := map[string]string{}
 	for _, word := range os.Args[2:] {
@@ -126,6 +155,13 @@ func main() {
 	resolver := primitive.NewPassthroughResolver(servers)
 	background := context.Background()
 
+	if given["leave"] != "" {
+		rounds, err := strconv.Atoi(given["leave"])
+		must("leave", err)
+		leave(servers, topic, group, rounds)
+		write(line{"type": "done"})
+		os.Exit(0)
+	}
 	administer(given)
 
 	p, err := rocketmq.NewProducer(producer.WithNsResolver(resolver), producer.WithCredentials(keys), producer.WithGroupName(group+"-producer"), producer.WithRetry(2),

@@ -41,7 +41,7 @@ public class Leaving {
       });
       consumer.start(); long startedAt = System.nanoTime();
       boolean isWhole = fresh.await(60, TimeUnit.SECONDS);
-      Thread.sleep(Math.max(0, 1_500 - (System.nanoTime() - startedAt) / 1_000_000)); // after a second the client asks once for all its locks again, also while it shuts down
+      Thread.sleep(Math.max(0, 1_500 - (System.nanoTime() - startedAt) / 1_000_000)); // a second after its start the client's service for POP, which no shutdown stops, asks for all locks: behind the unlocking, they would be kept for a minute
       consumer.shutdown();
       TransactionSide.write("type", "round", "round", number, "whole", isWhole, "back", back.size());
     }
