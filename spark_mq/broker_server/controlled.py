@@ -194,7 +194,9 @@ class ControlledBroker:
         """It serves reads, and is silent, so that another one is elected. For what is in its log an operator has to see to."""
         if not self._is_refused:
             self._is_refused = True
-            _LOG.error("%s takes nothing more (%s): its disk has not failed, so an operator opens it", self._root, failure)
+            _LOG.error(
+                "%s takes nothing more (%s): its disk has not failed, so an operator opens it", self._root, failure
+            )
 
     def _give_way(self, failure: str, role: Role | None) -> None:
         """The store takes nothing until it is opened again. A master's place is another one's then, so the controllers are left."""

@@ -3,9 +3,9 @@
     runs ─▶ its store fails ─▶ refuses sends, serves reads; name servers hear that nothing can be written; the disk is tried
          ─▶ the disk answers ─▶ `RunningBroker.close` ─▶ `RunningBroker.start`, which recovers the store ─▶ runs
 
-Only the disk heals so. Where the store has failed in another way (another process has written into its log) nothing is opened: reads
-go on, and an operator decides. Nothing is opened either while ROOT or the log's directory is not the one of the first start: on an empty
-mount point a new store would take what the old one should have.
+Only the disk heals so. Where the store has failed in another way (another process has written into its log) nothing is opened:
+reads go on, and an operator decides. Nothing is opened either while ROOT or the log's directory is not the one of the first start:
+on an empty mount point a new store would take what the old one should have.
 
 After a failed write or sync nobody knows what is on the disk, and the page cache says what it pleases (fsync(2)): only an opening finds
 out, as after a crash. So all that holds the store is made anew by the code of every start, and nothing is mended in place. Clients
@@ -68,7 +68,11 @@ class SupervisedBroker:
         while not await self._closes_within(_LOOK_SECONDS):
             if self.running is not None and (failure := self.running.failure) is not None:
                 if not self.running.fails_by_disk:
-                    _LOG.error("%s takes nothing more (%s): its disk has not failed, so an operator opens it", self._root, failure)
+                    _LOG.error(
+                        "%s takes nothing more (%s): its disk has not failed, so an operator opens it",
+                        self._root,
+                        failure,
+                    )
                     self.running.tell_name_servers()
                     await self._closing.wait()
                     return

@@ -87,7 +87,9 @@ class Journal:
         """
         directory = posixpath.dirname(self.path)
         if self._directory is not None and self._files.directory_number(directory) != self._directory:
-            raise OSError(errno.ESTALE, "it is not the directory that was opened: another disk is there, or none", directory)
+            raise OSError(
+                errno.ESTALE, "it is not the directory that was opened: another disk is there, or none", directory
+            )
         record = encode_record(self._sequence + 1, (self.state.whole(),))
         self._files.replace(self.path, record)
         self._sequence += 1

@@ -88,7 +88,7 @@ class Running:
     cannot_start: Exception | None = None
 
     @classmethod
-    async def start(cls, configuration: Configuration, *_: object) -> Running:
+    async def start(cls, configuration: Configuration, *_: object, **__: object) -> Running:
         if cls.cannot_start is not None:
             raise cls.cannot_start
         return cls(configuration)
