@@ -397,7 +397,7 @@ def failed_broker_is_left_as_it_is() -> AbstractContextManager[Any]:
 
 
 def store_is_opened_wherever_its_path_leads() -> AbstractContextManager[Any]:
-    return mock.patch.object(StorePlace, "check", lambda self: None)
+    return mock.patch.object(StorePlace, "check")
 
 
 def store_is_opened_again_after_any_failure() -> AbstractContextManager[Any]:
