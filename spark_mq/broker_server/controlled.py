@@ -20,7 +20,7 @@ from itertools import count
 
 from spark_mq.broker_server.controllers import Controllers, Position
 from spark_mq.broker_server.identity import Applied, IdentityFiles
-from spark_mq.broker_server.opening import ControllerMode, opened_store
+from spark_mq.broker_server.opening import ControllerMode, StorePlace, opened_store
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
 from spark_mq.client.errors import ClientError, ResponseError
@@ -69,8 +69,12 @@ class ControlledBroker:
         self._position = Position()
         self._must_recover = True
         """Whether it is not known how far the log is: then no controller is to take this broker for alive."""
+        self._place: StorePlace | None = None
+        """Where its store lies; None = it was never opened."""
         self._failure: str | None = None
-        """Why its store was opened again."""
+        """After what its store is to be opened again."""
+        self._is_refused = False
+        """Whether its store has failed, and an opening would not heal that."""
         self._failed_term: Term | None = None
         self._failed_at = -math.inf
         self._rests_s = _RETRY_SECONDS
@@ -153,6 +157,10 @@ class ControlledBroker:
 
     def _look(self) -> None:
         if self.running is not None and (failure := self.running.failure) is not None:
+            if not self.running.fails_by_disk:
+                self._stay_refused(failure)
+                return
+            self._failure = failure
             self._give_way(failure, self.role)
         if self._failed_term is not None and not self._may_return(self._failed_term):
             return
@@ -161,7 +169,7 @@ class ControlledBroker:
             self._must_recover, self._failed_term = False, None
         if self._own_id is None:
             own_id = self._registered_id()
-            told = self._controllers.register(own_id)
+            told = self._registered(own_id)
             self._own_id = own_id  # now that the controller has the address, too
             if self._lost_in is not None:
                 told = self._term()  # 1003 names no master that is not alive, be it this one
@@ -182,10 +190,18 @@ class ControlledBroker:
         elif self.running is not None:
             self.running.heed_term(told)
 
+    def _stay_refused(self, failure: str) -> None:
+        """It serves reads, and is silent, so that another one is elected. For what is in its log an operator has to see to."""
+        if not self._is_refused:
+            self._is_refused = True
+            _LOG.error(
+                "%s takes nothing more (%s): its disk has not failed, so an operator opens it", self._root, failure
+            )
+
     def _give_way(self, failure: str, role: Role | None) -> None:
         """The store takes nothing until it is opened again. A master's place is another one's then, so the controllers are left."""
         _LOG.error("%s takes nothing more (%s): it is closed, and opened again", self._root, failure)
-        self._must_recover, self._failure = True, failure
+        self._must_recover = True
         now = time.monotonic()
         self._rests_s = _RETRY_SECONDS if now - self._failed_at >= _LITTLE_SECONDS else _SILENT_SECONDS
         self._failed_at = now
@@ -229,11 +245,12 @@ class ControlledBroker:
             return self._controllers.register(self._own_id)
 
     def _recovered(self) -> Position:
-        """How far the log is before anybody is elected. Makes the store where there is none."""
+        """How far the log is before anybody is elected. Makes the store where there is none; at its first opening only."""
         if self._configuration.store.flush.flush_disk_type != "SYNC_FLUSH":
             self._lost_in = lost_epoch(self._files, self._root)
         epochs = EpochFile(self._files, self._root)
-        with opened_store(self._configuration, "candidate") as store:
+        with opened_store(self._configuration, "candidate", place=self._place) as store:
+            self._place = self._place or StorePlace.of(store)
             end = store.writer.log_end if store.log.files else 0
             return Position(epochs.last_epoch, end, min(end, store.writer.dispatched_end))
 
@@ -253,6 +270,17 @@ class ControlledBroker:
                 return applied.broker_id
             self._identity.give_up()
 
+    def _registered(self, own_id: int) -> Term:
+        """Raises ResponseError where the controller does not know the id; the next look applies anew for one that has lapsed."""
+        try:
+            told = self._controllers.register(own_id)
+        except ResponseError as error:
+            if error.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and self._identity.lapsed():
+                _LOG.warning("id %d has lapsed before it was registered: it is applied for again", own_id)
+            raise
+        self._identity.registered()
+        return told
+
     # Roles
 
     def _become(self, role: Role, cut_to: int | None) -> None:
@@ -269,7 +297,7 @@ class ControlledBroker:
         self.role = self._cut_to = None  # what a follower of before has said counts no longer
         configuration = self._configured(role)
         if cut_to is not None:
-            with opened_store(configuration, "controlled") as store:
+            with opened_store(configuration, "controlled", place=self._place) as store:
                 store.lower_for_cut(cut_to)
             holds_back = not configuration.store.replication.read_un_committed
             truncate_store(
@@ -278,11 +306,12 @@ class ControlledBroker:
             _LOG.warning("the log is cut at %d: what no master has confirmed behind it is gone", cut_to)
         epochs = EpochFile(self._files, self._root)
         mode = ControllerMode(role, epochs, self._controllers, self.look, self._diverged)
-        starting = RunningBroker.start(configuration, mode)
+        starting = RunningBroker.start(configuration, mode, self._place)
         self.running = asyncio.run_coroutine_threadsafe(starting, self._loop).result()
         self.role = role
         if self._failure is not None:
             self.running.note_reopened(self._failure)
+            self._failure = None
         _LOG.info("%s is %s", self.name, "master" if role.is_master else "slave")
 
     async def _stop(self) -> None:

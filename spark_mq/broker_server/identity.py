@@ -1,9 +1,11 @@
 """Which id a broker has at its controller, in ROOT/brokerIdentity; applied for under a check code that ROOT/brokerIdentity-temp keeps.
 
-    brokerIdentity-temp   cluster#name#id#address;ms     applied for, and perhaps given
+    brokerIdentity-temp   cluster#name#id#address;ms     applied for, and perhaps given; there until the broker has registered
     brokerIdentity        cluster#name#id                given
 
 So whoever is killed amid it applies again under the same code, and gets the same id. Java: BrokerMetadata, TempBrokerMetadata.
+Departure: Java deletes the first file when it writes the second. Here an id lapses that nobody registers, and the code says that this
+one was never registered.
 """
 
 from __future__ import annotations
@@ -47,16 +49,26 @@ class IdentityFiles:
 
     def give_up(self) -> None:
         """Another broker has that id."""
-        self._forget_applied()
+        self._forget(_APPLIED)
 
     def keep(self, broker_id: int) -> None:
-        """The id is this broker's from now on. Durable on return."""
+        """The id was given. Durable on return."""
         self._write(_FILE, str(broker_id))
-        self._forget_applied()
 
-    def _forget_applied(self) -> None:
-        if self._files.exists(f"{self._root}/{_APPLIED}"):
-            self._files.unlink(f"{self._root}/{_APPLIED}")
+    def registered(self) -> None:
+        """The controller has the address, too: the id is this broker's for good."""
+        self._forget(_APPLIED)
+
+    def lapsed(self) -> bool:
+        """The controller does not know the id: it is applied for again, as long as it was never registered. Whether it is."""
+        if self.applied() is None:
+            return False
+        self._forget(_FILE)
+        return True
+
+    def _forget(self, name: str) -> None:
+        if self._files.exists(f"{self._root}/{name}"):
+            self._files.unlink(f"{self._root}/{name}")
             self._files.sync(self._root)
 
     def _write(self, name: str, *texts: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -21,6 +21,32 @@ from storage.service.put_service import PutService
 from storage.settings.unread import warn_of_unread
 
 _LOCK_TIMEOUT_MS = 30_000  # a sink or job may be at work; another broker is not waited for
+
+
+class StorePlace(NamedTuple):
+    """The directories of a store as a process has opened it first. Nothing else that lies at their paths later is opened by itself.
+
+    For an empty mount point looks like a place for a new store, and what is acknowledged there is gone when the disk is back.
+    """
+
+    root: str
+    numbers: Mapping[str, tuple[int, int]]
+    """Device and inode of each that was there."""
+
+    @classmethod
+    def of(cls, store: MessageStore) -> StorePlace:
+        files = store.writer.file_system
+        found = {path: files.directory_number(path) for path in (store.root, *store.place.directories)}
+        return cls(store.root, {path: number for path, number in found.items() if number is not None})
+
+    def check(self) -> None:
+        """Raises StoreRefusedError where another directory lies at such a path, or none."""
+        files = LocalFileSystem()
+        for path, number in self.numbers.items():
+            if files.directory_number(path) != number:
+                reason = f"{path} is not the directory that was opened first: another disk is there, or none"
+                hint = "bring that disk back, or start the broker again where this one is meant"
+                raise StoreRefusedError(self.root, reason, hint)
 
 
 class ControllerMode(NamedTuple):
@@ -49,9 +75,18 @@ def _begin_epoch(mode: ControllerMode, files: LocalFileSystem, end: int) -> None
 
 
 def opened_store(
-    configuration: Configuration, writes_as: WritesAs, prepare: Callable[[MessageStore], None] | None = None
+    configuration: Configuration,
+    writes_as: WritesAs,
+    prepare: Callable[[MessageStore], None] | None = None,
+    *,
+    place: StorePlace | None = None,
 ) -> MessageStore:
-    """The broker's store, made where there is none, prepared before anything is appended. Raises what `open_store` raises."""
+    """The broker's store, prepared before anything is appended. Raises what `open_store` raises.
+
+    `place` is where this process has opened it before; only the first opening (None) makes one where there is none.
+    """
+    if place is not None:
+        place.check()
     warn_of_unread(configuration.store.file, configuration.unfollowed)
     config = configuration.store
     if writes_as != "owner":  # its records say where its master is
@@ -60,7 +95,7 @@ def opened_store(
         configuration.process.store_path_root_dir,
         config=config,
         read_only=False,
-        create=True,
+        create=place is None,
         lock_timeout_ms=_LOCK_TIMEOUT_MS,
         holder="broker",
         writes_as=writes_as,
@@ -71,7 +106,10 @@ def opened_store(
     )
 
 
-def opened_service(configuration: Configuration, mode: ControllerMode | None) -> PutService:
+def opened_service(
+    configuration: Configuration, mode: ControllerMode | None, place: StorePlace | None = None
+) -> PutService:
+    """The store of `opened_store` in its role, with what serves it."""
     writes_as: WritesAs = "owner"
     if mode is not None:
         writes_as = "controlled"
@@ -82,7 +120,7 @@ def opened_service(configuration: Configuration, mode: ControllerMode | None) ->
         if mode is not None:  # the first row of a batch that is finished now is of this epoch
             _begin_epoch(mode, store.writer.file_system, store.writer.log_end if store.log.files else 0)
 
-    store = opened_store(configuration, writes_as, prepare)
+    store = opened_store(configuration, writes_as, prepare, place=place)
     try:
         service = PutService(store)
     except BaseException:

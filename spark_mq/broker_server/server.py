@@ -38,7 +38,7 @@ from spark_mq.broker_server.fast_failure import REJECTED_CODES, relieve, takes_n
 from spark_mq.broker_server.following import Following, elected_master, known_master
 from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.member_group import Group, Member, MemberGroup, take_back
-from spark_mq.broker_server.opening import ControllerMode, opened_service
+from spark_mq.broker_server.opening import ControllerMode, StorePlace, opened_service
 from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.replication import epochs_told, serve_slaves, slaves_told, told_ha_address
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
@@ -51,6 +51,7 @@ from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from storage.epoch_times import current_time_ms
+from storage.files.os_errors import is_of_system
 from storage.format.replication import SlaveHandshake
 from storage.ha.begun_epoch import forget_epoch
 from storage.ha.followed_epochs import FollowedEpochs
@@ -77,6 +78,7 @@ class RunningBroker:
         self._loop = asyncio.get_running_loop()
         self._configuration = configuration
         self._service = service
+        self.place = StorePlace.of(service.store)
         self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
         self.broker = Broker(service, wake=self._wake, access=configuration.access.rules, is_slave=is_slave)
         """What answers."""
@@ -144,12 +146,14 @@ class RunningBroker:
         """Where it listens."""
 
     @classmethod
-    async def start(cls, configuration: Configuration, mode: ControllerMode | None = None) -> RunningBroker:
-        """A broker that takes requests, and that name servers know.
+    async def start(
+        cls, configuration: Configuration, mode: ControllerMode | None = None, place: StorePlace | None = None
+    ) -> RunningBroker:
+        """A broker that takes requests, and that name servers know. `place` as of `opened_store`.
 
         Raises ListenError, ConfigurationError, and what `open_store` raises: StoreLockedError where another process has the store.
         """
-        service = await asyncio.to_thread(opened_service, configuration, mode)
+        service = await asyncio.to_thread(opened_service, configuration, mode, place)
         try:
             running = cls(configuration, service, mode)
         except BaseException:
@@ -239,6 +243,14 @@ class RunningBroker:
         if (failure := self._service.failure) is not None:
             return str(failure)
         return None if self.following is None else self.following.follower.failure
+
+    @property
+    def fails_by_disk(self) -> bool:
+        """Whether `failure` is the operating system's, so that the disk may heal it. What else it is, an opening may make worse."""
+        failure = self._service.failure
+        if failure is None and self.following is not None:
+            failure = self.following.follower.error
+        return is_of_system(failure)
 
     @property
     def configuration(self) -> Configuration:

@@ -3,6 +3,10 @@
     runs ─▶ its store fails ─▶ refuses sends, serves reads; name servers hear that nothing can be written; the disk is tried
          ─▶ the disk answers ─▶ `RunningBroker.close` ─▶ `RunningBroker.start`, which recovers the store ─▶ runs
 
+Only the disk heals so. Where the store has failed in another way (another process has written into its log) nothing is opened:
+reads go on, and an operator decides. Nothing is opened either while ROOT or the log's directory is not the one of the first start:
+on an empty mount point a new store would take what the old one should have.
+
 After a failed write or sync nobody knows what is on the disk, and the page cache says what it pleases (fsync(2)): only an opening finds
 out, as after a crash. So all that holds the store is made anew by the code of every start, and nothing is mended in place. Clients
 connect again. Under a controller `controlled.py` does the same, and gives way to another broker first.
@@ -40,6 +44,7 @@ class SupervisedBroker:
         self._root = configuration.process.store_path_root_dir
         self.running: RunningBroker | None = running
         """None = its store is away."""
+        self._place = running.place
         own = configuration.own_identity
         self.name, self.address = configuration.broker_name, f"{own.broker_ip1}:{own.listen_port}"
         self._closing = asyncio.Event()
@@ -62,6 +67,15 @@ class SupervisedBroker:
     async def _supervise(self) -> None:
         while not await self._closes_within(_LOOK_SECONDS):
             if self.running is not None and (failure := self.running.failure) is not None:
+                if not self.running.fails_by_disk:
+                    _LOG.error(
+                        "%s takes nothing more (%s): its disk has not failed, so an operator opens it",
+                        self._root,
+                        failure,
+                    )
+                    self.running.tell_name_servers()
+                    await self._closing.wait()
+                    return
                 _LOG.error("%s takes nothing more (%s): it is opened again when its disk answers", self._root, failure)
                 await self._open_again(self.running, failure)
 
@@ -75,9 +89,10 @@ class SupervisedBroker:
             rest_s = max(least_s, min(rest_s * 2, _TRY_SECONDS))
             try:
                 if self.running is not None:
+                    await asyncio.to_thread(self._place.check)  # also trying writes
                     await asyncio.to_thread(_try_disk, failed)
                     await self._let_go(failed)
-                self.running = await RunningBroker.start(self._configuration)
+                self.running = await RunningBroker.start(self._configuration, place=self._place)
             except Exception as error:  # whatever it is, it is tried again
                 if str(error) != trouble:
                     trouble = str(error)

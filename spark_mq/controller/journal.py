@@ -18,7 +18,9 @@ Java: DLedger's log, which holds the same events and is never shortened.
 
 from __future__ import annotations
 
+import errno
 import logging
+import posixpath
 from collections.abc import Sequence
 
 from spark_mq.controller.events import Event
@@ -47,6 +49,8 @@ class Journal:
         self._end = 0
         self._whole_bytes = 0
         self._is_broken = False
+        self._directory: tuple[int, int] | None = None
+        """Device and inode of the one that it was opened in."""
 
     @property
     def size_bytes(self) -> int:
@@ -78,7 +82,14 @@ class Journal:
         self._end += len(record)
 
     def _rewrite(self) -> None:
-        """The state in one record, in place of those that led to it."""
+        """The state in one record, in place of those that led to it. Not into an empty mount point: what stands there is gone
+        when the disk is back, and epochs would be given twice.
+        """
+        directory = posixpath.dirname(self.path)
+        if self._directory is not None and self._files.directory_number(directory) != self._directory:
+            raise OSError(
+                errno.ESTALE, "it is not the directory that was opened: another disk is there, or none", directory
+            )
         record = encode_record(self._sequence + 1, (self.state.whole(),))
         self._files.replace(self.path, record)
         self._sequence += 1
@@ -112,4 +123,5 @@ def open_journal(
     """The journal in a directory, made where there is none, and the state that it says. Raises StateFileError and OSError."""
     journal = Journal(f"{directory}/{FILE_NAME}", files or LocalFileSystem(), ControllerState(), rewritten_at_bytes)
     journal._recover()
+    journal._directory = journal._files.directory_number(directory)
     return journal

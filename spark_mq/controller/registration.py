@@ -31,7 +31,8 @@ from spark_mq.remoting.controller_headers import (
 from storage.rules.response_codes import ResponseCode
 
 LAPSES_MS = 3_600_000
-"""After so long an id is free again that was applied for. A broker registers at once, and applies again where it was stopped before."""
+"""After so long an id is free again that was applied for. A broker registers at once. Ours, stopped before, applies again
+(`broker_server/identity.py`); Apache's keeps an id that nobody knows until an operator deletes its `brokerIdentity`."""
 
 
 def next_broker_id(state: ControllerState, asked: NextBrokerIdRequest) -> Decided:

@@ -67,6 +67,11 @@ def from_os_error(error: OSError, path: str | None = None) -> StorageError:
     return FileFailedError(place, host_name(), reason, _CURES.get(error.errno or 0, _OTHER_CURE))
 
 
+def is_of_system(error: BaseException | None) -> bool:
+    """Whether the operating system refused something: the error says so itself, or one that it was raised from."""
+    return error is not None and (isinstance(error, OSError) or is_of_system(error.__cause__))
+
+
 def from_remote_error(error: Exception, url: str) -> StorageError:
     """The storage error for what fsspec, or the client behind it, raised at a URL."""
     scheme = url.partition("://")[0]

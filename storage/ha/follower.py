@@ -99,9 +99,14 @@ class Follower:
         """Whether this log was no more than the master's when it was looked at last: before every connection, of a controller's masters
         at its beginning.
         """
-        self.failure: str | None = None
-        """Why it has ended though nobody has closed it; None = it has not."""
+        self.error: Exception | None = None
+        """What it has ended with though nobody has closed it; None = it has not."""
         self._thread = threading.Thread(target=self._work, name="follower", daemon=True)
+
+    @property
+    def failure(self) -> str | None:
+        """`error` in words."""
+        return None if self.error is None else str(self.error) or type(self.error).__name__
 
     def start(self) -> None:
         self._thread.start()
@@ -133,7 +138,7 @@ class Follower:
             self._log.cut_torn_end()
         except Exception as error:  # whatever it is, nobody follows any more, and that is told
             _LOG.exception("following has ended")
-            self.failure = str(error) or type(error).__name__
+            self.error = error
             self._tell(replace(self.status, is_connected=False, trouble=f"it has ended: {error}", is_hopeless=True))
 
     def _follow(self) -> None:

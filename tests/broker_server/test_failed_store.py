@@ -13,8 +13,9 @@ import pytest
 from spark_mq.broker_server import controlled
 from spark_mq.broker_server.controlled import ControlledBroker
 from spark_mq.broker_server.controllers import Position
+from spark_mq.broker_server.opening import StorePlace
 from spark_mq.broker_server.settings import Configuration, read_configuration
-from spark_mq.client.errors import BrokerUnreachableError
+from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
@@ -22,6 +23,7 @@ from storage.ha.epoch_file import EpochFile
 from storage.ha.follower import Follower
 from storage.ha.roles import Term
 from storage.message_store import open_store
+from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from tests.broker_server.test_running_broker import Loop
@@ -38,6 +40,8 @@ class Controller:
         self.beats: list[Position] = []
         self.registered = self.closed = 0
         self.is_away = False
+        self.applied: list[str] | None = None
+        """The check codes of those that have an id; None = whoever registers has one."""
 
     def connection(self, *_: object) -> Controller:
         return self
@@ -45,12 +49,16 @@ class Controller:
     def next_id(self) -> int:
         return 1
 
-    def apply_id(self, *_: object) -> bool:
+    def apply_id(self, _: int, code: str) -> bool:
+        if self.applied is not None:
+            self.applied.append(code)
         return True
 
     def register(self, _: int) -> Term:
         if self.is_away:
             raise BrokerUnreachableError("127.0.0.1:9", "it is away")
+        if self.applied == []:
+            raise ResponseError(ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, "", "127.0.0.1:9", "1003")
         self.registered += 1
         return self.told
 
@@ -70,6 +78,8 @@ class Running:
     def __init__(self, configuration: Configuration) -> None:
         self.configuration = configuration
         self.failure: str | None = None
+        self.fails_by_disk = True
+        self.place = StorePlace("", {})
         self.reopened_after: str | None = None
         self.tells = 0
         self.is_closed = False
@@ -78,7 +88,7 @@ class Running:
     cannot_start: Exception | None = None
 
     @classmethod
-    async def start(cls, configuration: Configuration, *_: object) -> Running:
+    async def start(cls, configuration: Configuration, *_: object, **__: object) -> Running:
         if cls.cannot_start is not None:
             raise cls.cannot_start
         return cls(configuration)
@@ -167,6 +177,103 @@ def test_a_master_that_cannot_start_gives_way(tmp_path: Path, monkeypatch: pytes
         broker._beat_once()
         assert not broker.role.is_master
         assert len(controller.beats) == 3
+        assert broker.running.reopened_after is None, "its store has not failed"
+
+
+def test_a_store_was_reopened_once_and_not_again_with_each_role(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = Controller()
+    with broker_of(tmp_path, controller, monkeypatch) as broker:
+        broker._look()
+        broker.running.failure = "of a sync"
+        broker._look()
+        controller.told = NEXT
+        broker._look()
+        assert broker.running.reopened_after == "of a sync"
+        controller.told = Term(3, 1, "127.0.0.1:1", frozenset({1}))
+        broker._look()
+        assert (broker.role.is_master, broker.running.reopened_after) == (True, None)
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["empty", "missing"])
+def test_no_new_store_is_made_where_the_old_one_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+) -> None:
+    """The mount point of a disk that an operator has taken away."""
+    root, controller = tmp_path / "store", Controller()
+    with broker_of(root, controller, monkeypatch) as broker:
+        broker._look()
+        broker.running.failure = "of a sync"
+        broker._look()
+        root.rename(tmp_path / "unmounted")
+        if is_there:
+            root.mkdir()
+        controller.told = NEXT
+        for _ in range(2):
+            with pytest.raises(StoreRefusedError, match="is not the directory that was opened first"):
+                broker._look()
+        broker._beat_once()
+        assert (broker.running, len(controller.beats)) == (None, 1), "no controller takes it for alive"
+        assert [path for path in (root,) if path.exists() for path in path.iterdir()] == []
+        if is_there:
+            root.rmdir()
+        (tmp_path / "unmounted").rename(root)
+        broker._look()
+        assert not broker.role.is_master
+
+
+def test_a_store_that_has_failed_but_for_its_disk_is_not_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another process has written into its log. Another broker becomes master, and this one answers reads."""
+    controller = Controller()
+    with broker_of(tmp_path, controller, monkeypatch) as broker:
+        broker._look()
+        failed = broker.running
+        failed.failure, failed.fails_by_disk = "a foreign file", False
+        beats = len(controller.beats)
+        controller.told = NEXT
+        for _ in range(2):
+            broker._look()
+            broker._beat_once()
+        assert (broker.running, failed.is_closed, len(controller.beats)) == (failed, False, beats)
+    said = [record.getMessage() for record in caplog.records if "takes nothing more" in record.getMessage()]
+    assert len(said) == 1
+
+
+def test_an_id_that_has_lapsed_before_it_was_registered_is_applied_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = Controller()
+    controller.is_away = True
+    with broker_of(tmp_path, controller, monkeypatch) as broker:
+        controller.applied = []
+        with pytest.raises(BrokerUnreachableError):
+            broker._look()
+        (code,) = controller.applied
+        controller.is_away = False
+        controller.applied = []  # an hour later
+        with pytest.raises(ResponseError):
+            broker._look()
+        broker._look()
+        assert controller.applied == [code]
+        assert (broker._own_id, broker._identity.broker_id(), broker._identity.applied()) == (1, 1, None)
+
+
+def test_an_id_that_was_registered_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller has lost it, or is another one: an operator decides whose the store is."""
+    controller = Controller()
+    for applied, looks in (None, 1), ([], 2):
+        controller.applied = applied
+        with broker_of(tmp_path, controller, monkeypatch) as broker:
+            for _ in range(looks):
+                if applied is None:
+                    broker._look()
+                    continue
+                with pytest.raises(ResponseError):
+                    broker._look()
+            assert broker._identity.broker_id() == 1
 
 
 def test_what_all_replicas_have_is_not_cut_wherever_a_master_s_log_ends(
@@ -235,7 +342,7 @@ def test_a_follower_that_ends_by_itself_says_why(tmp_path: Path) -> None:
         wrong.start()
         assert wrong.wait(lambda status: status.trouble is not None, 20)
         wrong.close()
-        assert wrong.failure is None
+        assert (wrong.error, wrong.failure) == (None, None)
         ended = Follower(service, address)
         ended.start()
         assert ended.wait(lambda status: status.is_hopeless, 20)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import subprocess
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
+from spark_mq.broker.runtime_info import runtime_info
 from spark_mq.broker_server import supervised
+from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.broker_server.supervised import SupervisedBroker
 from spark_mq.client.admin import Admin
@@ -26,6 +30,7 @@ from spark_mq.remoting.controller_headers import ApplyBrokerIdRequest
 from spark_mq.remoting.route_headers import KvConfigRequest, PutKvConfigRequest
 from spark_mq.sink.commit import commit_rows
 from storage import open_store
+from storage.errors import StoreNotWritableError
 from storage.rules.response_codes import ResponseCode
 from storage.tables.topics import PERM_READ, PERM_WRITE
 from tests.broker_server.test_failed_store import Running
@@ -135,6 +140,108 @@ def test_a_store_that_cannot_be_opened_is_tried_again_and_nothing_keeps_a_broker
         disk.tries = 0
         monkeypatch.setattr(Running, "cannot_start", None)
         supervised_with(monkeypatch, disk, partial(story, ends_away=ends_away), tmp_path)
+
+
+@asynccontextmanager
+async def failing_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
+    """A broker whose store fails when a test says so, and which is opened again at once."""
+    for name in ("_LOOK_SECONDS", "_LEAST_REST_SECONDS", "_TRY_SECONDS"):
+        monkeypatch.setattr(supervised, name, 0.001)
+    text = f"brokerName=b\nstorePathRootDir={root}\nlistenPort={free_ports()}\nmappedFileSizeCommitLog=1048576\n"
+    broker = await SupervisedBroker.start(read_configuration(text.encode(), None, {}))
+    try:
+        yield broker
+    finally:
+        await broker.close()
+
+
+def put(running: RunningBroker, body: bytes) -> None:
+    with running.broker.parts.service.exclusive() as store:
+        store.put(TOPIC, body)
+
+
+def fail(running: RunningBroker) -> None:
+    with running.broker.parts.service.exclusive() as store:
+        store.writer.fail(OSError(5, "Input/output error"))
+
+
+def bodies_in(root: Path) -> list[bytes]:
+    with open_store(root) as store:
+        return [
+            message.body for queue_id in store.queue_ids(TOPIC) for message in store.get(TOPIC, queue_id, 0, 8).messages
+        ]
+
+
+@pytest.mark.parametrize("away", ["store", "store/commitlog"])
+@pytest.mark.parametrize("is_serving", [True, False], ids=["serving", "let go of"])
+def test_on_an_empty_mount_point_no_new_store_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, away: str, *, is_serving: bool
+) -> None:
+    """Neither while the store that has failed answers reads, nor after a first opening that failed."""
+    root, gone = tmp_path / "store", tmp_path / away
+
+    async def story() -> None:
+        async with failing_at_once(root, monkeypatch) as broker:
+            first = broker.running
+            await asyncio.to_thread(put, first, b"kept")
+            start = RunningBroker.start
+            with monkeypatch.context() as opening:
+                if not is_serving:
+                    start = AsyncMock(side_effect=OSError(5, "Input/output error"))
+                    opening.setattr(RunningBroker, "start", start)
+                    fail(first)
+                    await until(lambda: start.await_count > 0)
+                gone.rename(tmp_path / "unmounted")
+                gone.mkdir()
+                if is_serving:
+                    fail(first)
+            await until(lambda: "is not the directory that was opened first" in caplog.text)
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert broker.running is (first if is_serving else None)
+            assert {path.name for path in gone.iterdir()} <= {"spark_mq"}, "a note of what failed, and no store"
+            shutil.rmtree(gone)
+            (tmp_path / "unmounted").rename(gone)
+            await until(lambda: broker.running is not None and broker.running is not first)
+            await asyncio.to_thread(put, broker.running, b"after")
+
+    asyncio.run(story())
+    said = [text for text in caplog.messages if "is not the directory that was opened first" in text]
+    assert len(said) == 1
+    assert sorted(bodies_in(root)) == [b"after", b"kept"]
+
+
+def test_a_store_without_messages_is_opened_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with failing_at_once(tmp_path / "store", monkeypatch) as broker:
+            first = broker.running
+            fail(first)
+            await until(lambda: broker.running is not None and broker.running is not first)
+
+    asyncio.run(story())
+
+
+def test_a_log_that_another_process_has_written_is_not_opened_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It answers reads, and says why it takes nothing, until an operator has seen to it."""
+
+    async def story() -> None:
+        async with failing_at_once(tmp_path / "store", monkeypatch) as broker:
+            first = broker.running
+            await asyncio.to_thread(put, first, b"kept")
+            (file,) = (path for path in (tmp_path / "store/commitlog").iterdir() if path.name == "0" * 20)
+            shutil.copy(file, tmp_path / "other")
+            (tmp_path / "other").replace(file)
+            with pytest.raises(StoreNotWritableError, match="another process replaced or deleted"):
+                await asyncio.to_thread(put, first, b"lost")
+            await until(lambda: "so an operator opens it" in caplog.text)
+            for _ in range(50):
+                await asyncio.sleep(0.001)
+            assert broker.running is first
+            assert "another process replaced" in runtime_info(first.broker.parts, 0)["storeFailure"]
+
+    asyncio.run(story())
 
 
 # Processes on a disk that fails

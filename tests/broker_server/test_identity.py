@@ -11,7 +11,7 @@ from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 
 
-def test_what_was_applied_for_is_there_until_the_id_is_given(tmp_path: Path) -> None:
+def test_what_was_applied_for_is_there_until_the_id_is_registered(tmp_path: Path) -> None:
     def identity(cluster: str = "C") -> IdentityFiles:
         return IdentityFiles(LocalFileSystem(), str(tmp_path), cluster, "b")
 
@@ -20,8 +20,13 @@ def test_what_was_applied_for_is_there_until_the_id_is_given(tmp_path: Path) -> 
     assert identity().applied() == Applied(2, "127.0.0.1:1;5")
     assert (tmp_path / "brokerIdentity-temp").read_text("ascii") == "C#b#2#127.0.0.1:1;5"
     identity().keep(2)
-    assert (identity().broker_id(), identity().applied()) == (2, None)
+    assert (identity().broker_id(), identity().applied()) == (2, Applied(2, "127.0.0.1:1;5"))
     assert (tmp_path / "brokerIdentity").read_text("ascii") == "C#b#2"
+    assert identity().lapsed()
+    assert (identity().broker_id(), identity().applied()) == (None, Applied(2, "127.0.0.1:1;5"))
+    identity().keep(2)
+    identity().registered()
+    assert (identity().broker_id(), identity().applied(), identity().lapsed()) == (2, None, False)
     with pytest.raises(StoreRefusedError, match="of cluster C"):
         identity("D").broker_id()
 

@@ -269,3 +269,24 @@ def test_events_are_written_with_javas_numbers_and_names() -> None:
     for content in (b"", b"\x00", b"\x00\x04{}", b"\x00\x01{}", b"\x00\x01", b"\x00\x01[]"):
         with pytest.raises(BodyError):
             decode_event(content)
+
+
+def test_no_journal_is_begun_on_an_empty_mount_point(tmp_path: Path) -> None:
+    """What was decided there would be forgotten when the disk is back, and decided again otherwise."""
+    home = tmp_path / "home"
+    home.mkdir()
+    journal = open_journal(str(home))
+    journal.append(LIFE[0])
+    home.rename(tmp_path / "unmounted")
+    home.mkdir()
+    for _ in range(2):
+        with pytest.raises(OSError, match=r"No such file|is not the directory"):
+            journal.append(LIFE[1])
+    assert list(home.iterdir()) == []
+    home.rmdir()
+    (tmp_path / "unmounted").rename(home)
+    for events in LIFE[:2]:
+        for event in events:
+            journal.state.apply(event)
+        journal.append(events)
+    assert open_journal(str(home)).state == journal.state

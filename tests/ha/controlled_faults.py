@@ -221,12 +221,12 @@ def _candidate_shows_all() -> Planted:
     """Who has no role yet shows all that it finds."""
     opened = controlled.opened_store
 
-    def unheld(configuration: Any, writes_as: Any) -> Any:
+    def unheld(configuration: Any, writes_as: Any, **more: Any) -> Any:
         if writes_as == "candidate":
             store = configuration.store
             replication = replace(store.replication, read_un_committed=True)
             configuration = replace(configuration, store=replace(store, replication=replication))
-        return opened(configuration, writes_as)
+        return opened(configuration, writes_as, **more)
 
     return patch.object(controlled, "opened_store", unheld)
 

@@ -33,6 +33,8 @@ import storage.tables.topics
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker_server.opening import StorePlace
+from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.supervised import SupervisedBroker
 from spark_mq.controller.journal import Journal
 from spark_mq.remoting import RemotingCommand
@@ -392,6 +394,14 @@ def failed_broker_is_left_as_it_is() -> AbstractContextManager[Any]:
         return None
 
     return mock.patch.object(SupervisedBroker, "_open_again", look_only)
+
+
+def store_is_opened_wherever_its_path_leads() -> AbstractContextManager[Any]:
+    return mock.patch.object(StorePlace, "check")
+
+
+def store_is_opened_again_after_any_failure() -> AbstractContextManager[Any]:
+    return mock.patch.object(RunningBroker, "fails_by_disk", True)
 
 
 def disk_is_not_tried_before_the_opening() -> AbstractContextManager[Any]:

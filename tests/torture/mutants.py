@@ -78,6 +78,16 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             (f"{_FAILING}::{_STARTED_ANEW}",),
             "it does not come to that",
         ),
+        "a broker opens a log again on an empty mount point": Mutant(
+            faults.store_is_opened_wherever_its_path_leads,
+            (f"{_FAILING}::test_on_an_empty_mount_point_no_new_store_is_made",),
+            "it does not come to that",
+        ),
+        "a broker opens its store again after any failure": Mutant(
+            faults.store_is_opened_again_after_any_failure,
+            (f"{_FAILING}::test_a_log_that_another_process_has_written_is_not_opened_by_itself",),
+            "it does not come to that",
+        ),
         "a failed broker's reads end before its disk answers": Mutant(
             faults.disk_is_not_tried_before_the_opening,
             (f"{_FAILING}::{_STARTED_ANEW}",),
