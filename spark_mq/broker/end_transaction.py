@@ -127,7 +127,7 @@ class TransactionEnder:
         with self._turns.of(_name_of(half)):
             ending, response, without_op = self._settle(request, half)
             if ending is Ending.COMMIT:
-                status = self._commit(half, now_ms)
+                status = self._commit(half, now_ms, is_heard=request.is_heard)
                 if not status.is_stored:
                     return put_answer(status, self._config, self._store.settings.max_message_size)
                 reach("half-committed")
@@ -271,25 +271,26 @@ class TransactionEnder:
             raise StoreNotWritableError(str(self._store.root), reason)
         return outcome.appended.queue_offset
 
-    def _commit(self, half: Message, now_ms: int) -> PutStatus:
+    def _commit(self, half: Message, now_ms: int, *, is_heard: bool) -> PutStatus:
         try:
             committed = committed_messages(InnerMessages.of([InnerMessage.of(half)]), np.array([half.commitlog_offset]))
         except PutRefusedError as refused:
             return refused.status
-        status = self._append(committed.message(0), now_ms).status
+        status = self._append(committed.message(0), now_ms, is_heard=is_heard).status
         if status.is_stored and (end := self._writer.log_end) > self._writer.dispatched_end:
             with self._lock:
                 self._fresh[_name_of(half)] = end
         return status
 
-    def _append(self, message: InnerMessage, now_ms: int) -> PutOutcome:
+    def _append(self, message: InnerMessage, now_ms: int, *, is_heard: bool = True) -> PutOutcome:
         settings = self._store.settings
         rules = PutRules(
             config=self._config,
             host=settings.host,
             now_ms=now_ms,
             topics=settings.topics.topics,
-            state=state_now(self._store, self.state),
+            state=state_now(self._store, self.state, is_heard=is_heard),
+            is_heard=is_heard,
         )
         try:
             plan = plan_inner(message, message.body, rules, may_wait=False)

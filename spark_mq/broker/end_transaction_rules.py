@@ -35,6 +35,8 @@ class EndTransactionRequest:
     topic: str | None = None
     client_address: str = ""
     """address:port of the producer, for hooks."""
+    is_heard: bool = True
+    """False: one-way, or of a client that has gone. It is not refused because the store is busy: the put of its commit waits."""
 
 
 @dataclass(frozen=True, slots=True)

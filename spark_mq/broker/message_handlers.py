@@ -167,6 +167,7 @@ class MessageHandlers:
                 producer_group=header.producer_group or "",
                 born_time_ms=asked.now_ms,
                 born_host=asked.connection.host,
+                is_heard=not asked.command.is_oneway,
             )
         )
         if response.msg_id is None:
@@ -188,6 +189,7 @@ class MessageHandlers:
                 origin_msg_id=header.origin_message_id,
                 origin_topic=header.origin_topic,
                 client_address=asked.connection.address,
+                is_heard=not asked.command.is_oneway,
             )
         )
         return asked.answer(response.code, response.remark)
@@ -206,6 +208,7 @@ class MessageHandlers:
                 transaction_id=header.transaction_id,
                 topic=header.topic,
                 client_address=asked.connection.address,
+                is_heard=not asked.command.is_oneway,
             ),
             asked.now_ms,
         )
@@ -305,5 +308,6 @@ def send_request(asked: Asked, header: wire.SendMessageRequest) -> SendRequest:
         logical=header.is_logical,
         client_version=command.version,
         are_properties_read=True,
+        is_heard=not command.is_oneway,
         ext_fields=command.ext_fields or NO_FIELDS,
     )

@@ -54,6 +54,8 @@ class PutRules:
     state: BrokerState = BrokerState()  # noqa: RUF009 (a frozen value)
     is_congested: Congestion | None = None
     """Whether the timer takes no more for a time; None = it does."""
+    is_heard: bool = True
+    """Whether anybody hears of a refusal; else the put waits while the store is busy."""
 
     @property
     def address(self) -> str:
@@ -73,6 +75,8 @@ class PutPlan(NamedTuple):
     messages: tuple[EncodedMessage, ...]
     size_bytes: int
     """Of the records."""
+    is_heard: bool = True
+    """As its rules say."""
 
 
 def requested_message(request: SendRequest, queue_id: int, properties: Mapping[str, str]) -> InnerMessage:
@@ -118,7 +122,8 @@ def plan_inner(message: InnerMessage, body: bytes | None, rules: PutRules, *, ma
     if rules.config.commit_log.appends_crc:
         message = replace(message, properties={n: v for n, v in message.properties.items() if n != CRC_NAME})
     encoded = EncodedMessage.of(message)
-    return PutPlan(message, (encoded,), _checked_size(message, message.body, encoded.raw_properties, rules))
+    size = _checked_size(message, message.body, encoded.raw_properties, rules)
+    return PutPlan(message, (encoded,), size, rules.is_heard)
 
 
 def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, rules: PutRules) -> PutPlan:
@@ -152,7 +157,7 @@ def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, ru
     strings = [with_batch_properties(one.raw_properties, shared) for one in batch]
     size = _checked_sizes(message, [one.body for one in batch], strings, rules)
     rows = ((one.body, one.flag, string, decode_properties(string)) for one, string in zip(batch, strings, strict=True))
-    return PutPlan(message, EncodedMessage.batch(message, rows), size)
+    return PutPlan(message, EncodedMessage.batch(message, rows), size, rules.is_heard)
 
 
 def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_wait: bool = True) -> InnerMessage:

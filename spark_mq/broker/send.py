@@ -153,7 +153,7 @@ class SendMessageHandler:
         A store that cannot be written is SERVICE_NOT_AVAILABLE.
         Raises OSError where a topic or group that the request makes cannot be saved.
         """
-        if state_now(self._store, self.state).rejects_requests:
+        if state_now(self._store, self.state, is_heard=request.is_heard).rejects_requests:
             return SendResponse(ResponseCode.SYSTEM_BUSY, REJECTED)
         return answer_between(
             self._rpc_hooks,
@@ -176,7 +176,7 @@ class SendMessageHandler:
         if self._put_later is None or self._rpc_hooks:
             response = self.send(request)
             return Pending(lambda: response)
-        if state_now(self._store, self.state).rejects_requests:
+        if state_now(self._store, self.state, is_heard=request.is_heard).rejects_requests:
             return Pending(lambda: SendResponse(ResponseCode.SYSTEM_BUSY, REJECTED))
         return self._begin(request, self._join)
 
@@ -269,10 +269,10 @@ class SendMessageHandler:
         self, request: SendRequest, queue_id: int, properties: Mapping[str, str], now_ms: int
     ) -> tuple[PutPlan, int]:
         """What is to be put, and the queue that it goes to. Raises RequestRefusedError, PutRefusedError."""
-        rules = self._rules(now_ms)
+        rules = self._rules(now_ms, request)
         topic = self._checked_topic(request, queue_id, rules)
         if request.topic not in rules.topics:
-            rules = self._rules(now_ms)
+            rules = self._rules(now_ms, request)
         if queue_id < 0:
             queue_id = self._any_queue(topic)
         message = requested_message(request, queue_id, properties)
@@ -317,15 +317,16 @@ class SendMessageHandler:
             return plan_batch(message, request.body, topic, rules)
         return plan_message(message, request.body, topic, rules, self._new_unique_key)
 
-    def _rules(self, now_ms: int) -> PutRules:
+    def _rules(self, now_ms: int, request: SendRequest) -> PutRules:
         return PutRules(
             config=self._config,
             host=self._host,
             now_ms=now_ms,
             cluster_name=self._cluster_name,
             topics=self._topics,
-            state=state_now(self._store, self.state),
+            state=state_now(self._store, self.state, is_heard=request.is_heard),
             is_congested=self._is_congested,
+            is_heard=request.is_heard,
         )
 
     @property

@@ -63,6 +63,8 @@ class SendBackRequest:
     origin_topic: str | None = None
     client_address: str = ""
     """address:port of the consumer, for hooks."""
+    is_heard: bool = True
+    """False: one-way, or of a client that has gone. It is not refused because the store is busy: its put waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +202,7 @@ class SendBackHandler:
 
         Raises OSError where a topic or group that the request makes cannot be saved, StateFileError.
         """
-        if state_now(self._store, self.state).rejects_requests:
+        if state_now(self._store, self.state, is_heard=request.is_heard).rejects_requests:
             return SendBackResponse(ResponseCode.SYSTEM_BUSY, REJECTED)
         return answer_between(self._rpc_hooks, request.client_address, request, self._answer, SendBackResponse)
 
@@ -226,19 +228,20 @@ class SendBackHandler:
             unsaved = refused.status
         if plan.message is None:
             return plan.response
-        status = unsaved or self._stored(plan.message, request.group, is_dead_letter=plan.is_dead_letter)
+        status = unsaved or self._stored(plan.message, request, is_dead_letter=plan.is_dead_letter)
         self._tell_hooks(request, plan.is_dead_letter, status)
         if status is PutStatus.PUT_OK:
             return plan.response
         return SendBackResponse(ResponseCode.SYSTEM_ERROR, status.value)
 
-    def _stored(self, message: InnerMessage, group: str, *, is_dead_letter: bool) -> PutStatus:
+    def _stored(self, message: InnerMessage, request: SendBackRequest, *, is_dead_letter: bool) -> PutStatus:
         rules = PutRules(
             config=self._config,
             host=self._host,
             now_ms=self._clock(),
             topics=self._store.settings.topics.topics,
-            state=state_now(self._store, self.state),
+            state=state_now(self._store, self.state, is_heard=request.is_heard),
+            is_heard=request.is_heard,
         )
         try:
             put_plan = plan_inner(message, message.body, rules, may_wait=not is_dead_letter)
@@ -246,7 +249,7 @@ class SendBackHandler:
             return refused.status
         outcome = self._put(put_plan)
         if outcome.status is PutStatus.PUT_OK:
-            self._count(put_plan, group)
+            self._count(put_plan, request.group)
         return outcome.status
 
     def _count(self, put: PutPlan, group: str) -> None:

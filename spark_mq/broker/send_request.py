@@ -53,6 +53,8 @@ class SendRequest:
     """The ordinal in MQVersion.Version."""
     are_properties_read: bool = False
     """Whether they were read off the wire: else a broker reads them as it would from there."""
+    is_heard: bool = True
+    """False: one-way, or of a client that has gone. It is not refused because the store is busy: its put waits."""
     ext_fields: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Whatever else the request says, for hooks."""
 

@@ -37,7 +37,12 @@ def put_into(store: HandlerStore, *, needs_copies: bool = True) -> Put:
 
 def put_later_into(service: PutService) -> Callable[[PutPlan], Pending[PutOutcome]]:
     """The same put, in two steps: now it joins the next append, and what is returned waits for it (`PutService.put_later`)."""
-    return lambda plan: service.put_later(plan.messages).then(lambda receipt: _outcome(plan, receipt))
+
+    def put(plan: PutPlan) -> Pending[PutOutcome]:
+        pending = service.put_later(plan.messages, is_heard=plan.is_heard)
+        return pending.then(lambda receipt: _outcome(plan, receipt))
+
+    return put
 
 
 def _outcome(plan: PutPlan, put: Callable[[], PutReceipt]) -> PutOutcome:
@@ -61,7 +66,7 @@ def _outcome(plan: PutPlan, put: Callable[[], PutReceipt]) -> PutOutcome:
 
 def _put(store: HandlerStore, plan: PutPlan, needs_copies: bool) -> PutReceipt:
     if isinstance(store, PutService):
-        return store.put_later(plan.messages, needs_copies=needs_copies)()
+        return store.put_later(plan.messages, needs_copies=needs_copies, is_heard=plan.is_heard)()
     return PutReceipt(PutStatus.PUT_OK, store.put_inner(columns_of(plan.messages)))
 
 
@@ -80,9 +85,15 @@ def at_work_for_later(store: HandlerStore) -> AbstractContextManager[None]:
     return store.at_work_for_later() if isinstance(store, PutService) else nullcontext()
 
 
-def state_now(store: HandlerStore, state: BrokerState) -> BrokerState:
-    """What a handler must know at the moment: what its broker says, and of a service what that knows of itself."""
-    return state_of(store, state) if isinstance(store, PutService) else state
+def state_now(store: HandlerStore, state: BrokerState, *, is_heard: bool = True) -> BrokerState:
+    """What a handler must know at the moment: what its broker says, and of a service what that knows of itself.
+
+    For a request whose refusal nobody hears no store is busy: its put waits.
+    """
+    found = state_of(store, state) if isinstance(store, PutService) else state
+    if is_heard:
+        return found
+    return replace(found, is_os_page_cache_busy=False, is_transient_store_pool_deficient=False)
 
 
 @contextmanager

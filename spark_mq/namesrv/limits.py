@@ -27,8 +27,8 @@ class RouteLimits:
     static_topics: int = 100_000
     brokers_of_a_connection: int = 100
     """Addresses that have registered over one. A broker has a connection of its own; those of one process may share it."""
-    topics_of_a_connection: int = 200_000
-    """That the brokers of one connection have together."""
+    topics_of_a_connection: int = 1_000_000
+    """That the brokers of one connection have together: no fewer than one broker alone may have."""
 
 
 DEFAULT_ROUTE_LIMITS = RouteLimits()

@@ -65,7 +65,9 @@ class RemotingCommand(NamedTuple):
     def size_bytes(self) -> int:
         """What it holds in memory, about."""
         texts = [] if self.ext_fields is None else [*self.ext_fields, *self.ext_fields.values()]
-        return _VALUE_BYTES + len(self.body) + len(self.remark or "") + sum(map(len, texts))
+        body = self.body
+        kept = memoryview(body.obj).nbytes if isinstance(body, memoryview) else len(body)
+        return _VALUE_BYTES + kept + len(self.remark or "") + sum(map(len, texts))
 
 
 def make_request(

@@ -77,8 +77,8 @@ class FrameReader:
     """Bytes in, in pieces of any size; commands out, as soon as they are whole.
 
     Takes time and memory in proportion to what it is fed. A body above 4 KiB that is most of the piece that it came in, or that was
-    gathered from several, is a read-only view, so it is copied at most once; others are bytes, and keep no piece in memory. Not for
-    several threads at once.
+    gathered from several, is a read-only view, so it is copied at most once; others are bytes, and keep no piece in memory. So does
+    what is unread, once it is the lesser part of its piece: nothing keeps more than twice its size. Not for several threads at once.
     """
 
     def __init__(self, limits: FrameLimits = DEFAULT_LIMITS) -> None:
@@ -134,7 +134,8 @@ class FrameReader:
             commands.append(self._decode(view, start, size))
             start += size
         if len(commands) == most:
-            self._unread = view[start:] if start < end else memoryview(b"")
+            rest = view[start:]
+            self._unread = memoryview(bytes(rest)) if _is_lesser_part(rest) else rest
         elif start < end:
             self._pending += view[start:]
             self._wanted = size or (8 if end - start >= 4 else 4)
@@ -184,9 +185,13 @@ class FrameReader:
         _, word = _PREFIX.unpack_from(data, start)
         body_start = start + 8 + (word & _HEADER_BYTES_MOST)
         encoding = HeaderEncoding(word >> 24)
-        body: Body = data[body_start : start + size]
-        if len(body) <= _COPIED_BODY_BYTES or 2 * len(body) < len(data):
-            body = bytes(body)
+        view = data[body_start : start + size]
+        body: Body = bytes(view) if len(view) <= _COPIED_BODY_BYTES or _is_lesser_part(view) else view
         command = _DECODERS[encoding](bytes(data[start + 8 : body_start]), body, self._position)
         self._position += size
         return command
+
+
+def _is_lesser_part(view: memoryview) -> bool:
+    """Of what it keeps in memory."""
+    return 2 * len(view) < memoryview(view.obj).nbytes

@@ -14,7 +14,8 @@ system has received (not of TLS). This is bounded by:
 - memory: the rest of a piece, of connections that have ended together `serverMaxUnfinishedBytes`; what goes beyond it is dropped, and
   the log says so. Requests that wait or run count into `serverMaxRequestBytes` as any.
 - refusals: a full queue, a rejecting processor, fast failure and GO_AWAY refuse only those who hear of it. A request that is one-way,
-  or whose peer has gone, is taken: where a queue or memory is full it waits in its piece. Departure: Java drops those.
+  or whose peer has gone, is taken: where a queue or memory is full it waits in its piece. Who answers gets both as one-way, and a
+  put of them waits for the log. Departure: Java drops those.
 - the server's end (`RemotingServer.close`), which reads nothing more and waits for what was read.
 
 `on_close` hears of the connection at its end, and again when the last of these requests is done, which may have noted its peer anew.
@@ -45,6 +46,7 @@ from spark_mq.remoting import (
     Request,
     make_response,
 )
+from spark_mq.remoting.command import ONEWAY_FLAG
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
@@ -156,10 +158,12 @@ class Channel(asyncio.BufferedProtocol):
 
     def take_turn(self) -> None:
         """Begins a few of the requests that were read."""
-        if self._may_begin:
-            self._take_some(b"")
-        else:
+        if not self._may_begin:
             self.go_on()
+            return
+        self._take_some(b"")
+        if self.peer.is_open:  # the beginning of a frame may stand behind them
+            self._count_unfinished(max(0, self._connection.pending_bytes - self._unfinished_bytes))
 
     def _take_some(self, data: bytes | memoryview) -> None:
         broken: Broken | None = None
@@ -173,10 +177,11 @@ class Channel(asyncio.BufferedProtocol):
                 elif isinstance(event, Broken):
                     broken = event
         while self._read and self._may_begin:
-            if not self._receive(self._read[0]):
+            command = self._read.popleft()  # one that fails is not looked at again
+            if not self._receive(command):
+                self._read.appendleft(command)
                 self._looking = self._looking or self._loop.call_later(_LOOK_SECONDS, self._look_again)
                 break
-            self._read.popleft()
         if broken is not None:
             self.close(broken.error.describe())
         self.go_on()
@@ -236,7 +241,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def _submit(self, command: RemotingCommand, processor: Processor) -> bool:
         size = command.size_bytes
-        is_taken = self._shared.has_room(size) and processor.pool.submit(
+        is_heard = self._is_heard(command)
+        is_taken = self._shared.has_room(size, is_heard=is_heard) and processor.pool.submit(
             lambda: self._answer(command, processor, size), lambda remark: self._refuse_late(command, remark, size)
         )
         if is_taken:
@@ -250,7 +256,9 @@ class Channel(asyncio.BufferedProtocol):
         peer = self.peer
 
         def answer() -> RemotingCommand | Later | None:
-            if peer.is_full and self._is_heard(command):
+            if not self._is_heard(command):  # who answers asks only whether it is one-way
+                return processor.answer(command._replace(flag=command.flag | ONEWAY_FLAG), peer)
+            if peer.is_full:
                 return make_response(command, ResponseCode.SYSTEM_BUSY, OVERLOADED)
             return processor.answer(command, peer)
 
@@ -436,7 +444,10 @@ class Channel(asyncio.BufferedProtocol):
             return
         self.peer.is_open = False
         if last_piece:
-            self._take_some(last_piece)
+            try:
+                self._take_some(last_piece)
+            except Exception:  # the connection ends all the same
+                _LOG.exception("the last piece of %s is not wholly done", self.peer)
         _LOG.debug("connection of %s ends: %s", self.peer.address, reason)
         for waiter in self._connection.close(reason):
             if not waiter.done():

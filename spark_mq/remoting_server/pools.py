@@ -24,6 +24,7 @@ from typing import NamedTuple
 _TURN_SECONDS = 0.005
 _SLOW_SECONDS = 1.0
 _CLEANING_SECONDS = 0.01
+_STARTING_SECONDS = 0.1
 _LOG = logging.getLogger(__name__)
 
 
@@ -65,9 +66,12 @@ class RequestPool:
         self.settings = settings
         self._gather = gather
         self._queue: deque[Task] = deque()
+        self._unheard: deque[Task] = deque()
+        """Older than those in the queue, and looked at: they are to be run, for nobody would hear that they are refused."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
         self._is_cleaning = False
+        self._is_start_refused = False
         self._may_take: SimpleQueue[None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._own = threading.local()
@@ -85,12 +89,12 @@ class RequestPool:
     @property
     def size(self) -> int:
         """How many wait."""
-        return len(self._queue)
+        return len(self._unheard) + len(self._queue)
 
     @property
     def is_busy(self) -> bool:
         """Whether something waits or runs."""
-        return bool(self._queue) or bool(self._running)
+        return self.size > 0 or bool(self._running)
 
     @property
     def is_closed(self) -> bool:
@@ -99,14 +103,11 @@ class RequestPool:
 
     def head_wait_ms(self) -> int:
         """How long the first one has waited. Java: headSlowTimeMills."""
-        try:
-            return max(0, int((time.monotonic() - self._queue[0].came_at) * 1_000))
-        except IndexError:
-            return 0
+        return max(_head_age_ms(self._unheard), _head_age_ms(self._queue))
 
     def submit(self, run: Callable[[], None], refuse: Callable[[str], bool]) -> bool:
         """Takes a request; False where the queue is full or the pool closed."""
-        if len(self._queue) >= self.settings.capacity or self._is_closed:
+        if self.size >= self.settings.capacity or self._is_closed:
             return False
         self._queue.append(Task(run, refuse, time.monotonic()))
         if self._loop is None:
@@ -135,13 +136,14 @@ class RequestPool:
         Those that cannot be refused stay.
         """
         count = 0
-        kept: list[Task] = []
-        while (task := self._taken()) is not None:
-            if task.refuse(remark(_age_ms(task), len(self._queue))):
+        kept = 0
+        while (task := _first(self._queue)) is not None:
+            if self._refuse(task, remark(_age_ms(task), self.size)):
                 count += 1
             else:
-                kept.append(task)
-        self._put_back(kept)
+                self._unheard.append(task)
+                kept += 1
+        self._wake_for(kept)
         return count
 
     def close(self) -> None:
@@ -167,10 +169,10 @@ class RequestPool:
             took, now = time.monotonic() - now, time.monotonic()
             if longest is not None and took > longest:
                 self._slow_until = now + _SLOW_SECONDS
-                for _ in range(len(self._queue)):
+                for _ in range(self.size):
                     self._wake_a_thread()
                 return
-        if self._queue and self._loop is not None:
+        if self.size and self._loop is not None:
             self._is_due = True
             self._loop.call_soon(self._run_some)
 
@@ -180,27 +182,49 @@ class RequestPool:
             self._loop.call_later(_CLEANING_SECONDS, self._clean)
 
     def _clean(self) -> None:
+        """Each late one is asked once whether it can be refused: one that cannot be now never can."""
         self._is_cleaning = False
-        kept: list[Task] = []
-        while self.head_wait_ms() > (self.settings.wait_limit_ms or 0) and (task := self._taken()) is not None:
+        kept = 0
+        while _head_age_ms(self._queue) > (self.settings.wait_limit_ms or 0) and (task := _first(self._queue)):
             is_late = _is_late(task, self.settings.wait_limit_ms)  # or a thread has taken the late one meanwhile
-            if not is_late or not self._refuse_late(task):
-                kept.append(task)
-            if not is_late:
+            if is_late and self._refuse_late(task):
+                continue
+            kept += 1
+            if is_late:
+                self._unheard.append(task)
+            else:
+                self._queue.appendleft(task)
                 break
-        self._put_back(kept)
+        self._wake_for(kept)
         if self._queue:
             self._clean_soon()
 
     # In threads.
 
     def _wake_a_thread(self) -> None:
-        if len(self._threads) < self.settings.thread_count:  # as Java's pools of a fixed size
-            name = f"{self.name}-{len(self._threads)}"
-            thread = threading.Thread(target=self._work, name=name, daemon=True)
-            self._threads.append(thread)
-            thread.start()
         self._may_take.put(None)
+        if (
+            len(self._threads) < self.settings.thread_count and not self._is_start_refused
+        ):  # as Java's pools of a fixed size
+            self._start_a_thread()
+
+    def _start_a_thread(self) -> None:
+        """Where the system refuses it, it is asked again a little later; what waits stays meanwhile."""
+        thread = threading.Thread(target=self._work, name=f"{self.name}-{len(self._threads)}", daemon=True)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            _LOG.error("a thread of pool %s is not started: %s", self.name, error)
+            if self._loop is not None:
+                self._is_start_refused = True
+                self._loop.call_later(_STARTING_SECONDS, self._start_again)
+        else:
+            self._threads.append(thread)
+
+    def _start_again(self) -> None:
+        self._is_start_refused = False
+        if self.size:
+            self._start_a_thread()
 
     def _work(self) -> None:
         while True:
@@ -211,12 +235,14 @@ class RequestPool:
             else:
                 self._run_one()
             self._running.pop()
-            if self._is_closed and not self._queue:
+            if self._is_closed and not self.size:
                 return
 
     def _run_one(self) -> None:
         if (task := self._taken()) is not None:
             self._run(task)
+            if self._may_take.empty():  # fewer tokens than requests were given
+                self._wake_for(self.size)
 
     def _run_together(self) -> None:
         """Those that wait, and then what they have left for later. While one thread takes requests, none is woken for new ones."""
@@ -232,7 +258,7 @@ class RequestPool:
             except Exception:
                 _LOG.exception("requests of pool %s failed together", self.name)
         self._is_taking = False
-        self._wake_for_rest()
+        self._wake_for(self.size)
         self._own.later = None
         for call in later:
             try:
@@ -242,22 +268,18 @@ class RequestPool:
 
     # In both.
 
-    def _wake_for_rest(self) -> None:
-        if self._queue and not self._is_taking:
-            self._is_taking = self.settings.together > 1
+    def _wake_for(self, count: int) -> None:
+        """So many wait, and threads that were woken for them may have found nothing. One that has run one looks for the next itself."""
+        if self.settings.together > 1:
+            if self._threads and self.size and not self._is_taking:
+                self._is_taking = True
+                self._may_take.put(None)
+            return
+        for _ in range(min(count, len(self._threads) - self._may_take.qsize())):
             self._may_take.put(None)
 
-    def _put_back(self, tasks: list[Task]) -> None:
-        """At the head, in their order: threads that were woken for them may have found nothing."""
-        self._queue.extendleft(reversed(tasks))
-        for _ in tasks if self._threads else ():
-            self._wake_for_rest()
-
     def _taken(self) -> Task | None:
-        try:
-            return self._queue.popleft()
-        except IndexError:
-            return None
+        return _first(self._unheard) or _first(self._queue)
 
     def _run(self, task: Task) -> None:
         if _is_late(task, self.settings.wait_limit_ms) and self._refuse_late(task):
@@ -271,7 +293,14 @@ class RequestPool:
             self._running.pop()
 
     def _refuse_late(self, task: Task) -> bool:
-        return task.refuse(busy_remark("TIMEOUT_CLEAN_QUEUE", _age_ms(task), len(self._queue)))
+        return self._refuse(task, busy_remark("TIMEOUT_CLEAN_QUEUE", _age_ms(task), self.size))
+
+    def _refuse(self, task: Task, remark: str) -> bool:
+        try:
+            return task.refuse(remark)
+        except Exception:  # the others' turn comes all the same
+            _LOG.exception("a request of pool %s is refused, and not told", self.name)
+            return True
 
 
 def busy_remark(why: str, waited_ms: int, queue_size: int) -> str:
@@ -284,6 +313,20 @@ def watermark(pools: Iterable[RequestPool]) -> str:
     """How many wait in each queue, and for how long the first has waited."""
     texts = [f"{pool.name}QueueSize:{pool.size} {pool.name}QueueSlowTime:{pool.head_wait_ms()}" for pool in pools]
     return f"[WATERMARK] {' '.join(texts)}"
+
+
+def _first(tasks: deque[Task]) -> Task | None:
+    try:
+        return tasks.popleft()
+    except IndexError:
+        return None
+
+
+def _head_age_ms(tasks: deque[Task]) -> int:
+    try:
+        return max(0, _age_ms(tasks[0]))
+    except IndexError:
+        return 0
 
 
 def _age_ms(task: Task) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -22,6 +23,7 @@ _PIECE_BYTES = 256 << 10
 _SMALL_PIECE_BYTES = 16 << 10
 _PIECES_MOST = 64
 _BURST_BYTES = 16 << 20
+_LOG = logging.getLogger(__name__)
 
 
 class Turns:
@@ -41,12 +43,18 @@ class Turns:
 
     def _run(self) -> None:
         end = self._loop.time() + _TURN_SECONDS
-        while self._waiting and self._loop.time() < end:
-            channel, _ = self._waiting.popitem(last=False)
-            channel.take_turn()
-        self._is_due = bool(self._waiting)
-        if self._is_due:
-            self._loop.call_soon(self._run)
+        try:
+            while self._waiting and self._loop.time() < end:
+                channel, _ = self._waiting.popitem(last=False)
+                try:
+                    channel.take_turn()
+                except Exception as error:  # that one ends, and the others have their turns
+                    _LOG.exception("the turn of %s failed", channel.peer)
+                    channel.close(f"its turn failed: {type(error).__name__}: {error}")
+        finally:
+            self._is_due = bool(self._waiting)
+            if self._is_due:
+                self._loop.call_soon(self._run)
 
 
 class Shared:
@@ -93,8 +101,10 @@ class Shared:
         self._most_bytes = held
         return True
 
-    def has_room(self, size: int) -> bool:
-        """Whether a request of that size may wait or run beside the others."""
+    def has_room(self, size: int, *, is_heard: bool) -> bool:
+        """Whether a request of that size may wait or run beside the others. One that cannot be refused has room without others."""
+        if not is_heard and not self._request_bytes:
+            return True
         return self._request_bytes + size <= self.settings.requests_bytes_most
 
     def begin(self, size: int) -> None:

@@ -203,13 +203,16 @@ class PutService(SharedStore):
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
         return self.put_later(inner, waits=waits)()
 
-    def put_later(self, messages: Rows, *, waits: bool | None = None, needs_copies: bool = True) -> Pending[PutReceipt]:
+    def put_later(
+        self, messages: Rows, *, waits: bool | None = None, needs_copies: bool = True, is_heard: bool = True
+    ) -> Pending[PutReceipt]:
         """Messages that join the next append. What is returned is to be asked, or settled: it makes the append unless somebody has made
         it, with all that have joined until then. Asked, it returns and raises what `put_inner` does.
-        Without `needs_copies` it waits for no replicas.
+        Without `needs_copies` it waits for no replicas. Without `is_heard` nobody would hear of OS_PAGE_CACHE_BUSY: it waits for the
+        log, and writes out a pool that is full. Departure: Java drops it.
         """
         waits = wait_for_disk(messages) if waits is None else waits
-        copies = self._admitted(waits and needs_copies)
+        copies = self._admitted(waits and needs_copies, is_heard=is_heard)
         if isinstance(copies, PutStatus):
             refused = PutReceipt(copies, NO_RESULTS)
             return Pending(lambda: refused)
@@ -233,10 +236,14 @@ class PutService(SharedStore):
             if self._joining.is_due or not self._joining.wait_for(joined, PATIENCE_SECONDS):
                 self._append_joined()
 
-    def _admitted(self, waits: bool) -> int | PutStatus:
+    def _admitted(self, waits: bool, *, is_heard: bool = True) -> int | PutStatus:
         """How many copies a put must have that begins now; or why there will be none."""
-        if self.is_os_page_cache_busy or self.is_pool_deficient:
+        if is_heard and (self.is_os_page_cache_busy or self.is_pool_deficient):
             return PutStatus.OS_PAGE_CACHE_BUSY
+        if self.is_pool_deficient:
+            self._work.end()
+            with self._failing_all():
+                self._write_held()
         try:
             return self.acks.needed(self._writer.log_end) if waits else NOBODY
         except PutRefusedError as refused:

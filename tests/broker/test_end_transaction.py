@@ -390,6 +390,14 @@ def test_the_brokers_state_keeps_a_commit_out(
     assert (committed(store), bodies(store, OP_TOPIC)) == ([], [])
 
 
+def test_a_busy_store_takes_a_commit_that_nobody_would_hear_of(store: MessageStore) -> None:
+    ender = TransactionEnder(store, NOW_MS)
+    ender.state = BrokerState(is_os_page_cache_busy=True)
+    answer = ender.end(commit(prepare(store), is_heard=False), NOW_MS)
+    assert answer is not None
+    assert (answer.code, committed(store)) == (ResponseCode.SUCCESS, [b"K"])
+
+
 def test_a_commit_to_a_topic_that_is_too_long_is_illegal(store: MessageStore) -> None:
     """HookUtils.checkBeforePutMessage: the half's own topic was short enough."""
     half = prepare(store)

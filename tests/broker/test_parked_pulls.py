@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,3 +121,21 @@ def test_a_put_does_not_wait_for_who_looks_at_pulls(tmp_path: Path) -> None:
         assert event.command.ext_fields["subscription"] == "b"
         assert code(broker.answer_again(event.connection, event.command, 1_000)) == ResponseCode.SUCCESS
         assert len(broker.parts.held) == 1
+
+
+def test_what_pulls_subscribe_to_is_noted_under_the_lock_under_which_it_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with broker_of(tmp_path) as broker:
+        parts, tell = broker.parts, broker.parts.consumers.tell
+        free: list[bool] = []
+
+        def told(*arguments: Any) -> None:
+            other = threading.Thread(target=lambda: free.append(parts.lock.acquire(blocking=False)))
+            other.start()
+            other.join(60)
+            tell(*arguments)
+
+        monkeypatch.setattr(parts.consumers, "tell", told)
+        assert broker.answer(ANN, pull(), 1_000) is Waiting.PARKED
+        assert free == [False]

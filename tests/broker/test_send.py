@@ -193,6 +193,17 @@ def test_the_brokers_state_decides_first(store: MessageStore, state: BrokerState
         assert hook.names == []
 
 
+@pytest.mark.parametrize(
+    "state", [BrokerState(is_os_page_cache_busy=True), BrokerState(is_transient_store_pool_deficient=True)]
+)
+def test_a_busy_store_takes_what_nobody_would_hear_of(store: MessageStore, state: BrokerState) -> None:
+    handler = SendMessageHandler(store)
+    handler.state = state
+    assert handler.send(replace(ORDER, is_heard=False)).code == ResponseCode.SUCCESS
+    handler.state = replace(state, is_slave=True)
+    assert handler.send(replace(ORDER, is_heard=False)).code == ResponseCode.SYSTEM_BUSY
+
+
 # What is stored
 
 

@@ -148,6 +148,14 @@ def test_a_broker_that_cannot_take_anything_says_so(state: BrokerState, answer: 
     assert store.topics() == ["Orders"]
 
 
+def test_a_busy_broker_takes_what_nobody_would_hear_of(store: MessageStore) -> None:
+    offset = store.put("Orders", b"body").commitlog_offset
+    back = handler(store)
+    back.state = BrokerState(is_os_page_cache_busy=True)
+    request = SendBackRequest(commitlog_offset=offset, group=GROUP, is_heard=False)
+    assert back.send_back(request) == (ResponseCode.SUCCESS, None)
+
+
 def test_what_was_sent_back_is_counted_and_hooks_are_told(store: MessageStore) -> None:
     """consumerSendMsgBack: incSendBackNums by the origin topic; the schedule topic's counts; executeConsumeMessageHookAfter."""
     told: list[ConsumeMessageContext] = []

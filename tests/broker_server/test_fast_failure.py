@@ -14,6 +14,7 @@ import pytest
 
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request
+from storage.messages.inner_messages import InnerMessage
 from storage.service.put_group import GROUP_MESSAGES
 from tests.broker.test_broker_duties import sent
 from tests.broker_server.test_running_broker import running
@@ -39,12 +40,12 @@ class Peer:
         self._next = 0
         self._told: Counter[str] = Counter()
 
-    def send(self, count: int, code: int = 310) -> None:
+    def send(self, count: int, code: int = 310, flag: int = 0) -> None:
         """So many sends, of which none is waited for."""
         fields, body = sent("T")
         texts = {name: str(value) for name, value in fields.items()}
         for _ in range(count):
-            command = make_request(code, texts, body)._replace(opaque=self._next)
+            command = make_request(code, texts, body)._replace(opaque=self._next, flag=flag)
             self.sock.sendall(b"".join(bytes(piece) for piece in encode_frame(command)))
             self._next += 1
 
@@ -98,3 +99,26 @@ def test_sends_behind_a_put_that_holds_the_log_are_refused(
             peer.told(lambda told: told[REJECTED] == 2)
         told = peer.told(lambda told: told.total() == 4 + WAITING)
     assert told == {"code 0": 2 + WAITING - told[BUSY], REJECTED: 2, **({BUSY: told[BUSY]} if fails_fast else {})}
+
+
+def test_one_way_sends_behind_a_put_that_holds_the_log_are_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The put is none of the sends', as that of a commit."""
+    with running(tmp_path / "store", free_ports(), settings=SETTINGS) as broker, closing(Peer(broker.address)) as peer:
+        served = broker.broker.parts.served
+        service = broker.broker.parts.service
+        peer.send(1)
+        peer.told(lambda told: told.total() == 1)
+        with held_log(broker, monkeypatch) as begun:
+            other = InnerMessage(topic="Other", queue_id=0, body=b"other", properties={})
+            holding = threading.Thread(target=service.put_inner, args=([other],))
+            holding.start()
+            assert begun.wait(60)
+            wait_until(lambda: service.is_os_page_cache_busy, "the log is held for too long", 60)
+            peer.send(10, flag=2)
+            peer.send(10, 36, flag=2)
+            peer.send(1)
+            peer.told(lambda told: told[REJECTED] == 1)
+        holding.join(60)
+        wait_until(lambda: sum(served.maximum("T", queue) for queue in range(8)) == 11, "all ten are stored", 60)

@@ -389,3 +389,16 @@ def test_a_body_keeps_no_piece_in_memory_that_is_more_than_twice_its_size() -> N
     assert isinstance(first.body, bytes)
     (alone,) = FrameReader().feed(small)
     assert isinstance(alone.body, memoryview)
+
+
+def test_what_is_read_later_of_a_piece_keeps_no_more_of_it_either() -> None:
+    small, large = written(make_request(2)), written(make_request(1, None, bytes(5_000)))
+    reader = FrameReader()
+    commands = reader.feed(memoryview(bytearray(small * 2_000 + large + small)), 16)
+    while len(commands) < 2_001:
+        assert memoryview(reader._unread.obj).nbytes <= 2 * reader.unread_bytes or len(commands) == 16
+        commands += reader.feed(b"", 1)
+    body = commands[-1].body
+    kept = memoryview(body.obj).nbytes if isinstance(body, memoryview) else len(body)
+    assert kept <= 2 * len(body)
+    assert commands[-1].size_bytes >= kept

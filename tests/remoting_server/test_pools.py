@@ -225,3 +225,102 @@ def test_a_pool_is_busy_until_what_it_has_taken_is_answered(monkeypatch: pytest.
 
 def assert_taken(is_taken: bool) -> None:
     assert is_taken
+
+
+@pytest.mark.parametrize("together", [1, 16])
+def test_while_no_thread_can_be_started_requests_wait_for_one(monkeypatch: pytest.MonkeyPatch, together: int) -> None:
+    start, refused = threading.Thread.start, [3]
+
+    def start_later(self: threading.Thread) -> None:
+        if self.name.startswith("Send-") and refused[0]:
+            refused[0] -= 1
+            raise RuntimeError("can't start new thread")
+        start(self)
+
+    monkeypatch.setattr(threading.Thread, "start", start_later)
+    monkeypatch.setattr("spark_mq.remoting_server.pools._STARTING_SECONDS", 0.001)
+    pool = RequestPool(PoolSettings("Send", 100, 2, together=together))
+    ran: list[int] = []
+
+    async def submit() -> None:
+        for number in range(10):
+            assert pool.submit(lambda number=number: ran.append(number), refuse)  # type: ignore[misc]
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while len(ran) < 10 and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
+
+    asyncio.run(submit())
+    pool.close()
+    assert (sorted(ran), refused) == (list(range(10)), [0])
+
+
+@pytest.mark.parametrize("together", [1, 16])
+@pytest.mark.parametrize("by", ["cleaning", "emptying"])
+def test_a_late_one_that_cannot_be_refused_is_asked_once_and_wakes_no_thread_twice(
+    busy: tuple[threading.Event, threading.Event], together: int, by: str
+) -> None:
+    runs, ends = busy
+    pool = RequestPool(PoolSettings("Send", 1_000, 2, wait_limit_ms=-1, together=together))
+    asked: list[int] = []
+    ran: list[int] = []
+    count, done = 200, threading.Event()
+
+    def waiting() -> None:
+        runs.set()
+        assert ends.wait(LIMIT_SECONDS)
+
+    def cannot(number: int) -> bool:
+        asked.append(number)
+        return False
+
+    def run(number: int) -> None:
+        ran.append(number)
+        if len(ran) == count:
+            done.set()
+
+    def submit() -> None:
+        for _ in range(2):
+            runs.clear()
+            assert pool.submit(waiting, lambda remark: False)
+            if together == 1 or not runs.is_set():
+                assert runs.wait(LIMIT_SECONDS)
+            if together > 1:
+                break
+        for number in range(count):
+            assert pool.submit(lambda number=number: run(number), lambda remark, number=number: cannot(number))  # type: ignore[misc]
+        tokens = pool._may_take.qsize()
+        for _ in range(20):
+            if by == "cleaning":
+                pool._clean()
+            else:
+                assert pool.refuse_all(lambda waited, size: "") == 0
+        assert asked == list(range(count))
+        assert pool._may_take.qsize() <= max(tokens, 2)
+        assert pool.size == count
+
+    in_a_loop(submit)
+    ends.set()
+    assert done.wait(LIMIT_SECONDS)
+    pool.close()
+    assert sorted(ran) == list(range(count))
+
+
+def test_a_refusal_that_fails_keeps_none_from_its_turn(busy: tuple[threading.Event, threading.Event]) -> None:
+    runs, ends = busy
+    pool = RequestPool(PoolSettings("Send", 100, 1, wait_limit_ms=-1))
+    done = threading.Event()
+
+    def waiting() -> None:
+        runs.set()
+        assert ends.wait(LIMIT_SECONDS)
+
+    def submit() -> None:
+        assert pool.submit(waiting, lambda remark: False)
+        assert runs.wait(LIMIT_SECONDS)
+        assert pool.submit(waiting, refuse)
+        assert pool.submit(done.set, lambda remark: False)
+        ends.set()
+
+    in_a_loop(submit)
+    assert done.wait(LIMIT_SECONDS)
+    pool.close()

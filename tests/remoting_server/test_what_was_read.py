@@ -205,6 +205,36 @@ def test_one_way_requests_wait_where_there_is_no_room(gated: Gated, full: str) -
         server.until(lambda: len(gated.done) == 81, "all are done")
 
 
+def test_a_one_way_request_larger_than_the_servers_memory_runs_alone(gated: Gated) -> None:
+    with running(gated, ONE_THREAD, serverMaxRequestBytes="5000") as server, Client(server) as client:
+        client.send(request(0), request(1, flag=2, body=bytes(6_000)))
+        server.until(lambda: len(server.server._shared.behind) == 1, "there is no room beside another")
+        gated.gate.set()
+        server.until(lambda: gated.done == [0, 1] and not server.pool.is_busy, "both are done")
+        server.until(lambda: server.server._shared.request_count == 0, "both have ended")
+        assert client.receive().opaque == 0
+        assert client.ask(request(2)).opaque == 2
+
+
+def test_who_answers_is_told_that_nobody_hears(gated: Gated) -> None:
+    heard: list[bool] = []
+
+    def note(asked: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+        answer = gated(asked, peer)
+        heard.append(not asked.is_oneway)
+        return answer
+
+    with running(note, ONE_THREAD) as server, Client(server) as client:
+        client.send(request(0))
+        server.until(lambda: server.pool.size == 0 and server.pool.is_busy, "the first runs")
+        left_by(server, 1, request(1))
+        client.send(request(2), request(3, flag=2))
+        server.until(lambda: server.pool.size == 3, "three wait")
+        gated.gate.set()
+        server.until(lambda: len(heard) == 4, "all are done")
+    assert heard == [True, False, True, False]
+
+
 def test_a_processor_that_rejects_takes_what_nobody_would_hear_of() -> None:
     done: list[int] = []
 
@@ -391,3 +421,37 @@ def test_a_peer_that_has_gone_leaves_nothing_behind_in_the_server() -> None:
             time.sleep(0.01)
         assert (shared._request_bytes, shared._unfinished_bytes, shared.unwritten.size_bytes) == (0, 0, 0)
         assert not shared.channels
+
+
+# A turn that fails.
+
+
+def test_a_turn_that_fails_ends_its_connection_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    asked: list[None] = []
+
+    def rejects() -> bool:
+        asked.append(None)
+        if len(asked) == 20:  # the first 16 begin as they are read, the others in turns
+            raise MemoryError("amid a turn")
+        return False
+
+    with running(rejects=rejects) as server:
+        with Client(server) as first, Client(server) as other:
+            first.send(*(request(number) for number in range(40)))
+            server.until(lambda: len(server.gone) > 0, "the first is hung up on")
+            other.send(*(request(number) for number in range(100)))
+            assert [other.receive().opaque for _ in range(100)] == list(range(100))
+        server.until(lambda: not server.server._shared.behind, "nothing is left of the first")
+    assert "amid a turn" in caplog.text
+
+
+def test_a_frame_that_begins_behind_a_turns_requests_is_counted() -> None:
+    begun = frame(request(40, body=bytes(1_000)))[:500]
+    with running(serverMaxUnfinishedBytes="800") as server, Client(server) as client, Client(server) as other:
+        client.sock.sendall(b"".join(frame(request(number)) for number in range(40)) + begun)
+        assert [client.receive().opaque for _ in range(40)] == list(range(40))
+        server.until(lambda: server.server._shared._unfinished_bytes == len(begun), "it counts")
+        (channel,) = (each for each in server.server._shared.channels if each._unfinished_bytes)
+        assert channel._frame_began_at is not None
+        other.sock.sendall(begun)
+        assert other.ended()

@@ -39,8 +39,10 @@ from spark_mq.broker_server.supervised import SupervisedBroker
 from spark_mq.controller.journal import Journal
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting_server.channel import Channel
+from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Processor
 from spark_mq.remoting_server.server import RemotingServer
+from spark_mq.remoting_server.shared import Turns
 from spark_mq.sink.exact_commit import ExactCommit
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
@@ -608,3 +610,42 @@ def bytes_of_a_connection_have_no_bound() -> AbstractContextManager[Any]:
 def requests_begin_whoever_reads() -> AbstractContextManager[Any]:
     """Also those of a peer that does not take its answers."""
     return mock.patch.object(Channel, "_may_begin", property(lambda self: True))
+
+
+def turns_end_with_one_that_fails() -> AbstractContextManager[Any]:
+    """What is raised in a connection's turn is raised by the turns of all."""
+
+    def run(self: Turns) -> None:
+        while self._waiting:
+            channel, _ = self._waiting.popitem(last=False)
+            channel.take_turn()
+        self._is_due = False
+
+    return mock.patch.object(Turns, "_run", run)
+
+
+def threads_are_asked_for_once() -> AbstractContextManager[Any]:
+    """A thread that the system has refused is never asked for again."""
+    return mock.patch.object(RequestPool, "_start_again")
+
+
+def puts_that_nobody_hears_of_are_refused() -> AbstractContextManager[Any]:
+    """While one put holds the log for long."""
+    original = PutService._admitted
+
+    def admitted(self: PutService, waits: bool, *, is_heard: bool = True) -> Any:
+        return original(self, waits)
+
+    return mock.patch.object(PutService, "_admitted", admitted)
+
+
+def late_requests_are_looked_at_again_and_again() -> AbstractContextManager[Any]:
+    """Also those that cannot be refused."""
+    original = RequestPool._clean
+
+    def clean(self: RequestPool) -> None:
+        original(self)
+        self._queue.extendleft(reversed(self._unheard))
+        self._unheard.clear()
+
+    return mock.patch.object(RequestPool, "_clean", clean)

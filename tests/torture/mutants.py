@@ -62,6 +62,7 @@ _OWN_SOURCE = (
     "tests/sink/test_own_source.py::test_a_topic_of_the_same_store_is_refused_and_another_topic_or_store_is_not"
 )
 _READ = "tests/remoting_server/test_what_was_read.py"
+_POOLS = "tests/remoting_server/test_pools.py"
 _LEFT = "tests/broker_server/test_requests_of_those_who_left.py"
 _LOST = r"\b(lost|phantom|hole|wrong pointer): "
 _OF_QUEUES = r"queue \d+ (lacks|has)"
@@ -382,6 +383,26 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             faults.requests_begin_whoever_reads,
             (f"{_READ}::test_requests_of_a_peer_that_does_not_read_its_answers_wait_in_its_socket",),
             "unread_bytes|assert 0 < ",
+        ),
+        "a turn that fails ends the turns of all": Mutant(
+            faults.turns_end_with_one_that_fails,
+            (f"{_READ}::test_a_turn_that_fails_ends_its_connection_and_no_other",),
+            "the first is hung up on",
+        ),
+        "a thread that was refused is not asked for again": Mutant(
+            faults.threads_are_asked_for_once,
+            (f"{_POOLS}::test_while_no_thread_can_be_started_requests_wait_for_one",),
+            r"assert \(\[\]",
+        ),
+        "a put whose refusal nobody hears is refused": Mutant(
+            faults.puts_that_nobody_hears_of_are_refused,
+            (f"{_SERVICE}::test_a_put_whose_refusal_nobody_hears_waits_for_the_log",),
+            "OS_PAGE_CACHE_BUSY",
+        ),
+        "late requests are looked at again and again": Mutant(
+            faults.late_requests_are_looked_at_again_and_again,
+            (f"{_POOLS}::test_a_late_one_that_cannot_be_refused_is_asked_once_and_wakes_no_thread_twice",),
+            r"assert \[0, 1",
         ),
     }
 )

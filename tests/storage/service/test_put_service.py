@@ -19,7 +19,7 @@ from spark_mq.broker.store_put import state_of
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import MessageIllegalError, RowIllegalError, StoreNotWritableError
 from storage.log.checkpoint import read_checkpoint
-from storage.messages.inner_messages import InnerMessage
+from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put.settings import PutSettings
 from storage.put_status import PutStatus
 from storage.rows.messages import MessageRows
@@ -533,6 +533,30 @@ def test_while_one_put_holds_the_log_for_long_others_are_refused(
     assert not state_of(store.service).rejects_requests
     assert store.put("taken").status is PutStatus.PUT_OK
     assert store.read() == {"stalled", "taken"}
+
+
+def test_a_put_whose_refusal_nobody_hears_waits_for_the_log(make: Callable[..., Served]) -> None:
+    store = make(ASYNC)
+    store.disk.writes.close()
+    stalled = store.put_beside("stalled")
+    store.disk.writes.wait_for_somebody()
+    store.steady.now_ms += 1_001
+    assert state_of(store.service).is_os_page_cache_busy
+    waits = store.service.put_later(InnerMessages.of([message("unheard")]), is_heard=False)
+    store.disk.writes.open()
+    assert (stalled.result(PATIENCE_S).status, waits().status) == (PutStatus.PUT_OK, PutStatus.PUT_OK)
+    assert store.read() == {"stalled", "unheard"}
+
+
+def test_a_put_whose_refusal_nobody_hears_writes_out_a_full_pool(make: Callable[..., Served]) -> None:
+    store = make(replace(POOL, transient_store_pool_size=1), starts_duties=False)
+    for name in ("a", "b"):
+        assert store.put(name * 2_500).status is PutStatus.PUT_OK
+    assert state_of(store.service).is_transient_store_pool_deficient
+    unheard = InnerMessages.of([message("unheard")])
+    assert store.service.put_later(unheard, is_heard=False)().status is PutStatus.PUT_OK
+    assert not state_of(store.service).is_transient_store_pool_deficient
+    assert store.read_beside() == {"a" * 2_500, "b" * 2_500}
 
 
 @pytest.mark.parametrize("step", [(MessageRows, "prepare"), (PutSettings, "encode")], ids=["prepare", "encode"])
