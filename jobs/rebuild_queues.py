@@ -1,7 +1,8 @@
 """Build a store's consume queues and index again from its log: `python -m jobs.rebuild_queues PATH`.
 
 For queues or an index that were lost or differ from the log (`jobs.verify_store` tells). The broker must be stopped. The store
-is recovered first; a log with damage in it is refused and nothing changes. Then, in this order:
+is recovered first; a log with damage in it is refused and nothing changes. Nothing is put yet, and no group goes back to where a lost
+queue begins (whoever else has opened the store for writing meanwhile has let it). Then, in this order:
 
   1. the checkpoint forgets queues and index, synced: whoever opens the store after a crash from here on dispatches all of the log
   2. under the lock, consumequeue/, consumequeue_ext/ and index/ are renamed to ROOT/spark_mq/rebuild/: the store has no queues then
@@ -41,7 +42,9 @@ def rebuild_queues(path: str, *, conf: str | None = None, lock_timeout_ms: int =
     """Build them again; returns what the rebuilding wrote. Raises StorageError, and then the store is as recovered before."""
     path = plain_path(path)
     root, file_system = Path(path), LocalFileSystem()
-    with open_store(path, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms, holder="job"):
+    with open_store(
+        path, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms, holder="job", writes_as="rebuilder"
+    ):
         file_system.make_directories(str(root / "spark_mq"))
     with file_system.locked(str(root / "spark_mq" / "rebuild.lock")):
         return _rebuild(path, root, conf, file_system)

@@ -50,7 +50,7 @@ from storage.store_layout import StoreLayout
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
-WritesAs = Literal["owner", "follower", "controlled", "candidate"]
+WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
 """By what right a store is written: it is one's own, its master has written the same, or a controller has said so."""
 
 
@@ -87,7 +87,8 @@ def open_store(
     without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
     `writes_as` says by what right it writes what is a follower's or a controller's (None: as the holder "follower" a follower, else
     an owner). Who follows finishes no batch: what its log gets its master says. A candidate, of whom a controller has not said what it
-    is, leaves them as they are. With `holds_back` nothing becomes readable that is not confirmed (`storage/put/confirmed.py`).
+    is, leaves them as they are. So does a rebuilder, an owner that is about to have lost queues made again: until then it would take
+    their rows for missing, and what groups count there for too much. With `holds_back` nothing becomes readable that is not confirmed (`storage/put/confirmed.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` is told of a recovery how many bytes of how many are dispatched.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).
@@ -265,12 +266,12 @@ class MessageStore(FollowedStore):
         follows = options.writes_as == "follower" or (
             options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
         )
-        is_own = not follows and options.writes_as != "candidate"
+        is_own = not follows and options.writes_as not in ("candidate", "rebuilder")
         opening = open_for_writing(
             parts,
             truncate_damage=options.truncate_damage,
             on_progress=options.on_progress,
-            cuts_torn=options.writes_as != "owner",
+            cuts_torn=options.writes_as not in ("owner", "rebuilder"),
             holds_back=options.holds_back,
             finishes=is_own,
         )
@@ -287,12 +288,14 @@ class MessageStore(FollowedStore):
         self.lowered = () if opening.report is None else opening.report.lowered
         if is_own:
             self.lower_offsets()
+        else:
+            opening.ends.compared_tables = None  # a master's may say more than the log has
         if options.prepare is not None:
             options.prepare(self)
         self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
         if not follows and (settings.topics.topics or options.holder == "broker"):
             self._writer.tell_names()  # in a new store its first topic does so; a follower's topics are its master's
-        if options.writes_as == "candidate":
+        if options.writes_as in ("candidate", "rebuilder"):
             leave_open_intents(self._writer)
             return
         if follows:
@@ -305,7 +308,7 @@ class MessageStore(FollowedStore):
     def lower_offsets(self) -> None:
         """No table counts further than the log goes (`storage/recovery/offsets_ahead.py`); `lowered` says which did.
 
-        Each opening for writing does so, but a follower's: when it follows nobody any more. Raises StateFileError, OSError.
+        Each opening for writing does so, but a follower's: when it follows nobody any more. Raises OSError.
         """
         writer = self.writer
         with self.tables_lock:
@@ -314,9 +317,7 @@ class MessageStore(FollowedStore):
                 writer.file_system,
                 self.log,
                 writer.ends,
-                topics=writer.settings.topics.topics,
                 batch_topics=self.queues.batch_topics,
-                was_recovered=self.recovery is not None,
                 now_ms=self._clock(),
             )
 

@@ -115,6 +115,7 @@ class DerivedWriter:
     def forget(self, topic: str) -> None:
         """Its queues are deleted: what comes begins at offset 0. What the log has of it, and no queue yet, comes into none."""
         self._forgotten[topic] = self._ends.log_end
+        self._ends.compared_tables = None  # tables may count what it had
         for name in [name for name in self._ends.queue_ends.keys() | self._queue_writers if name[0] == topic]:
             self._ends.queue_ends.pop(name, None)
             self._ends.readable_ends.pop(name, None)

@@ -24,6 +24,8 @@ LedgerEnds = dict[str, dict[str, int]]
 """Sink id → query id → its last batch id; the query that wrote last comes first."""
 OpenBatches = dict[str, dict[str, int]]
 """Sink id → query id → the place of its oldest SLICE behind its newest END. None but where an intent was lost, as on a replica."""
+Tables = dict[str, tuple[int, ...] | None]
+"""Path of a file → its `LocalFileSystem.version`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Hint:
     """From this place in the log on the index has every key; None = not known."""
     open_batches: OpenBatches | None = None
     """None = not looked for yet. Under a new name since BEGINs count: before, `open_slices`."""
+    compared_tables: Tables | None = None
+    """The tables as they were when the store was let go of; None = whoever opens it must compare them (`recovery/offsets_ahead.py`)."""
     synced_entries: tuple[str, ...] = ()
     """`StoreEnds.synced_entries`. Without the lock only a task makes ROOT/spark_mq anew; where that was deleted, so was this
     file. Who is killed while it makes one leaves no hint."""
@@ -88,6 +92,7 @@ def load_hint(file_system: LocalFileSystem, root: str) -> Hint | None:
 
 def _from_document(document: dict[str, Any]) -> Hint:
     last, log_file, index_file = document["last_record"], document["log_file"], document["index_file"]
+    tables = document.get("compared_tables")
     return Hint(
         abort=document["abort"],
         boot_id=document["boot_id"],
@@ -107,6 +112,7 @@ def _from_document(document: dict[str, Any]) -> Hint:
         synced_entries=tuple(map(str, document.get("synced_entries", ()))),
         finished_intents=tuple(map(str, document.get("finished_intents", ()))),
         name=str(document.get("name", "")),
+        compared_tables=None if tables is None else {path: found and tuple(found) for path, found in tables.items()},
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from storage.ends.hint import LedgerEnds, OpenBatches
+from storage.ends.hint import LedgerEnds, OpenBatches, Tables
 from storage.index.slots import OpenSlots
 from storage.log.tail import RecordIdentity
 from storage.tables.ledger_notes import LedgerNotes
@@ -43,6 +43,8 @@ class StoreEnds:
     """From this place on the log waits until it is confirmed; None = nothing ever does."""
     readable_ends: dict[QueueName, int] = field(default_factory=dict)
     """Up to where each queue has entries. The writer sets and moves them; others may look meanwhile."""
+    compared_tables: Tables | None = None
+    """Those that were compared with the queues' ends, and only the latter have grown since; None = not compared."""
     cut_count: int = 0
     """How often a queue was cut to begin anew: its topic was deleted and made again where this store's log comes from."""
 

@@ -73,12 +73,16 @@ def read_with_backup(
 def read_table(path: str, parse: Callable[[str, str], _T], read_bytes: Callable[[str], bytes | None]) -> _T | None:
     """The table in `path` or in its .bak; None where there is neither.
 
-    Raises StateFileError where neither can be read: what the file says is not known then, and not nothing. A broker begins with an
-    empty table, which its next write makes the only one.
+    Raises StateFileError where neither can be read, with the cure as its hint: what the file says is not known then, and not nothing.
+    A broker begins with an empty table, which its next write makes the only one.
     """
-    loaded = read_with_backup(path, parse, read_bytes=read_bytes)
-    if loaded.value is None and loaded.problem is not None:
-        raise loaded.problem
+    try:
+        loaded = read_with_backup(path, parse, read_bytes=read_bytes)
+        if loaded.value is None and loaded.problem is not None:
+            raise loaded.problem
+    except StateFileError as error:
+        error.hint = f"put a good copy of {path} there, or move it and its .bak away to begin with an empty table"
+        raise
     return loaded.value
 
 

@@ -283,6 +283,14 @@ class LocalFileSystem:
         except FileNotFoundError:
             return None
 
+    def version(self, path: str) -> tuple[int, ...] | None:
+        """What tells whether a file is still what it was: device, number, length, time of the last change (ns); None if there is none."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+
     def boot_id(self) -> str:
         """A name for the time since the machine started: within it, what was written is there whether it was synced or not."""
         return (self.read_file("/proc/sys/kernel/random/boot_id") or b"").decode().strip()

@@ -89,12 +89,15 @@ class RemoteFileSystem:
             raise _unavailable(url, *rule)
         with remote_errors(url):
             self._inner = fsspec.core.url_to_fs(url)[0]
+        self._listed_sizes: dict[str, dict[str, int]] = {}
+        """Directory → its files' sizes, until it is listed again: they spare each of very many queues a request."""
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         place = self._place(path)
+        self._listed_sizes.pop(path, None)
         try:
             with remote_errors(path):
-                self._inner.invalidate_cache()
+                self._inner.invalidate_cache(place)
                 found = self._inner.ls(place, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -108,6 +111,7 @@ class RemoteFileSystem:
                 listed.append(DirectoryEntry(name, entry["type"] == "directory", entry.get("size") or 0))
             elif entry is not None and (size := sizes[entry["name"]]) is not _GONE:
                 listed.append(DirectoryEntry(name, False, _known(size, f"{path}/{name}")))
+        self._listed_sizes[path] = {entry.name: entry.size_bytes for entry in listed if not entry.is_directory}
         return sorted(listed)
 
     def read_file(self, path: str) -> bytes | None:
@@ -126,13 +130,17 @@ class RemoteFileSystem:
         return RemoteFile(self._inner, path, self._place(path), self._size(path))
 
     def open_small_reads(self, path: str) -> RemoteFile:
-        return self.open_file(path)
+        """As long as its directory's last listing says: who lists it goes by that length. A file that has gone since is told by its views."""
+        directory, _, name = path.rpartition("/")
+        size = self._listed_sizes.get(directory, {}).get(name)
+        return self.open_file(path) if size is None else RemoteFile(self._inner, path, self._place(path), size)
 
     def _size(self, path: str) -> int:
         """What a file has now. FileNotFoundError if it is not there; FileSystemUnavailableError where that cannot be told."""
         with remote_errors(path):
-            self._inner.invalidate_cache()
-            return _known(self._inner.size(self._place(path)), path)
+            place = self._place(path)
+            self._inner.invalidate_cache(self._inner._parent(place))
+            return _known(self._inner.size(place), path)
 
     def _place(self, path: str) -> str:
         """The path as fsspec takes it: of a web server what lies below the store is quoted, as topics may hold `%`."""

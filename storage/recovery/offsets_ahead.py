@@ -7,14 +7,19 @@ tables count as done already, and nobody would get them. Looked at are, each wit
     delayOffset.json      delay levels
     timercheck            the timer's place in its queue; spark_mq/followed_timer.json says the same of a master's
 
-`lower_offsets` compares them with the queues' ends, at every such opening, so the next one notices a crash between a cut and its
-lowering. `lower_for_cut` does, before a damaged log is cut or one that its master does not have, what no comparison finds: what was
-delivered behind the cut is delivered again. (Behind a torn tail nothing is counted: a delivery is synced before it is.)
+`lower_offsets` compares them with the queues' ends, which give the next messages their offsets, at every such opening, so the next
+one notices a crash between a cut and its lowering. A hint spares it, if the files are the same: the session that left it has compared
+them, and has only put since. A table that cannot be read is left as it is, with a warning: who needs its numbers refuses, and when a
+copy is put in its place, it is compared. `lower_for_cut` does, before a damaged log is cut or one that its master does not have, what
+no comparison finds: what was delivered behind the cut is delivered again. (Behind a torn tail nothing is counted: a delivery is
+synced before it is.) No later opening can do that, so there a table that cannot be read is an error.
 
 Left as they are: static topics and batch queues (they count otherwise), multi-dispatch queues (their entries are not made here), the
 mirrors of sinks (numbers of batches). A follower's tables are its master's, and wait for its log.
 A batch that is decided and not yet finished is appended behind this: its missing rows may come behind other messages than before
 the crash, at offsets that are counted for those. So a group may get some of its rows twice, and loses none.
+A queue without a directory begins at 0 again, whatever the log holds of it, and so do its groups: they may get messages twice when
+`jobs.rebuild_queues` has made it again. That job itself opens the store without a comparison first (`WritesAs`, "rebuilder").
 
 Departure: Java corrects delay levels and the timer when it loads them. A group's offset it corrects at the group's next pull, to the
 queue's end of that moment: what was written before is passed over. What a cut takes of deliveries it does not look for.
@@ -23,7 +28,6 @@ queue's end of that moment: what was written before is passed over. What a cut t
 from __future__ import annotations
 
 import logging
-import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
@@ -34,6 +38,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
+from storage.ends.hint import Tables
 from storage.ends.recovery_plan import LoweredOffset
 from storage.ends.store_ends import QueueName, StoreEnds
 from storage.errors import StateFileError
@@ -57,13 +62,11 @@ from storage.tables.followed_timer import (
     forget_followed_timer,
     read_followed_timer,
 )
-from storage.tables.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
+from storage.tables.timer_checkpoint import read_timer_checkpoint, timer_checkpoint_path, write_timer_checkpoint
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 
 _PARKED = [name.encode() for name in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC)]
-_OF_BROKERS = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, TIMER_TOPIC})
-"""Topics that need no entry to be there."""
 _TOLD = 5
 _LOG = logging.getLogger(__name__)
 
@@ -119,72 +122,72 @@ def _numbers(texts: pa.Array) -> np.ndarray:
     return np.asarray(given.cast(pa.int64()), np.int64)
 
 
+def tables_now(root: str, files: LocalFileSystem) -> Tables:
+    """What tells whether one of the files that `lower_offsets` compares has changed."""
+    names = [f"{root}/config/{name}" for name in (OFFSETS_FILE, DELAYS_FILE, MAPPINGS_FILE)]
+    paths = [*names, *(f"{name}.bak" for name in names), timer_checkpoint_path(root), followed_timer_path(root)]
+    return {path: files.version(path) for path in paths}
+
+
 def lower_offsets(
     root: str,
     files: LocalFileSystem,
     log: CommitLog,
     ends: StoreEnds,
     *,
-    topics: Collection[str],
     batch_topics: Collection[str],
-    was_recovered: bool,
     now_ms: int,
 ) -> tuple[LoweredOffset, ...]:
     """No offset lies behind the end of its queue any more; returns those that did. Durable on return.
 
-    `topics` are those that there are. A queue of theirs without a directory ends where the log says; only an opening that
-    `was_recovered` asks it, as this may read all of it. What the log still waits to have confirmed counts. The store must be open
-    here alone.
-    Raises StateFileError for a table that cannot be read, OSError.
+    Nothing is read where the tables are those that `ends` knows as compared; it knows them afterwards. What the log still waits to
+    have confirmed counts. A table that cannot be read stays as it is, with a warning. The store must be open here alone.
+    Raises StateFileError for the mappings of static topics, OSError.
     """
+    if ends.compared_tables == tables_now(root, files):
+        return ()
     mappings = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, files.read_file)
     apart = {LEDGER_TOPIC, *batch_topics, *(() if mappings is None else mappings.mappings)}
     found = dict(ends.queue_ends)
     if ends.held_from is not None:
         _find_ends(log, ends.held_from, found)
-    named = {name for name in _named_queues(root, files) if name[0] in topics or name[0] in _OF_BROKERS}
-    if unlisted := named - found.keys():
-        if was_recovered:
-            _find_ends(log, log.minimum, found, unlisted)
-        else:
-            found |= dict.fromkeys(unlisted, sys.maxsize)
 
     def end_of(topic: str, queue_id: int) -> int | None:
         counts_otherwise = topic in apart or topic.startswith(MULTI_DISPATCH_PREFIX)
         return None if counts_otherwise else found.get((topic, queue_id), 0)
 
-    timer_end = found.get((TIMER_TOPIC, 0), 0)
-    lowered = [
-        *_lower_groups(root, files, end_of, now_ms),
-        *_lower_levels(root, files, lambda level, at: min(at, found.get((SCHEDULE_TOPIC, level - 1), 0)), now_ms),
-        *_lower_timer(root, files, now_ms, queue_offset=timer_end, master_queue_offset=timer_end),
-    ]
-    followed = read_followed_timer(files, root)
-    if followed is not None and followed.queue_offset > timer_end:
-        files.replace(followed_timer_path(root), followed._replace(queue_offset=timer_end).to_text().encode())
+    def lower_timer() -> list[LoweredOffset]:
+        end = found.get((TIMER_TOPIC, 0), 0)
+        lowered = _lower_timer(root, files, now_ms, queue_offset=end, master_queue_offset=end)
+        followed = read_followed_timer(files, root)
+        if followed is not None and followed.queue_offset > end:
+            files.replace(followed_timer_path(root), followed._replace(queue_offset=end).to_text().encode())
+        return lowered
+
+    lowered: list[LoweredOffset] = []
+    for lower in (
+        lambda: _lower_groups(root, files, end_of, now_ms),
+        lambda: _lower_levels(
+            root, files, lambda level, at: min(at, found.get((SCHEDULE_TOPIC, level - 1), 0)), now_ms
+        ),
+        lower_timer,
+    ):
+        try:
+            lowered += lower()
+        except StateFileError as error:
+            told = str(error).replace("\n", "; ")
+            _LOG.warning("%s: a table is not compared with the queues' ends, and stays as it is: %s", root, told)
+    ends.compared_tables = tables_now(root, files)
     return _told(root, lowered)
 
 
-def _named_queues(root: str, files: LocalFileSystem) -> set[QueueName]:
-    """Those of which a table says that something was there."""
-    groups = read_table(f"{root}/config/{OFFSETS_FILE}", ConsumerOffsets.load, files.read_file) or ConsumerOffsets()
-    levels = read_table(f"{root}/config/{DELAYS_FILE}", DelayOffsets.load, files.read_file) or DelayOffsets()
-    timer = read_timer_checkpoint(files, root)
-    named = {
-        (topic, key) for (topic, _), queues in groups.offsets.items() for key, offset in queues.items() if offset > 0
-    }
-    named |= {(SCHEDULE_TOPIC, level - 1) for level, offset in levels.offsets.items() if offset > 0}
-    return named | ({(TIMER_TOPIC, 0)} if max(timer.queue_offset, timer.master_queue_offset) > 0 else set())
-
-
-def _find_ends(log: CommitLog, start: int, found: dict[QueueName, int], wanted: Collection[QueueName] = ()) -> None:
-    """Enters the ends of queues (of all, unless some are wanted) that the log's records from a place on say."""
+def _find_ends(log: CommitLog, start: int, found: dict[QueueName, int]) -> None:
+    """Enters the queues' ends that the log's records from a place on say."""
     for _, records in log.walk(start, check_crc=False) if log.files else ():
         topics = [topic.decode(errors="replace") for topic in records.topics().to_pylist()]
         names = zip(topics, records.column("queue_id").tolist(), strict=True)
         for name, offset in zip(names, records.column("queue_offset").tolist(), strict=True):
-            if not wanted or name in wanted:
-                found[name] = max(found.get(name, 0), offset + 1)
+            found[name] = max(found.get(name, 0), offset + 1)
 
 
 def lower_for_cut(
@@ -256,14 +259,25 @@ def _lower_file(
 ) -> tuple[_T | None, _T | None]:
     """Lowers the table and its .bak, each where it lies, the latter first; returns what was read before, and what is now."""
     path = f"{root}/config/{name}"
-    before = read_table(path, load, files.read_file)
-    for each in (f"{path}.bak", path) if before is not None else ():
+    tables: dict[str, _T] = {}
+
+    def read(text: str, file: str) -> _T:
+        tables[file] = table = load(text, file)
+        return table
+
+    if read_table(path, read, files.read_file) is None:
+        return None, None
+    backup = f"{path}.bak"
+    if backup not in tables:
         with suppress(StateFileError):  # readers pass it over too
-            content = files.read_file(each)
-            table = load(content.decode("utf-8", errors="replace"), each) if content else None
-            if table is not None and (lowered := lower(table)) is not table:
-                files.replace(each, lowered.to_text().encode())
-    return before, None if before is None else lower(before)
+            if content := files.read_file(backup):
+                read(content.decode("utf-8", errors="replace"), backup)
+    lowered = {each: lower(table) for each, table in tables.items()}
+    for each in (backup, path):
+        if each in tables and lowered[each] is not tables[each]:
+            files.replace(each, lowered[each].to_text().encode())
+    used = path if path in tables else backup
+    return tables[used], lowered[used]
 
 
 def _lower_timer(root: str, files: LocalFileSystem, now_ms: int, **limits: int) -> list[LoweredOffset]:

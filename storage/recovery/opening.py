@@ -37,7 +37,7 @@ from storage.place.own_directory import refuse_links
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.abort_file import abort_path, boot_left, has_restarted, mark_open, note_start
-from storage.recovery.offsets_ahead import lower_for_cut
+from storage.recovery.offsets_ahead import lower_for_cut, tables_now
 from storage.recovery.parts import StoreParts
 from storage.recovery.passes import (
     apply_recovery,
@@ -220,6 +220,7 @@ def _opening_of_hint(root: str, hint: Hint, *, keeps_index: bool) -> Opening:
         indexed_from=(hint.log_end if hint.indexed_from is None else hint.indexed_from) if keeps_index else None,
         synced_entries=set(hint.synced_entries),
         finished_intents=set(hint.finished_intents),
+        compared_tables=hint.compared_tables,
         index_slots=kept_slots(root, hint.name) if keeps_index else None,
     )
     return Opening(plan, None, found)
@@ -254,6 +255,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         open_batches=ends.open_batches,
         synced_entries=tuple(sorted(ends.synced_entries)),
         finished_intents=tuple(sorted(ends.finished_intents)),
+        compared_tables=None if ends.compared_tables is None else tables_now(writer.root, files),
         name=secrets.token_hex(8),
     )
     try:

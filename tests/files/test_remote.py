@@ -180,6 +180,40 @@ def test_a_few_messages_take_a_few_small_reads(
         assert len(requests) <= 12
 
 
+def test_no_queue_file_is_asked_for_its_length_behind_the_listing_that_told_it(
+    pristine_store: Callable[[str], Fixture], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be very many, and each question is a request."""
+    upload(pristine_store("clean").root, f"{url}/store")
+    asked = []
+    original = MemoryFileSystem.info
+
+    def counting(self: MemoryFileSystem, path: str, **options: Any) -> Any:
+        asked.append(path)
+        return original(self, path, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "info", counting)
+    with open_store(f"{url}/store") as store:
+        queues = [(topic, queue_id) for topic in store.topics() for queue_id in store.queue_ids(topic)]
+        assert sum(store.max_offset(*queue) - store.min_offset(*queue) for queue in queues) > 0
+    assert [path for path in asked if "/consumequeue/" in path] == []
+    assert any("/commitlog/" in path for path in asked), "questions are noticed"
+
+
+def test_a_file_that_was_written_anew_has_its_new_length_once_it_is_listed(url: str) -> None:
+    files, remote = fsspec.filesystem("memory"), RemoteFileSystem(url)
+    for length in (100, 300):
+        files.pipe_file(f"{url}/queue/file", b"x" * length)
+        remote.list_directory(f"{url}/queue")
+        assert remote.open_small_reads(f"{url}/queue/file").size_bytes == length
+    files.rm(f"{url}/queue/file")
+    with pytest.raises(FileNotFoundError):
+        remote.open_small_reads(f"{url}/queue/file").view(0, 10)
+    remote.list_directory(f"{url}/queue")
+    with pytest.raises(FileNotFoundError):
+        remote.open_small_reads(f"{url}/queue/file")
+
+
 def test_a_store_elsewhere_is_not_written(pristine_store: Callable[[str], Fixture], url: str) -> None:
     upload(pristine_store("roll").root, url)
     with pytest.raises(StoreNotWritableError):

@@ -489,10 +489,6 @@ def mirrors_of_sinks_are_lowered() -> AbstractContextManager[Any]:
     return mock.patch.object(storage.recovery.offsets_ahead, "LEDGER_TOPIC", "")
 
 
-def queue_without_directory_is_empty() -> AbstractContextManager[Any]:
-    return mock.patch.object(storage.recovery.offsets_ahead, "_find_ends")
-
-
 def unit_of_the_timer_is_told_by_its_place() -> AbstractContextManager[Any]:
     def believe(units: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
         return np.ones(len(units), bool)

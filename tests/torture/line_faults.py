@@ -68,9 +68,62 @@ _PRODUCERS = _Room("spark_mq.broker.producer_table", "tests/broker/test_client_t
 _CONSUMERS = _Room("spark_mq.broker.consumer_table", "tests/broker/test_client_tables.py")
 _OF_GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_group_offsets.py")
 _ACCESS = _Room("spark_mq.access.demands", "tests/access/test_demands.py")
+_AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
+_TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
+        # Tables ahead of the log
+        "a queue without a directory keeps its groups' offsets": _TABLES.line(
+            "lower_offsets",
+            "found.get((topic, queue_id), 0)",
+            "found.get((topic, queue_id))",
+            "test_groups_of_a_queue_without_a_directory_go_back_to_where_it_begins_again",
+        ),
+        "a hint spares the look at tables that have changed": _TABLES.line(
+            "lower_offsets",
+            "ends.compared_tables == tables_now(root, files)",
+            "ends.compared_tables is not None",
+            "test_a_released_store_is_compared_too",
+        ),
+        "tables that are the same are read at each opening": _TABLES.line(
+            "lower_offsets",
+            "ends.compared_tables == tables_now(root, files)",
+            "False",
+            "test_a_table_is_read_once_and_not_again_by_a_hint_while_it_is_the_same",
+        ),
+        "nobody is told of a table that could not be compared": _TABLES.line(
+            "lower_offsets",
+            "_LOG.warning",
+            "_LOG.debug",
+            "test_a_table_that_nobody_can_read_stays_with_a_warning_and_the_others_are_lowered",
+        ),
+        "a follower's tables count as compared": _Room("storage.message_store", _AHEAD).line(
+            "MessageStore._open_for_writing",
+            "opening.ends.compared_tables = None",
+            "pass",
+            "test_what_a_follower_has_copied_is_compared_when_its_store_is_written",
+        ),
+        "groups of a deleted topic count as compared": _Room("storage.derived.writer", _AHEAD).line(
+            "DerivedWriter.forget",
+            "self._ends.compared_tables = None",
+            "pass",
+            "test_groups_of_a_topic_that_was_deleted_are_compared_when_it_is_made_again",
+        ),
+        "groups of a lost queue go back before it is rebuilt": _Room("jobs.rebuild_queues", _AHEAD).line(
+            "rebuild_queues",
+            'writes_as="rebuilder"',
+            'writes_as="owner"',
+            "test_groups_of_a_queue_that_is_rebuilt_stay_where_they_are",
+        ),
+        "each queue file elsewhere is asked for its length": _Room(
+            "storage.files.remote", "tests/files/test_remote.py"
+        ).line(
+            "RemoteFileSystem.open_small_reads",
+            "if size is None",
+            "if True",
+            "test_no_queue_file_is_asked_for_its_length_behind_the_listing_that_told_it",
+        ),
         # Fail-over
         "a replica joins without having caught up": _SET.line(
             "SyncState._ready",

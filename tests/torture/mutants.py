@@ -264,11 +264,6 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             (f"{_LOWERING}::test_offsets_behind_the_ends_are_lowered_and_others_stay",),
             "ledger@CID_RMQ_SYS_SPARK_sink",
         ),
-        "a queue without a directory is taken for empty": Mutant(
-            faults.queue_without_directory_is_empty,
-            (f"{_LOWERING}::test_a_queue_whose_directory_is_missing_is_not_taken_for_an_empty_one",),
-            r"'T@G': \{'0': 0",
-        ),
         "a unit of the timer is told by its place alone": Mutant(
             faults.unit_of_the_timer_is_told_by_its_place,
             (f"{_LOWERING}::test_a_timed_message_that_is_put_after_the_cut_is_delivered_in_place_of_the_cut_one",),

@@ -41,6 +41,7 @@ HINT = Hint(
     marked_ends={"sink": {"query": 3, "older": 9}},
     synced_entries=("", "spark_mq"),
     finished_intents=("/store/spark_mq/intents/0-1.json",),
+    compared_tables={"/store/config/delayOffset.json": (1, 2, 3, 4), "/store/config/timercheck": None},
     name="0a",
 )
 NOTHING = Hint("", "", 0, None, None, None)

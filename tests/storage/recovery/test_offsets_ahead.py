@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from jobs.rebuild_queues import rebuild_queues
 from storage import open_store
 from storage.delay.schedule import deliver_due
 from storage.errors import StateFileError
@@ -21,6 +24,7 @@ from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage
 from storage.messages.op_messages import OP_TOPIC, op_messages
 from storage.place.followed_master import note_followed_master
+from storage.put.deleted_topic import delete_topic
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
@@ -96,13 +100,34 @@ def test_old_numbers_do_not_come_back_out_of_a_backup(tmp_path: Path) -> None:
         assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 1}}
 
 
-def test_a_table_that_nobody_can_read_ends_the_opening_and_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [OFFSETS_FILE, DELAYS_FILE])
+def test_a_table_that_nobody_can_read_stays_with_a_warning_and_the_others_are_lowered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
     opened(tmp_path).close()
-    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 9}})
-    for name in (OFFSETS_FILE, f"{OFFSETS_FILE}.bak"):
-        (tmp_path / "config" / name).write_text("{", "utf-8")
-    with pytest.raises(StateFileError, match=OFFSETS_FILE):
-        opened(tmp_path)
+    tables = {OFFSETS_FILE: {"T@G": {"0": 9}}, DELAYS_FILE: {"1": 4}}
+    lowered = {OFFSETS_FILE: {"T@G": {"0": 0}}, DELAYS_FILE: {"1": 0}}
+    for each, content in tables.items():
+        write(tmp_path, each, content)
+    for each in (name, f"{name}.bak"):
+        (tmp_path / "config" / each).write_text("{", "utf-8")
+    opened(tmp_path).close()
+    for each in (name, f"{name}.bak"):
+        assert (tmp_path / "config" / each).read_text("utf-8") == "{"
+    (other,) = tables.keys() - {name}
+    assert table(tmp_path, other) == lowered[other]
+    assert f"config/{name}" in caplog.text
+    assert "move it and its .bak away" in caplog.text
+
+
+def test_before_a_cut_a_table_that_nobody_can_read_is_an_error_with_the_cure(tmp_path: Path) -> None:
+    """No later opening finds what the records behind the cut have delivered."""
+    with opened(tmp_path) as store:
+        place = store.writer.log_end
+        park(store, 1)
+        (tmp_path / "config" / DELAYS_FILE).write_text("{", "utf-8")
+        with pytest.raises(StateFileError, match=rf"{DELAYS_FILE}(.|\n)*put a good copy"):
+            store.lower_for_cut(place)
 
 
 def test_a_released_store_is_compared_too(tmp_path: Path) -> None:
@@ -116,21 +141,101 @@ def test_a_released_store_is_compared_too(tmp_path: Path) -> None:
         assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 1}, "unlisted@G": {"0": 0}}
 
 
-@pytest.mark.parametrize("is_released", [False, True])
-def test_a_queue_whose_directory_is_missing_is_not_taken_for_an_empty_one(tmp_path: Path, is_released: bool) -> None:
-    """The log has its messages: verify finds such a queue, and rebuild_queues makes it again."""
+def test_a_table_that_was_put_back_is_compared(tmp_path: Path) -> None:
+    """It could not be read, and another process has been there since."""
+    with opened(tmp_path) as store:
+        store.put("T", b"one", queue_id=0)
+    for name in (OFFSETS_FILE, f"{OFFSETS_FILE}.bak"):
+        (tmp_path / "config" / name).write_text("{", "utf-8")
+    for _ in range(2):
+        opened(tmp_path).release()
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 9}})
+    with opened(tmp_path) as store:
+        assert store.recovery is None
+        assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 1}}
+
+
+class Reading(LocalFileSystem):
+    """Counts how often each file is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def read_file(self, path: str) -> bytes | None:
+        self.counts[path.rpartition("/")[2]] += 1
+        return super().read_file(path)
+
+
+def test_a_table_is_read_once_and_not_again_by_a_hint_while_it_is_the_same(tmp_path: Path) -> None:
+    """Each batch of a sink is such an opening, and the table grows with groups and queues."""
+    names = [each for name in (OFFSETS_FILE, DELAYS_FILE) for each in (name, f"{name}.bak")]
+    with opened(tmp_path) as store:
+        store.put("T", b"one", queue_id=0)
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 1}})
+    write(tmp_path, DELAYS_FILE, {"1": 0})
+    for count in (1, 0, 0):
+        files = Reading()
+        store = open_store(tmp_path, config=StoreConfig.tiny(), read_only=False, file_system=files)
+        assert [files.counts[name] for name in names] == [count] * 4
+        store.put("T", b"more", queue_id=0)
+        store.release()
+
+
+def test_what_a_follower_has_copied_is_compared_when_its_store_is_written(tmp_path: Path) -> None:
+    """Its master's tables may say more than its log has, whatever the hint of before says."""
+    opened(tmp_path).release()
+    store = opened(tmp_path, follows=True)
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 9}})
+    store.release()
+    with opened(tmp_path) as store:
+        assert store.recovery is None
+        assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 0}}
+
+
+def test_groups_of_a_topic_that_was_deleted_are_compared_when_it_is_made_again(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    for queue_id in (0, 1):
-        store.put("T", b"one", queue_id=queue_id)
-    store.close()
-    for path in sorted((tmp_path / "consumequeue" / "T" / "0").iterdir()):
-        path.unlink()
-    (tmp_path / "consumequeue" / "T" / "0").rmdir()
+    store.put("T", b"one", queue_id=0)
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 1}})
+    store.release()
+    store = opened(tmp_path)
+    delete_topic(store.writer, "T")
+    store.release()
+    with opened(tmp_path) as store:
+        assert store.recovery is None
+        assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 0}}
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_groups_of_a_queue_without_a_directory_go_back_to_where_it_begins_again(
+    tmp_path: Path, is_released: bool
+) -> None:
+    """The log has its messages, but the next one gets offset 0: it would be passed over."""
+    _lose_queue(tmp_path)
     if is_released:
         opened(tmp_path).release()
-    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 1, "1": 9}})
-    with opened(tmp_path):
-        assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 1, "1": 1}}
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 2, "1": 9}})
+    with opened(tmp_path) as store:
+        assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 0, "1": 2}}
+        assert store.put("T", b"next", queue_id=0).queue_offset == 0
+
+
+def test_groups_of_a_queue_that_is_rebuilt_stay_where_they_are(tmp_path: Path) -> None:
+    _lose_queue(tmp_path)
+    conf = "".join(f"{name}={value}\n" for name, value in StoreConfig.tiny().settings.items())
+    (tmp_path / "broker.conf").write_text(conf, "utf-8")
+    write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 2, "1": 9}})
+    rebuild_queues(str(tmp_path))
+    assert table(tmp_path, OFFSETS_FILE) == {"T@G": {"0": 2, "1": 2}}
+    with opened(tmp_path) as store:
+        assert store.put("T", b"next", queue_id=0).queue_offset == 2
+
+
+def _lose_queue(root: Path) -> None:
+    with opened(root) as store:
+        for queue_id in (0, 0, 1, 1):
+            store.put("T", b"one", queue_id=queue_id)
+    shutil.rmtree(root / "consumequeue" / "T" / "0")
 
 
 def test_a_followers_tables_are_its_masters_until_it_is_promoted(tmp_path: Path) -> None:
