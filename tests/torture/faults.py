@@ -305,8 +305,13 @@ def first_batch_is_a_write() -> AbstractContextManager[Any]:
 
 
 def dead_letters_do_not_count() -> AbstractContextManager[Any]:
-    """Of a batch only its good rows are compared with the ledger's."""
-    return mock.patch.object(StagedBatch, "came", StagedBatch.row_count)
+    """Of the batch in the log only its good rows are compared."""
+
+    def good_rows(writer: StoreWriter, batch: Batch) -> int | None:
+        ends = storage.batch.sink_progress.ledger_of(writer).newest_end_messages()
+        return next((message.row_count for message in ends if message.batch == batch), None)
+
+    return mock.patch.object(storage.batch.sink_progress, "_rows_that_came", good_rows)
 
 
 def unasked_topic_is_an_error() -> AbstractContextManager[Any]:
