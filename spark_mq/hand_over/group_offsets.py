@@ -19,7 +19,8 @@ from spark_mq.hand_over.messages import VERSION, read_answer
 from storage.batch.commit import CommitOutcome
 from storage.errors import StoreServedError
 
-_SILENCE_SECONDS = 10.0
+_SILENCE_SECONDS = 2.0
+"""A query waits for so little so long; a batch has more at stake."""
 _OFFSETS = "offsets"
 
 Offsets = Mapping[tuple[str, int], int]

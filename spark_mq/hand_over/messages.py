@@ -65,6 +65,8 @@ def request_document(request: HandOver) -> dict[str, Any]:
         "grown": dict(staged.grown),
         "destinations": [list(queue) for queue in staged.destinations],
         "deadLetters": [list(names) for names in staged.dead_letters],
+        "refused": staged.refused,
+        "write": staged.is_write,
         "wish": None if commit.wish is None else [commit.wish.create_topic, commit.wish.queue_count],
         "takeover": commit.takeover,
         "mirrored": commit.mirrored,
@@ -91,6 +93,8 @@ def read_request(document: dict[str, Any]) -> HandOver:
                 for topic, queue_id in (_tuple(one, str, int) for one in _list(document["destinations"]))
             },
             [DeadLetterFile.from_json(values, *batch) for values in _list(document["deadLetters"])],
+            _of(document["refused"], int),
+            _of(document["write"], bool),
         )
         wish = document["wish"]
         commit = StagedCommit(

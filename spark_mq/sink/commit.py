@@ -77,6 +77,8 @@ def commit_rows(
             grown=_most(rows.grown for rows in staged),
             destinations={queue for rows in staged for queue in rows.destinations},
             dead_letters=dead_letters,
+            refused=sum(rows.refused for rows in staged),
+            is_write=options.write_id is not None,
         ),
         wish=None if options.send_back else RowWish(options.create_topic, options.queue_num),
         takeover=options.sink_takeover,

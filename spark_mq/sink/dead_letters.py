@@ -45,6 +45,7 @@ class DeadLetterWriter:
         self._partition = partition
         self._file = DeadLetterFile.of(self._directory, sink, batch_id, partition, attempt)
         self._writer: pq.ParquetWriter | None = None
+        self.rows = 0
 
     def append(self, rows: pa.RecordBatch, rejections: Sequence[Rejection]) -> None:
         """Rows as they came, each with why it was rejected."""
@@ -60,6 +61,7 @@ class DeadLetterWriter:
             self._file_system.create_file(self._file.staged, 0)
             self._writer = pq.ParquetWriter(self._file.staged, batch.schema)
         self._writer.write_batch(batch)
+        self.rows += batch.num_rows
 
     def finish(self) -> DeadLetterFile | None:
         """Put the file on the disk; its name, and the one that the commit will give it. None if there was no invalid row."""

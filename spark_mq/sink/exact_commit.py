@@ -26,6 +26,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from spark_mq.client.errors import ClientError
 from spark_mq.conditions import BatchInDoubtError, StagingLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.journal import Journal
@@ -47,6 +48,8 @@ from storage.failpoints import reach
 
 _LOG = logging.getLogger("spark_mq.sink")
 ATTEMPTS_WITHOUT_PROGRESS = 5
+_unasked: set[str] = set()
+"""Staging directories of sinks whose topic could not be asked the last time."""
 
 
 class Marks(NamedTuple):
@@ -120,12 +123,26 @@ class Outcome(NamedTuple):
 
 
 class ExactCommit:
-    """Commits of one sink. `nonce` gives 8 hex digits that nobody else has."""
+    """Commits of one sink. `nonce` gives 8 hex digits that nobody else has.
 
-    def __init__(self, journal: Journal, brokers: Brokers, nonce: Callable[[], str]) -> None:
+    `is_write`: what comes is all of a write that has a name (`writeId`), and no batch of a query. `takeover`: batches that another run
+    of the query has sent are passed over.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        brokers: Brokers,
+        nonce: Callable[[], str],
+        *,
+        is_write: bool = False,
+        takeover: bool = False,
+    ) -> None:
         self._journal = journal
         self._brokers = brokers
         self._nonce = nonce
+        self._is_write = is_write
+        self._takeover = takeover
 
     def commit(self, batch: Batch, files: Sequence[StagedFile]) -> Outcome:
         """Send a batch once. Raises BatchInDoubtError, SentRowsLostError, StagingLostError, WriteFailedError, and errors of the client;
@@ -146,8 +163,9 @@ class ExactCommit:
                 self._refuse_another_run(kept.done.batch, kept.done.rows, batch, row_count)
                 self._journal.drop_rows(batch.batch_id)
                 return Outcome(0, False, {})
-            if files:
-                self._refuse_what_others_sent(kept.done, batch, row_count)
+            if files and self._was_sent_by_others(kept.done, batch, row_count):
+                self._journal.drop_rows(batch.batch_id)
+                return Outcome(0, False, {})
         elif self._was_sent_elsewhere(batch, files):
             self._journal.drop_rows(batch.batch_id)
             return Outcome(0, False, {})
@@ -169,26 +187,50 @@ class ExactCommit:
     def _refuse_another_run(self, known: Batch, known_rows: int, batch: Batch, row_count: int) -> None:
         """Raises SinkAheadError for a batch that is not the last one that the journal knows, or has other rows than it.
 
-        Of a write (`writeId`), which is a query of one batch, what comes under its name again is not sent, whatever it is.
+        Of a write (`writeId`) what comes under its name again is not sent, whatever it is.
         """
-        is_write = known == batch == Batch(batch.sink_id, batch.sink_id, 0)
-        if not is_write and (known.batch_id > batch.batch_id or known_rows != row_count):
+        if self._is_write or self._takeover:
+            return
+        if known.batch_id > batch.batch_id or known_rows != row_count:
             raise SinkAheadError(
                 self._journal.directory, batch.sink_id, batch.batch_id, row_count, known.batch_id, known_rows
             )
 
-    def _refuse_what_others_sent(self, done: Done, batch: Batch, row_count: int) -> None:
+    def _was_sent_by_others(self, done: Done, batch: Batch, row_count: int) -> bool:
         """Raises SinkAheadError where the sink's topic tells of a batch of the query that this journal has not sent.
 
-        Then the staging directory is a copy or an older one, and another run sends from another.
+        Then the staging directory is a copy or an older one, and another run sends from another. With `takeover` True where the topic
+        tells of this batch or a later one, which the journal takes for its own from now on. A broker that cannot be asked now stops no
+        query whose directory knows it: the query may send nothing there.
         """
-        for known in self._brokers.announced(batch.sink_id):
+        for known in self._told(batch.sink_id):
             is_ours = known.batch.query_id == batch.query_id
             is_newer = known.batch.batch_id > done.batch.batch_id
+            if is_ours and is_newer and self._takeover and known.batch.batch_id >= batch.batch_id:
+                self._journal.save_done(known)
+                return True
             if is_ours and (is_newer or (known.batch == done.batch and known.spans != done.spans)):
                 raise SinkAheadError(
                     self._journal.directory, batch.sink_id, batch.batch_id, row_count, known.batch.batch_id, known.rows
                 )
+        return False
+
+    def _told(self, sink_id: str) -> list[Done]:
+        """What the sink's topic tells of; nothing where a broker of it cannot say so now, which is logged once."""
+        directory = self._journal.directory
+        try:
+            told = self._brokers.announced(sink_id)
+        except ClientError as error:
+            if not error.retriable:
+                raise
+            if directory not in _unasked:
+                _LOG.warning(
+                    "sink %s: whether another run of the query has sent cannot be asked: %s", sink_id, error.describe()
+                )
+            _unasked.add(directory)
+            return []
+        _unasked.discard(directory)
+        return told
 
     def _finish(self, intent: Intent, done: Done | None) -> Outcome:
         """Bring a decided batch to its end."""

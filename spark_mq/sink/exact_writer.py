@@ -120,9 +120,10 @@ def commit_to_brokers(options: LiveSinkOptions, messages: Sequence[WriterCommitM
     ):
         brokers = LiveBrokers(options, routes, f"batch {batch.batch_id} of sink {batch.sink_id}")
         try:
-            outcome = ExactCommit(journal, brokers, new_nonce).commit(
-                batch, [one.file for one in staged if one.file is not None]
+            commit = ExactCommit(
+                journal, brokers, new_nonce, is_write=options.write_id is not None, takeover=options.sink_takeover
             )
+            outcome = commit.commit(batch, [one.file for one in staged if one.file is not None])
         except StagedRowsGoneError as error:
             host = hosts.get(error.path.rpartition("/")[2])
             if host is None:

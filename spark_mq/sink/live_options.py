@@ -197,6 +197,16 @@ class LiveSinkOptions(ClusterOptions):
             "the query's id",
         ),
     ] = None
+    sink_takeover: Annotated[
+        bool,
+        Option(
+            values.parse_boolean,
+            "exactlyOnce: pass over batches that another run of the query has sent, or this one with other rows: no broker gets the "
+            "rows that they bring now",
+            "streaming",
+            "false",
+        ),
+    ] = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: Mode) -> LiveSinkOptions:
@@ -238,6 +248,7 @@ class LiveSinkOptions(ClusterOptions):
                 ("stagingPath", self.staging_path is not None),
                 ("writeId", self.write_id is not None),
                 ("sinkId", self.sink_id is not None),
+                ("sinkTakeover", self.sink_takeover),
             ):
                 if is_given:
                     raise OptionError(option, "belongs to guarantee=exactlyOnce")
@@ -292,7 +303,6 @@ _NOT_FOR_CLUSTERS = {
     "rocketmqVersion": _OF_STORES,
     "flushDiskType": f"{_OF_STORES}: how brokers flush is their own setting; see acks",
     "queueNum": f"{_OF_STORES}: make topics with their queues by mqadmin updateTopic",
-    "sinkTakeover": _OF_STORES,
 }
 _TABLE = OptionTable(LiveSinkOptions, _NOT_FOR_CLUSTERS)
 

@@ -277,8 +277,8 @@ class SinkOptions:
         bool,
         Option(
             values.parse_boolean,
-            "let this query go on under a sinkId that another one used, or pass over batches that another run of it has written: "
-            "the store gets none of their rows",
+            "let this query go on under a sinkId that another one used, or pass over batches that another run of it has written, or "
+            "this one with other rows: the store gets none of the rows that they bring now",
             "streaming",
             "false",
         ),

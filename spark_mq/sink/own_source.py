@@ -2,7 +2,9 @@
 
 PySpark tells a sink nothing of its query's sources. What it tells is the query's checkpoint, and there stands, before a batch is run,
 up to where the batch reads each queue, with the place of the record before that end (`source/offsets.py`). Nothing else ever stands at
-that place, so whoever finds the same record there looks at the same store, by path or by a broker, whatever either is called.
+that place in a store, so whoever finds the same record there looks at the same store, by path or by a broker, whatever either is
+called; or at a copy of it, which has the same records. A query that reads a backup and writes into the original is refused for that,
+and says `writeToSource`.
 
     driver   looks into the checkpoint, and for its newest records in the sink's store or cluster: the topics that must not be written
     task     refuses a row for one of them, before anything of its rows is staged or sent
@@ -39,9 +41,12 @@ _PLACE = {"path", "conf"} | {field.name.replace("_", "") for field in fields(Clu
 """Options that say where a sink writes, in lower case; the checkpoint names topics as brokers do."""
 
 _OF_GROUPS = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_Broker = tuple[int, str]
+"""A broker of one of the query's sources, by the source's number: two sources may read stores whose brokers have one name."""
 
-_seen: dict[tuple[str, str, str], bool] = {}
-"""By checkpoint, the sink's place and a broker of the checkpoint: whether the broker is the sink's. Spark asks again for each batch."""
+_seen: dict[tuple[str, str, str, _Broker], bool] = {}
+"""By checkpoint, its query's id, the sink's place and a broker of the checkpoint: whether the broker is the sink's. Spark asks again
+for each batch."""
 
 
 class WhatIsWritten(Protocol):
@@ -70,15 +75,15 @@ def own_topics(given: Mapping[str, str], options: WhatIsWritten) -> frozenset[st
         return frozenset()
     place = {name: text for name, text in by_name.items() if name in _PLACE}
     topic = options.topic and with_namespace(by_name.get("namespace", "").strip(), options.topic)
-    by_broker: dict[str, dict[QueueId, QueueOffset]] = {}
-    for read in _logged_offsets(directory):
+    by_broker: dict[_Broker, dict[QueueId, QueueOffset]] = {}
+    for number, read in enumerate(_logged_offsets(directory)):
         for queue, position in read.items():
             if not queue.topic.startswith(_OF_GROUPS):
-                by_broker.setdefault(queue.broker_name, {})[queue] = position
+                by_broker.setdefault((number, queue.broker_name), {})[queue] = position
     found: set[str] = set()
-    for broker_name, positions in by_broker.items():
+    for broker, positions in by_broker.items():
         topics = {queue.topic for queue in positions} if topic is None else {topic}
-        if topics & {queue.topic for queue in positions} and _is_the_sinks(place, directory, broker_name, positions):
+        if topics & {queue.topic for queue in positions} and _is_the_sinks(place, directory, broker, positions):
             found |= topics
     refuse_own(found if topic is not None else ())
     return frozenset(found)
@@ -91,10 +96,10 @@ def refuse_own(topics: Iterable[str]) -> None:
 
 
 def _is_the_sinks(
-    place: Mapping[str, str], directory: str, broker_name: str, positions: Mapping[QueueId, QueueOffset]
+    place: Mapping[str, str], directory: str, broker: _Broker, positions: Mapping[QueueId, QueueOffset]
 ) -> bool:
-    """Whether the sink's store, or a broker of its cluster, is the one that the query reads under that name."""
-    key = directory, place.get("path") or place.get("nameserver", ""), broker_name
+    """Whether the sink's store, or a broker of its cluster, is the one that the query's source reads under that name."""
+    key = directory, _query_id(directory), place.get("path") or place.get("nameserver", ""), broker
     if key not in _seen:
         known = {queue: position for queue, position in positions.items() if position.before is not None}
         newest = heapq.nlargest(_LOOKS, known.items(), key=lambda item: item[1].before or (0, 0))
@@ -118,6 +123,15 @@ def _holds_any(place: Mapping[str, str], records: Collection[tuple[QueueId, Queu
         return any(cluster.record_before(queue, position.next) == position.before for queue, position in asked)
     finally:
         cluster.close()
+
+
+def _query_id(directory: str) -> str:
+    """As the checkpoint says it, which may be deleted and made anew; as it stands there. Spark: StreamMetadata."""
+    try:
+        with open(f"{directory}/metadata", encoding="utf-8") as file:
+            return file.read()
+    except (OSError, ValueError):
+        return ""
 
 
 def _logged_offsets(directory: str) -> list[QueueOffsets]:

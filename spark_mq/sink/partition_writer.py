@@ -60,6 +60,8 @@ class StagedRows(WriterCommitMessage):
     """The machine that has staged them."""
     overruled: dict[str, str] = field(default_factory=dict)
     """By column, what a row says that has no effect (`columns.warn_of_overruled`)."""
+    refused: int = 0
+    """How many rows are dead letters."""
 
 
 def stage_rows(
@@ -191,6 +193,7 @@ class _PartitionWriter:
             self._unresolved,
             host=host_name(),
             overruled=self._overruled,
+            refused=0 if self._dead_letters is None else self._dead_letters.rows,
         )
 
     def discard(self) -> None:

@@ -40,6 +40,8 @@ from storage.settings.load import refuse_for_writing
 from storage.tables.group_progress import write_group_offsets
 
 WRITE_INTERVAL_MS = 1000
+_PAUSE_FACTOR = 10
+_LONGEST_PAUSE_MS = 60_000
 _CURE = (
     "A query that reads the broker itself (option nameServer in place of path) stores its offsets while the broker runs"
 )
@@ -65,6 +67,7 @@ class GroupOffsets:
         self._clock = clock or current_time_ms
         self._stored: dict[QueueId, int] = {}
         self._tried_ms: int | None = None
+        self._pause_ms = WRITE_INTERVAL_MS
 
     @classmethod
     def of_stores(
@@ -76,14 +79,18 @@ class GroupOffsets:
     def store(self, positions: Mapping[QueueId, int], *, at_once: bool = False) -> None:
         """Store the next offset of each queue, unless it is stored already; at most once a second unless `at_once`.
 
+        Where a broker's silence made a try long, the next one waits ten times as long, so that batches go on meanwhile.
         A store that cannot be written now is skipped and tried again at a later call; `skipped` says why.
         """
         changed = {queue: offset for queue, offset in positions.items() if self._stored.get(queue) != offset}
         if not changed or (self._is_early() and not at_once):
             return
-        self._tried_ms = self._clock()
+        began_ms = self._clock()
         for broker_name in sorted({queue.broker_name for queue in changed}):
             self._write(broker_name, {queue: o for queue, o in changed.items() if queue.broker_name == broker_name})
+        self._tried_ms = self._clock()
+        took_ms = self._tried_ms - began_ms
+        self._pause_ms = min(max(WRITE_INTERVAL_MS, _PAUSE_FACTOR * took_ms), _LONGEST_PAUSE_MS)
 
     def to_json_dict(self) -> dict[str, Any]:
         """For the query's progress: the group, and by broker name why its offsets are not stored."""
@@ -91,7 +98,7 @@ class GroupOffsets:
 
     def _is_early(self) -> bool:
         # A clock that was set back must not silence the writes until it has caught up.
-        return self._tried_ms is not None and 0 <= self._clock() - self._tried_ms < WRITE_INTERVAL_MS
+        return self._tried_ms is not None and 0 <= self._clock() - self._tried_ms < self._pause_ms
 
     def _write(self, broker_name: str, offsets: Mapping[QueueId, int]) -> None:
         by_queue = {(queue.topic, queue.queue_id): offset for queue, offset in offsets.items()}

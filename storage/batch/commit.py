@@ -129,7 +129,7 @@ def commit_batch(
         validate_group(GROUP_PREFIX + name)
     with ExitStack() as resources:
         with turn():
-            if is_done(writer, batch, staged.row_count, takeover):
+            if is_done(writer, staged, takeover):
                 _drop_staged(writer, batch, segments)
                 return CommitOutcome(True, 0)
             not_published = (path for path, final in dead_letters if not writer.file_system.exists(final))
@@ -141,9 +141,7 @@ def commit_batch(
         check_segments(writer, opened)
         runs = opened.runs
         with turn():
-            if turn is not nullcontext and is_done(
-                writer, batch, staged.row_count, takeover
-            ):  # by somebody else, meanwhile
+            if turn is not nullcontext and is_done(writer, staged, takeover):  # by somebody else, meanwhile
                 _drop_staged(writer, batch, segments)
                 return CommitOutcome(True, 0)
             if wish is not None:
@@ -163,6 +161,7 @@ def commit_batch(
                 tuple(DeadLetterFile(*names) for names in dead_letters),
                 mirrored,
                 writer.clock(),
+                staged.refused,
             )
             _decide(writer, intent)
             shared = SharedLog(writer, turn, room, begun[0].commitlog_offset if begun else None)
@@ -331,7 +330,7 @@ def _append(
             writer.append(op_runs(halves, places, writer.settings, now_ms))
         reach("before-end")
         last = last_place, intent.segments[-1].last_unique_key
-        said = LedgerStatement(END, intent.batch, intent.row_count, last=last)
+        said = LedgerStatement(END, intent.batch, intent.row_count, last=last, refused=intent.refused)
         end = outgoing_ledger_message(said, now_ms=now_ms)
         (placement,) = writer.append([writer.settings.encode(end)])
         reach("after-end")

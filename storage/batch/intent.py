@@ -26,7 +26,7 @@ INTENT_DIRECTORIES = "spark_mq", "spark_mq/intents"
 """In ROOT: those that intents lie in, the outer one first."""
 _KINDS = {
     **dict.fromkeys(("sink_id", "query_id"), str),
-    **dict.fromkeys(("batch_id", "lower_bound", "decided_ms"), int),
+    **dict.fromkeys(("batch_id", "lower_bound", "decided_ms", "refused"), int),
     "mirrored": bool,
 }
 
@@ -46,6 +46,8 @@ class Intent(NamedTuple):
     mirrored: bool = True
     """Whether the sink's last batch is also kept as a consumer offset."""
     decided_ms: int = 0
+    refused: int = 0
+    """How many rows the dead letters are."""
 
     @property
     def batch(self) -> Batch:
@@ -120,6 +122,7 @@ def _decode(content: bytes, path: str) -> Intent:
 
 
 def _from_document(document: dict[str, Any]) -> Intent:
+    document = {"refused": 0} | document  # versions before it leave it out
     if set(document) != set(Intent._fields):
         raise ValueError(f"its fields are {sorted(document)}")
     for name, kind in _KINDS.items():
@@ -137,4 +140,5 @@ def _from_document(document: dict[str, Any]) -> Intent:
         ),
         mirrored=document["mirrored"],
         decided_ms=document["decided_ms"],
+        refused=document["refused"],
     )

@@ -4,7 +4,8 @@
            so many rows, from number `from` on, follow it directly; `bytes` is the size of their records, `sum` their `content_sum`.
            All rows before them stand in the log
     END    {"sink", "query", "batch", "rows", "last"}
-           all rows stand before it; `last` is the last one's place and unique key
+           all rows stand before it; `last` is the last one's place and unique key. Where rows came that became dead letters,
+           `refused` is how many
     BEGIN  {"sink", "query", "batch", "rows", "from"}
            from versions before slices: the rest of the batch's rows follow it
 
@@ -92,6 +93,8 @@ class LedgerStatement:
     size_bytes: int = 0
     """Of a SLICE: of its rows' records, as are the checksum's."""
     checksum: int = 0
+    refused: int = 0
+    """Of an END: how many more rows came and became dead letters."""
 
     @property
     def end_row(self) -> int:
@@ -113,6 +116,7 @@ class LedgerStatement:
             document["from"] = self.first_row
         else:
             document["last"] = list(self.last) if self.last is not None else None
+            document |= {"refused": self.refused} if self.refused else {}
         return json.dumps(document, separators=(",", ":")).encode()
 
 
@@ -160,6 +164,7 @@ def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMes
             None if last is None else (int(last[0]), str(last[1])),
             int(document["bytes"]) if kind == SLICE else 0,
             int(document["sum"]) if kind == SLICE else 0,
+            int(document.get("refused", 0)) if kind == END else 0,
             commitlog_offset=commitlog_offset,
             end=end,
         )

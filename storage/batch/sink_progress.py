@@ -26,6 +26,7 @@ from storage.batch.ledger import (
     BatchLedger,
     LedgerMessage,
 )
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment
 from storage.errors import SinkAheadError, SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
 from storage.files.atomic_file import read_table, write_with_backup
@@ -58,11 +59,12 @@ def claim_ledger(writer: StoreWriter) -> None:
         save_ledger_notes(writer.file_system, writer.root, notes)
 
 
-def is_done(writer: StoreWriter, batch: Batch, row_count: int, takeover: bool) -> bool:
-    """Whether the store holds the batch, of so many rows.
+def is_done(writer: StoreWriter, staged: StagedBatch, takeover: bool) -> bool:
+    """Whether the store holds the batch.
 
     Raises SinkTakenError and SinkAheadError, unless `takeover`, and SinkProgressError.
     """
+    batch = staged.batch
     known = _known_batches(writer, batch.sink_id)
     mirrored = _next_mirrored(writer, batch.sink_id) - 1
     if not known:
@@ -75,28 +77,29 @@ def is_done(writer: StoreWriter, batch: Batch, row_count: int, takeover: bool) -
         raise SinkTakenError(writer.root, batch.sink_id, owner, batch.query_id)
     known_batch = known.get(batch.query_id, -1)
     if batch.batch_id <= known_batch and not takeover:
-        _refuse_another_run(writer, batch, row_count, known_batch)
+        _refuse_another_run(writer, staged, known_batch)
     return batch.batch_id <= known_batch
 
 
-def _refuse_another_run(writer: StoreWriter, batch: Batch, row_count: int, known: int) -> None:
+def _refuse_another_run(writer: StoreWriter, staged: StagedBatch, known: int) -> None:
     """Raises SinkAheadError for a batch whose rows may be others than those that the store holds under its number.
 
     Spark repeats a query's last batch, from the same start; so one with as many rows is the same, and a run that planned it anew
-    brings others. An earlier batch comes from a checkpoint that is a copy or an older one, or from a driver that was replaced. A
-    write (`writeId`) is a query of one batch, and what comes under its name again is not written, whatever it is.
+    brings others. Rows that are dead letters count: the repeated batch may find their topic there. An earlier batch comes from a
+    checkpoint that is a copy or an older one, or from a driver that was replaced. Of a write (`writeId`) what comes under its name
+    again is not written, whatever it is.
     """
-    if batch == Batch(batch.sink_id, batch.sink_id, 0) and known == 0:
-        return
-    known_rows = _rows_written(writer, batch) if batch.batch_id == known else None
-    if batch.batch_id < known or known_rows not in (None, row_count):
-        raise SinkAheadError(writer.root, batch.sink_id, batch.batch_id, row_count, known, known_rows)
+    batch = staged.batch
+    is_last = batch.batch_id == known and not staged.is_write
+    came_before = _rows_that_came(writer, batch) if is_last else None
+    if batch.batch_id < known or came_before not in (None, staged.came):
+        raise SinkAheadError(writer.root, batch.sink_id, batch.batch_id, staged.came, known, came_before)
 
 
-def _rows_written(writer: StoreWriter, batch: Batch) -> int | None:
-    """As the batch's END says; None where it has expired."""
+def _rows_that_came(writer: StoreWriter, batch: Batch) -> int | None:
+    """With the batch, dead letters too, as its END says; None where it has expired."""
     ends = ledger_of(writer).newest_end_messages()
-    return next((message.row_count for message in ends if message.batch == batch), None)
+    return next((message.row_count + message.refused for message in ends if message.batch == batch), None)
 
 
 def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:

@@ -24,10 +24,19 @@ class StagedBatch:
     """The queues of rows that wait elsewhere first."""
     dead_letters: Sequence[tuple[str, str]] = ()
     """Files of refused rows: where each is staged, and its name once the batch is decided."""
+    refused: int = 0
+    """How many rows are in them."""
+    is_write: bool = False
+    """Whether it is all of a write that has a name (`writeId`), and no batch of a query."""
 
     @property
     def row_count(self) -> int:
         return sum(segment.rows for segment in self.segments)
+
+    @property
+    def came(self) -> int:
+        """How many rows the tasks were given. A repeated batch has as many, though not the same of them may be refused."""
+        return self.row_count + self.refused
 
     @property
     def has_rows(self) -> bool:

@@ -51,13 +51,6 @@ class SinkAheadError(StorageError):
     written and would not be, or would be written twice.
     """
 
-    hint = (
-        "another run of the query has gone on: its checkpoint is a copy or an older backup, or a driver stood still while its "
-        "successor ran. End one of the two, and go on with the newest checkpoint; where there is none, take a new one and start it "
-        "behind what was written. A query whose number of rows is left to chance, and that Spark repeats, meets this too. A store's "
-        "sink passes over such batches with sinkTakeover=true: their rows are not written"
-    )
-
     def __init__(
         self, path: str, sink_id: str, batch_id: int, row_count: int, known: int, known_rows: int | None
     ) -> None:
@@ -68,6 +61,21 @@ class SinkAheadError(StorageError):
         self.row_count = row_count
         self.known = known
         self.known_rows = known_rows
+        another_run = (
+            "another run of the query has gone on: its checkpoint is a copy or an older backup, or a driver stood still while its "
+            "successor ran. End one of the two, and go on with the newest checkpoint; where there is none, take a new one and start it "
+            "behind what was written"
+        )
+        if known == batch_id and known_rows != row_count:
+            self.hint = (
+                "the query gives other rows now than when this batch was written: a filter was changed, a static table that it joins "
+                "has, or the number of its rows is left to chance. Then sinkTakeover=true passes over this batch, whose rows stay as "
+                f"they were written, and the query goes on behind it; take the option away again. Or {another_run}"
+            )
+        elif known >= batch_id:
+            self.hint = f"{another_run}. sinkTakeover=true passes over this batch: its rows are not written"
+        else:
+            self.hint = another_run
 
     def describe(self) -> str:
         rows = "" if self.known_rows is None else f" with {self.known_rows} rows"

@@ -42,6 +42,8 @@ REQUEST = HandOver(
             {"U": 9},
             {("T", 3)},
             [DeadLetterFile.of("/dead", DIGEST, 7, 0, "1-abc")],
+            refused=4,
+            is_write=True,
         ),
         RowWish(True, None),
         takeover=True,

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from spark_mq.client.errors import AccessDeniedError, BrokerUnreachableError, ClientError
 from spark_mq.conditions import (
     BatchInDoubtError,
     NotConfirmedError,
@@ -22,7 +23,7 @@ from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from spark_mq.sink import exact_commit
 from spark_mq.sink.exact_commit import ExactCommit, Outcome
 from spark_mq.sink.journal import Journal
-from spark_mq.sink.sent_batch import StagedFile, batch_prefix
+from spark_mq.sink.sent_batch import Done, StagedFile, batch_prefix
 from spark_mq.sink.staged_rows import StagedWriter
 from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, SinkAheadError
@@ -77,9 +78,17 @@ class Sink:
                 staged.append(finished)
         return staged
 
-    def commit(self, batch: Batch, staged: list[StagedFile]) -> Outcome:
+    def commit(
+        self, batch: Batch, staged: list[StagedFile], *, is_write: bool = False, takeover: bool = False
+    ) -> Outcome:
         """One process commits, or dies."""
-        commit = ExactCommit(self.journal, ModelBrokers(self.cluster), lambda: f"{self.random.getrandbits(32):08x}")
+        commit = ExactCommit(
+            self.journal,
+            ModelBrokers(self.cluster),
+            lambda: f"{self.random.getrandbits(32):08x}",
+            is_write=is_write,
+            takeover=takeover,
+        )
         with self.journal.locked(0):
             return commit.commit(batch, staged)
 
@@ -298,6 +307,82 @@ def test_an_earlier_batch_and_the_last_one_with_other_rows_are_refused(tmp_path:
             sink.commit(batch, sink.stage(batch, rows))
     assert sink.stored() == before
     sink.run(2, ROWS)
+
+
+def test_the_first_batch_of_a_query_with_other_rows_is_refused_and_of_a_write_is_not_sent(tmp_path: Path) -> None:
+    """A sink without a name has its query's, as a write has its own."""
+    sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
+    sink.run(0, ROWS)
+    other = [[(QUEUES[0], [b"a", b"b", b"c", b"d", b"e"])]]
+    with pytest.raises(SinkAheadError, match=r"written with 4 rows, .* batch 0, 5 rows"):
+        sink.commit(batch, sink.stage(batch, other))
+    assert sink.commit(batch, sink.stage(batch, other), is_write=True) == Outcome(0, False, {})
+    assert sink.stored() == sink.expected
+
+
+def test_taking_over_passes_over_the_last_batch_with_other_rows_and_goes_on(tmp_path: Path) -> None:
+    sink = peaceful(tmp_path)
+    for batch_id in range(2):
+        sink.run(batch_id, ROWS)
+    for batch_id in (1, 0):
+        batch = Batch(SINK, SINK, batch_id)
+        fewer = sink.stage(batch, [[(QUEUES[0], [b"fewer"])]])
+        assert sink.commit(batch, fewer, takeover=True) == Outcome(0, False, {})
+    assert sink.stored() == sink.expected
+    sink.run(2, ROWS)
+    assert sink.stored() == sink.expected
+
+
+def test_taking_over_passes_over_what_another_directory_has_sent(tmp_path: Path) -> None:
+    sink = peaceful(tmp_path)
+    sink.run(0, ROWS)
+    copy = Sink(tmp_path / "copy", sink.cluster)
+    shutil.copytree(sink.directory, copy.directory)
+    for batch_id in (1, 2):
+        sink.run(batch_id, ROWS)
+    for batch_id in (1, 2):
+        batch = Batch(SINK, SINK, batch_id)
+        assert copy.commit(batch, copy.stage(batch, ROWS), takeover=True) == Outcome(0, False, {})
+    assert sink.stored() == sink.expected
+    copy.expected = sink.expected
+    copy.run(3, ROWS)
+    assert copy.stored() == copy.expected
+
+
+def test_a_broker_that_cannot_be_asked_stops_no_query_that_its_directory_knows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One that is registered and dead, and to which the query may send nothing. A query that nobody knows must ask."""
+    sink = peaceful(tmp_path)
+    sink.run(0, ROWS)
+
+    def fail(error: ClientError) -> None:
+        def announced(brokers: ModelBrokers, sink_id: str) -> list[Done]:
+            raise error
+
+        monkeypatch.setattr(ModelBrokers, "announced", announced)
+
+    for _ in range(2):
+        fail(BrokerUnreachableError("10.0.0.9:10911", "Connection refused"))
+        for batch_id in (1, 2):
+            sink.run(batch_id, ROWS)
+        assert [record.message for record in caplog.records] == [
+            "sink query: whether another run of the query has sent cannot be asked: 10.0.0.9:10911: Connection refused"
+        ]
+        monkeypatch.undo()
+        sink.run(3, ROWS)
+        caplog.clear()
+        shutil.rmtree(sink.directory)
+        sink = peaceful(tmp_path)
+        sink.run(0, ROWS)
+    batch = Batch(SINK, SINK, 1)
+    fail(AccessDeniedError(16, None, "10.0.0.9:10911", "QUERY_MESSAGE"))
+    with pytest.raises(AccessDeniedError):
+        sink.commit(batch, sink.stage(batch, ROWS))
+    shutil.rmtree(sink.directory)
+    fail(BrokerUnreachableError("10.0.0.9:10911", "Connection refused"))
+    with pytest.raises(BrokerUnreachableError):
+        sink.commit(batch, sink.stage(batch, ROWS))
 
 
 def test_a_decided_batch_that_comes_again_with_other_rows_is_finished_and_then_refused(

@@ -29,6 +29,12 @@ def test_a_stream_is_exact_where_it_has_a_directory_to_stage_in() -> None:
     assert stream(checkpointLocation="/c/q", guarantee="atleastonce").staging_path is None
 
 
+def test_only_a_stream_that_is_exact_can_take_over() -> None:
+    assert stream(stagingPath="/s", sinkTakeover="true").sink_takeover
+    with pytest.raises(OptionError, match="option sinkTakeover: belongs to guarantee=exactlyOnce"):
+        stream(guarantee="atLeastOnce", sinkTakeover="true")
+
+
 @pytest.mark.parametrize("options", [{}, {"checkpointLocation": "s3://bucket/c"}, {"checkpointLocation": "hdfs:/c"}])
 def test_a_stream_without_one_must_say_which_guarantee_it_wants(options: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="guarantee=atLeastOnce"):
@@ -53,6 +59,7 @@ def test_a_write_is_at_least_once_unless_it_has_directory_and_name() -> None:
         ({"guarantee": "exactlyOnce", "stagingPath": "/s", "writeId": "w", "producerGroup": "g"}, "producerGroup"),
         ({"path": "/store"}, "path"),
         ({"conf": "/c"}, "conf"),
+        ({"sinkTakeover": "true"}, "sinkTakeover"),
         ({"queueNum": "4"}, "queueNum"),
         ({"onInvalidRow": "deadLetter"}, "deadLetterPath"),
         ({"deadLetterPath": "/d"}, "deadLetterPath"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pyarrow as pa
@@ -108,6 +110,35 @@ def test_the_newest_batch_counts_and_a_position_without_a_record_says_nothing(tm
     checkpoint(tmp_path / "cp", planned(path=root, topic="MA", startingOffsets="earliest"), number=10)
     with pytest.raises(WritesOwnSourceError):
         writer(path=root, topic="MA", checkpointLocation=taken)
+
+
+def test_of_two_sources_with_one_broker_name_each_is_looked_for_by_its_own_records(tmp_path: Path) -> None:
+    one, two = store_with(tmp_path / "one" / "broker-a", "MA"), store_with(tmp_path / "two" / "broker-a", "MB")
+    read = [planned(path=root, topic=topic, startingOffsets="earliest") for root, topic in ((one, "MA"), (two, "MB"))]
+    taken = checkpoint(tmp_path / "cp", *read)
+    assert writer(path=two, topic="MA", checkpointLocation=taken).columns.own_topics == frozenset()
+    assert writer(path=two, checkpointLocation=taken).columns.own_topics == {"MB"}
+    with pytest.raises(WritesOwnSourceError):
+        writer(path=two, topic="MB", checkpointLocation=taken)
+
+
+def test_a_checkpoint_that_is_made_anew_in_the_same_place_is_another_querys(tmp_path: Path) -> None:
+    root, other = store_with(tmp_path / "broker-a", "MA"), store_with(tmp_path / "other" / "broker-a", "X", "MA")
+    for query_id, reads, is_refused in (("q1", root, True), ("q2", other, False), ("q1", root, True)):
+        taken = checkpoint(tmp_path / "cp", planned(path=reads, topic="MA", startingOffsets="earliest"))
+        (tmp_path / "cp" / "metadata").write_text(json.dumps({"id": query_id}), "utf-8")
+        for _ in range(2):
+            with pytest.raises(WritesOwnSourceError) if is_refused else nullcontext():
+                writer(path=root, topic="MA", checkpointLocation=taken)
+
+
+def test_a_store_and_its_backup_have_the_same_records_and_it_must_be_said_that_this_is_meant(tmp_path: Path) -> None:
+    root = store_with(tmp_path / "broker-a", "MA")
+    shutil.copytree(root, tmp_path / "backup")
+    taken = checkpoint(tmp_path / "cp", planned(path=str(tmp_path / "backup"), topic="MA", startingOffsets="earliest"))
+    with pytest.raises(WritesOwnSourceError, match="writeToSource"):
+        writer(path=root, topic="MA", checkpointLocation=taken)
+    assert writer(path=root, topic="MA", checkpointLocation=taken, writeToSource="true")
 
 
 @pytest.mark.parametrize("location", ["", "s3://bucket/cp", "{}/none"])

@@ -35,7 +35,7 @@ from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentPool, list_segments, sink_digest, staged_directory
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
-from storage.tables.topics import TopicTable
+from storage.tables.topics import TopicConfig, TopicTable
 
 FILES = LocalFileSystem()
 Row = dict[str, Any]
@@ -165,6 +165,24 @@ def test_a_replayed_batch_is_acknowledged_and_not_written_again(root: str) -> No
         with pytest.raises(SparkMqError, match="SPARK_MQ_SINK_AHEAD"):
             commit(options, stage(options, rows, batch_id=batch_id), batch_id=batch_id)
     assert texts(root) == ["a", "b", "c"]
+
+
+def test_the_first_batch_of_a_query_is_no_write_though_its_sink_has_the_querys_name(root: str) -> None:
+    options = options_of(root)
+    commit(options, stage(options, bodies("a"), sink_id="query"))
+    with pytest.raises(SparkMqError, match=r"SPARK_MQ_SINK_AHEAD.* with 1 rows, .* batch 0, 2 rows(?s:.*)sinkTakeover"):
+        commit(options, stage(options, bodies("b", "c"), sink_id="query"))
+    takeover = options_of(root, sinkTakeover="true")
+    commit(takeover, stage(takeover, bodies("b", "c"), sink_id="query"))
+    commit(options, stage(options, bodies("d"), batch_id=1, sink_id="query"), batch_id=1)
+    assert texts(root) == ["a", "d"]
+
+
+def test_what_comes_under_a_writes_name_again_is_not_written_whatever_it_is(root: str) -> None:
+    options = SinkOptions.parse({"path": root, "topic": "T", "writeId": "w"}, "batch")
+    for rows in (bodies("a"), bodies("b", "c")):
+        commit(options, stage(options, rows, sink_id="w", query_id="w"))
+    assert texts(root) == ["a"]
 
 
 def test_a_replay_makes_the_same_keys_and_takes_the_same_queues(root: str, tmp_path: Path) -> None:
@@ -457,6 +475,32 @@ def test_dead_letters_appear_with_their_batch_once(root: str, tmp_path: Path) ->
     assert dead_rows(dead) == expected
     assert len(os.listdir(dead)) == 1
     assert texts(root) == ["a", "d"]
+
+
+def test_a_dead_letter_that_is_a_good_row_when_its_batch_is_repeated_counts_all_the_same(
+    root: str, tmp_path: Path
+) -> None:
+    """Somebody has made the topic that was missing."""
+    options = options_by_row(
+        root, createTopic="false", onInvalidRow="deadLetter", deadLetterPath=str(tmp_path / "dead")
+    )
+    rows: list[Row] = [{"body": b"1", "topic": "T"}, {"body": b"2", "topic": "U"}]
+    make_topic(root, "T")
+    for batch_id in (0, 1):
+        commit(options, stage(options, rows, batch_id=batch_id), batch_id=batch_id)
+    assert [row["body"] for row in dead_rows(tmp_path / "dead")] == [b"2", b"2"]
+    make_topic(root, "U")
+    commit(options, stage(options, rows, batch_id=1), batch_id=1)
+    assert (texts(root), texts(root, "U")) == (["1", "1"], [])
+    with pytest.raises(SparkMqError, match=r"SPARK_MQ_SINK_AHEAD.* with 2 rows, .* batch 1, 3 rows"):
+        commit(options, stage(options, [*rows, *rows[:1]], batch_id=1), batch_id=1)
+    commit(options, stage(options, rows, batch_id=2), batch_id=2)
+    assert (texts(root), texts(root, "U")) == (["1", "1", "1"], ["2"])
+
+
+def make_topic(root: str, name: str) -> None:
+    with open_store(root, read_only=False, create=True) as store:
+        store.writer.make_topic(TopicConfig(name, 1, 1))
 
 
 def test_a_batch_of_dead_letters_only_counts_as_a_batch(root: str, tmp_path: Path) -> None:

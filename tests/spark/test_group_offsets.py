@@ -131,6 +131,24 @@ def test_a_clock_that_was_set_back_does_not_stop_the_writes(
     assert stored(store.root) == {("TopicOne", 0): 2}
 
 
+def test_a_broker_that_answers_late_is_left_alone_ten_times_as_long() -> None:
+    clock, asked = Clock(), []
+
+    def write(group: str, offsets: Mapping[tuple[str, int], int], now_ms: int) -> None:
+        asked.append(offsets)
+        clock.now_ms += 2_000 if len(asked) == 1 else 0
+        if len(asked) == 1:
+            raise OSError("timed out")
+
+    offsets = GroupOffsets(GROUP, {"broker-lab": write}, clock)
+    with pytest.warns(RuntimeWarning, match="timed out"):
+        offsets.store(of_queues(1))
+    for waited_ms, count in ((19_999, 1), (1, 2), (WRITE_INTERVAL_MS, 3)):
+        clock.now_ms += waited_ms
+        offsets.store(of_queues(2 + waited_ms))
+        assert len(asked) == count
+
+
 def test_a_locked_store_is_skipped_and_said_so_and_made_good_later(
     fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
 ) -> None:

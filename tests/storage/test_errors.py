@@ -102,7 +102,17 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
         ["batch 6", "180 rows by another run", "batch 7, 150 rows"],
         False,
     ),
-    (SinkAheadError("/s", "sink-1", 9, 150, 9, 180), ["batch 9", "with 180 rows", "batch 9, 150 rows"], False),
+    (
+        SinkAheadError("/s", "sink-1", 9, 150, 9, 180),
+        [
+            "batch 9",
+            "with 180 rows",
+            "batch 9, 150 rows",
+            "\nthe query gives other rows",
+            "sinkTakeover=true passes over",
+        ],
+        False,
+    ),
     (
         SliceMismatchError("/s", "sink-1", "query-a", 7, 100, 250, 4096, 900),
         ["/s", "sink-1", "batch 7", "rows 100 to 249", "slice at 4096", "900 in all", "Nothing was written", "sinkId"],

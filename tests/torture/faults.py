@@ -47,6 +47,7 @@ from spark_mq.sink.exact_commit import ExactCommit
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
+from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import SegmentReader
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
@@ -270,11 +271,11 @@ def mirror_is_believed() -> AbstractContextManager[Any]:
     """What a consumer offset says is done is done."""
     original = storage.batch.commit.is_done
 
-    def is_done(writer: StoreWriter, batch: Batch, row_count: int, takeover: bool) -> bool:
+    def is_done(writer: StoreWriter, staged: StagedBatch, takeover: bool) -> bool:
         try:
-            return original(writer, batch, row_count, takeover)
+            return original(writer, staged, takeover)
         except SinkProgressError as error:
-            return batch.batch_id <= error.mirrored
+            return staged.batch.batch_id <= error.mirrored
 
     return mock.patch.object(storage.batch.commit, "is_done", is_done)
 
@@ -289,9 +290,42 @@ def another_runs_batch_is_done() -> AbstractContextManager[Any]:
     return mock.patch.object(storage.batch.sink_progress, "_refuse_another_run", return_value=None)
 
 
+def first_batch_is_a_write() -> AbstractContextManager[Any]:
+    """Whatever is batch 0 of a sink that is named as its query is taken for a write."""
+    in_store, by_request = storage.batch.sink_progress._refuse_another_run, ExactCommit._refuse_another_run
+
+    def of_store(writer: StoreWriter, staged: StagedBatch, known: int) -> None:
+        if staged.batch != Batch(staged.batch.sink_id, staged.batch.sink_id, 0):
+            in_store(writer, staged, known)
+
+    def of_brokers(self: ExactCommit, known: Batch, known_rows: int, batch: Batch, row_count: int) -> None:
+        if batch != Batch(batch.sink_id, batch.sink_id, 0):
+            by_request(self, known, known_rows, batch, row_count)
+
+    stack = ExitStack()
+    stack.enter_context(mock.patch.object(storage.batch.sink_progress, "_refuse_another_run", of_store))
+    stack.enter_context(mock.patch.object(ExactCommit, "_refuse_another_run", of_brokers))
+    return stack
+
+
+def dead_letters_do_not_count() -> AbstractContextManager[Any]:
+    """Of the batch in the log only its good rows are compared."""
+
+    def good_rows(writer: StoreWriter, batch: Batch) -> int | None:
+        ends = storage.batch.sink_progress.ledger_of(writer).newest_end_messages()
+        return next((message.row_count for message in ends if message.batch == batch), None)
+
+    return mock.patch.object(storage.batch.sink_progress, "_rows_that_came", good_rows)
+
+
+def unasked_topic_is_an_error() -> AbstractContextManager[Any]:
+    """Every broker of the sink's topic must answer before a batch is sent."""
+    return mock.patch.object(ExactCommit, "_told", lambda self, sink_id: self._brokers.announced(sink_id))
+
+
 def another_directorys_batch_is_sent() -> AbstractContextManager[Any]:
     """What the sink's topic tells of is not looked at where the staging directory knows the query."""
-    return mock.patch.object(ExactCommit, "_refuse_what_others_sent", return_value=None)
+    return mock.patch.object(ExactCommit, "_was_sent_by_others", return_value=False)
 
 
 def another_runs_batch_is_sent() -> AbstractContextManager[Any]:

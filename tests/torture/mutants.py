@@ -224,6 +224,28 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             ),
             "DID NOT RAISE",
         ),
+        "a query's first batch is a write": Mutant(
+            faults.first_batch_is_a_write,
+            (
+                "tests/sink/test_sink_tasks.py::"
+                "test_the_first_batch_of_a_query_is_no_write_though_its_sink_has_the_querys_name",
+                f"{_EXACT}::test_the_first_batch_of_a_query_with_other_rows_is_refused_and_of_a_write_is_not_sent",
+            ),
+            "DID NOT RAISE",
+        ),
+        "dead letters do not count": Mutant(
+            faults.dead_letters_do_not_count,
+            (
+                "tests/sink/test_sink_tasks.py::"
+                "test_a_dead_letter_that_is_a_good_row_when_its_batch_is_repeated_counts_all_the_same",
+            ),
+            "SPARK_MQ_SINK_AHEAD",
+        ),
+        "a dead broker stops every query": Mutant(
+            faults.unasked_topic_is_an_error,
+            (f"{_EXACT}::test_a_broker_that_cannot_be_asked_stops_no_query_that_its_directory_knows",),
+            "BrokerUnreachableError",
+        ),
         "another run's batch counts as sent": Mutant(
             faults.another_runs_batch_is_sent,
             (f"{_EXACT}::test_an_earlier_batch_and_the_last_one_with_other_rows_are_refused",),

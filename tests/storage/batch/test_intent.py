@@ -29,6 +29,7 @@ def intent(batch_id: int = 3, *, sink_id: str = "sink", query_id: str = "query",
         (SEGMENT, SEGMENT._replace(rows=5)),
         (DeadLetterFile.of("/dead ä", sink_digest(sink_id, query_id).hex(), batch_id, 0, "9-a"),),
         mirrored=False,
+        refused=2,
     )
 
 
