@@ -267,8 +267,7 @@ class PullHandler:
             except ValueError:
                 remark = "parse the consumer's subscription failed"
                 raise _Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
-            with self._parts.lock:
-                self._parts.consumers.tell(group.group, told, self._parts.steady())
+            self._parts.consumers.tell(group.group, told, self._parts.steady())
             subscription, expression, bits = told, compiled(told), None
         else:
             subscription, expression, bits = self._heartbeat_subscription(request, group), None, None
