@@ -284,7 +284,7 @@ class LocalFileSystem:
             return None
 
     def version(self, path: str) -> tuple[int, ...] | None:
-        """What tells whether a file is still what it was: device, number, length, time of the last change (ns); None if there is none."""
+        """What tells whether a file has changed: device, number, length, time of the last change (ns); None if there is none."""
         try:
             found = os.stat(path)
         except FileNotFoundError:

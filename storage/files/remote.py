@@ -130,7 +130,7 @@ class RemoteFileSystem:
         return RemoteFile(self._inner, path, self._place(path), self._size(path))
 
     def open_small_reads(self, path: str) -> RemoteFile:
-        """As long as its directory's last listing says: who lists it goes by that length. A file that has gone since is told by its views."""
+        """As long as the last listing of its directory says, by which readers go. Views tell that a file has gone since."""
         directory, _, name = path.rpartition("/")
         size = self._listed_sizes.get(directory, {}).get(name)
         return self.open_file(path) if size is None else RemoteFile(self._inner, path, self._place(path), size)

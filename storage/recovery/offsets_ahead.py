@@ -165,13 +165,14 @@ def lower_offsets(
         return lowered
 
     lowered: list[LoweredOffset] = []
-    for lower in (
+    each_table: tuple[Callable[[], list[LoweredOffset]], ...] = (
         lambda: _lower_groups(root, files, end_of, now_ms),
         lambda: _lower_levels(
             root, files, lambda level, at: min(at, found.get((SCHEDULE_TOPIC, level - 1), 0)), now_ms
         ),
         lower_timer,
-    ):
+    )
+    for lower in each_table:
         try:
             lowered += lower()
         except StateFileError as error:
