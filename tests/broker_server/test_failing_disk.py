@@ -333,7 +333,8 @@ def test_a_slave_catches_up_when_its_disk_is_well(tmp_path: Path, how: str) -> N
             sending.await_more(20)
             figures = admin.runtime_info(address)
             assert "followingTrouble" not in figures
-            assert ("storeReopened" in figures) == (how != "full"), "a full disk is waited for"
+            if how != "full":  # a full one is waited for, unless a queue or a table was the first that found no room
+                assert "storeReopened" in figures
         for name in ("master", "slave"):
             assert_readable(tmp_path / name, sending.acknowledged)
 
