@@ -144,17 +144,14 @@ class ProgressHandlers:
         return found
 
     def time_spans(self, asked: Asked) -> RemotingCommand:
-        """303: how old the messages of a topic's queues are, and where a group is among them.
-
-        Departure: of all queues that are read; Java tells of those that are written.
-        """
+        """303: how old the messages of a topic's queues are, and where a group is among them."""
         told: ConsumeTimeSpanRequest = asked.header
         parts, topic = self._parts, told.topic
         config = parts.topics.get(topic)
         if config is None:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         spans = []
-        for queue_id in range(config.read_queue_count):
+        for queue_id in range(config.write_queue_count):
             maximum, first_ms = parts.served.maximum(topic, queue_id), parts.served.earliest_store_time(topic, queue_id)
             with parts.lock:
                 offset = parts.offsets.offset(told.group, topic, queue_id)

@@ -171,7 +171,7 @@ def commits(place: Path, sync_flush: bool) -> None:
     for pages in itertools.islice(itertools.cycle((0, 1, 2, 3, 4)), 40):
         ballast.leave(pages)
         try:
-            outcome = store.commit(rows, [] if is_done else segments)
+            outcome = store.commit(rows, segments)
         except (StorageError, OSError) as error:
             places.add(place_without_room(error))
         else:
