@@ -244,7 +244,7 @@ class StoreMachine(CheckedStore):
     def commit_group_offset(self, topic: str, queue_id: int, offset: int) -> None:
         self.begin()
         self.let_go(close=False)
-        offsets = {(topic, queue_id): offset}
+        offsets = {(f"%LMQ%{topic}", queue_id): offset}  # an opening does not lower the offsets of such a queue
         write_group_offsets(self.held.root, GROUP, offsets, now_ms=self.held.clock(), file_system=self.held.files)
         self.model.group_offsets |= offsets
 
