@@ -24,6 +24,7 @@ import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
@@ -130,6 +131,30 @@ public class JavaPeer {
     return new Done(nanos, count, 0, 0);
   }
 
+  /** As async, but a refusal (SYSTEM_BUSY) counts, in the place of the bytes, and is not sent again. */
+  static Done burst(String topic, long count, int inFlight) throws Exception {
+    Semaphore room = new Semaphore(inFlight);
+    AtomicLong refused = new AtomicLong();
+    AtomicReference<Throwable> failure = new AtomicReference<>();
+    SendCallback callback = new SendCallback() {
+      public void onSuccess(SendResult result) { room.release(); }
+      public void onException(Throwable error) {
+        if (error instanceof MQBrokerException && ((MQBrokerException) error).getResponseCode() == 2) refused.incrementAndGet();
+        else failure.set(error);
+        room.release();
+      }
+    };
+    long begun = System.nanoTime();
+    for (long i = 0; i < count; i++) {
+      room.acquire();
+      producer.send(message(topic, i), callback);
+    }
+    if (!room.tryAcquire(inFlight, PATIENCE_S, TimeUnit.SECONDS)) throw new IllegalStateException("answers are missing");
+    long nanos = System.nanoTime() - begun;
+    if (failure.get() != null) throw new IllegalStateException(failure.get());
+    return new Done(nanos, count, refused.get(), 0);
+  }
+
   /** What was consumed so far. */
   static class Consumed {
     final AtomicLong messages = new AtomicLong(), bytes = new AtomicLong(), crcs = new AtomicLong();
@@ -212,6 +237,7 @@ public class JavaPeer {
     switch (words[0]) {
       case "sync": return sync(topic, count, third);
       case "async": return async(topic, count, third);
+      case "burst": return burst(topic, count, third);
       case "timed": return timed(topic, count, third, words[4]);
       case "batch": return batch(topic, count, third, Integer.parseInt(words[4]));
       case "pull": return pull(topic, count, third == 1);
@@ -228,6 +254,7 @@ public class JavaPeer {
     producer = new DefaultMQProducer("bench_java");
     producer.setNamesrvAddr(nameServer);
     producer.setSendMsgTimeout(TIMEOUT_MS);
+    producer.setRetryTimesWhenSendAsyncFailed(0);
     producer.start();
     BufferedReader commands = new BufferedReader(new InputStreamReader(System.in));
     for (String line; (line = commands.readLine()) != null; ) {

@@ -2,6 +2,7 @@
 
     sync TOPIC COUNT THREADS           one message a request, each waited for
     async TOPIC COUNT IN_FLIGHT        one message a request, so many requests in flight
+    burst TOPIC COUNT IN_FLIGHT        as async; refused messages are counted in the place of the bytes (Java only)
     batch TOPIC COUNT THREADS SIZE     so many messages a request, each waited for
     timed TOPIC SECONDS THREADS FILE   as sync, for so long; begin and duration of each send go into FILE (Java only)
     pull TOPIC COUNT CHECKED           a pull consumer, all queues assigned to it; from `assign` to the last poll

@@ -35,6 +35,7 @@ from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.broker.transaction_checks import check_request
 from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
+from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.epoch_times import current_time_ms, is_time, steady_time_ms
 from storage.errors import PutRefusedError, StoreNotWritableError, StoreServedError
 from storage.format.bloom_filter import MapsOf
@@ -149,6 +150,17 @@ class Broker:
 
         refused = self._run(begin, connection, command, now_ms)
         return begun[0].then(lambda answer: self._guarded(connection, command, answer)) if begun else refused
+
+    def begin_run(self, connection: ClientConnection, run: RequestRun, now_ms: int) -> Pending[RunAnswers] | None:
+        """As `begin` for sends that look alike, where all are taken or none. None, with nothing done: they must be taken one by one."""
+        pending = self._messages.begin_run(connection, run, now_ms)
+        return None if pending is None else pending.then(self._run_told)
+
+    def _run_told(self, answers: Callable[[], RunAnswers]) -> RunAnswers:
+        try:
+            return answers()
+        finally:
+            self.heed_batch()
 
     def answer_again(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
         """The answer to a pull that has waited (`RunAgain`). Raises nothing."""

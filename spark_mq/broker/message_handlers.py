@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked, Handler
-from spark_mq.broker.connections import AskClients, Outcome
+from spark_mq.broker.connections import AskClients, ClientConnection, Outcome
 from spark_mq.broker.end_transaction import TransactionEnder
 from spark_mq.broker.end_transaction_rules import EndTransactionRequest
 from spark_mq.broker.named_messages import message_in, place_of_id
@@ -20,8 +20,10 @@ from spark_mq.broker.request_table import SENDS
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import NO_TEMPLATE, SendRequest, broker_properties
-from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
+from spark_mq.broker.send_run import SendRun
+from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, make_request, read_header, write_header
 from spark_mq.remoting import message_headers as wire
+from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.format.properties import decode_properties
 from storage.messages.half_messages import DISCARD_TOPIC, HALF_TOPIC
 from storage.messages.inner_messages import encode_properties
@@ -76,6 +78,19 @@ class MessageHandlers:
     def begin_send(self, asked: Asked) -> Pending[RemotingCommand]:
         """The same in two steps: what is returned waits for the put."""
         return self.sender.begin(send_request(asked, asked.header)).then(lambda response: _sent(asked, response()))
+
+    def begin_run(self, connection: ClientConnection, run: RequestRun, now_ms: int) -> Pending[RunAnswers] | None:
+        """Many sends in two steps. None, with nothing done: they must be taken one by one, where one may be refused and others not."""
+        if (sends := SendRun.of(run)) is None:
+            return None
+        requests = []
+        for command in sends.requests():
+            try:
+                header = read_header(wire.SendMessageRequest, command)
+                requests.append(send_request(Asked(connection, command, header, now_ms), header))
+            except (HeaderError, ValueError):
+                return None
+        return self.sender.begin_run(sends, requests)
 
     def reply(self, asked: Asked) -> Outcome:
         """324, 325: an answer to a message, handed to the client that waits for it, and stored.

@@ -28,7 +28,17 @@ from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
 from storage.format.record import V6_HOST_SIZE
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
-from storage.messages.delays import TIMER_TOPIC, Congestion, delay_level, route_delayed
+from storage.messages.delays import (
+    DELAY,
+    TIMER_DELAY_MS,
+    TIMER_DELAY_SEC,
+    TIMER_DELETED_KEY,
+    TIMER_DELIVER_MS,
+    TIMER_TOPIC,
+    Congestion,
+    delay_level,
+    route_delayed,
+)
 from storage.messages.few_messages import EncodedMessage
 from storage.messages.half_messages import half_message, takes_transactions
 from storage.messages.inner_messages import InnerMessage, encode_properties
@@ -39,6 +49,16 @@ from storage.rules.put_guards import BrokerState, check_before_put, check_inner_
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.settings.load import StoreConfig
 from storage.tables.topics import TopicConfig
+
+DECIDED_BY_VALUE = frozenset(
+    {
+        *(DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DELETED_KEY),
+        *("TRAN_MSG", "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
+    }
+)
+"""Properties on whose values it depends what a message is stored as, and those that a broker replaces. A message with others is stored
+as any that has properties of the same names, but for one with an empty UNIQ_KEY, or without keys in a compacted topic.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
+import numpy as np
+
 from spark_mq.broker.put_plan import PutPlan, PutRules, plan_batch, plan_message, requested_message
 from spark_mq.broker.put_response import (
     Appended,
@@ -43,6 +45,7 @@ from spark_mq.broker.send_hooks import (
     run_before,
 )
 from spark_mq.broker.send_request import SendRequest, broker_properties
+from spark_mq.broker.send_run import SendRun
 from spark_mq.broker.store_put import (
     HandlerStore,
     Put,
@@ -51,18 +54,21 @@ from spark_mq.broker.store_put import (
     make_topic,
     put_into,
     put_later_into,
+    receipt_or_refusal,
     save_entries,
     state_now,
     store_of,
 )
+from spark_mq.remoting.request_runs import RunAnswers
 from storage.epoch_times import current_time_ms
-from storage.errors import PutRefusedError
+from storage.errors import MessageIllegalError, PutRefusedError
 from storage.files.disk_use import disk_used_percent
 from storage.format.properties import decode_properties
 from storage.format.unique_key import FIRST_RANKS, new_prefix
 from storage.messages.delays import REAL_TOPIC
 from storage.messages.half_messages import HALF_TOPIC
-from storage.messages.inner_messages import InnerMessage, encode_properties
+from storage.messages.inner_messages import InnerMessage, InnerMessages, encode_properties, sizes_of_messages
+from storage.messages.sizes import Limits, refuse_any_excess
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.auto_topics import known_topics
@@ -71,6 +77,7 @@ from storage.rules.put_guards import BrokerState, has_batch_queues
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
 from storage.service.pending import Pending
+from storage.service.put_group import PutReceipt
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.put_statistics import PutStatistics
@@ -179,6 +186,65 @@ class SendMessageHandler:
         if state_now(self._store, self.state, is_heard=request.is_heard).rejects_requests:
             return Pending(lambda: SendResponse(ResponseCode.SYSTEM_BUSY, REJECTED))
         return self._begin(request, self._join)
+
+    def begin_run(self, run: SendRun, requests: Sequence[SendRequest]) -> Pending[RunAnswers] | None:
+        """As `begin` for a run of sends; `requests` are those of its kinds. None, with nothing done: they must be taken one by one."""
+        is_plain = self._put_later is not None and not self._hooks and not self._rpc_hooks
+        if not is_plain or self._config.commit_log.appends_crc or state_now(self._store, self.state).rejects_requests:
+            return None
+        assert isinstance(self._store, PutService)
+        begin_ms = self._clock()
+        with at_work_for_later(self._store):
+            messages = self._messages_of(run, requests, begin_ms)
+        if messages is None:
+            return None
+        pending = self._store.put_later(messages, waits=True)
+        return pending.then(lambda receipt: self._run_answers(run, messages, receipt, begin_ms))
+
+    def _messages_of(self, run: SendRun, requests: Sequence[SendRequest], now_ms: int) -> InnerMessages | None:
+        """What is to be put, past the rules of each kind's send."""
+        plans, topics = [], self._topics
+        for kind, request in zip(run.kinds, requests, strict=True):
+            topic = topics.get(request.topic)
+            if topic is None or topic.attributes.get("cleanup.policy") == "COMPACTION" or request.is_batch:
+                return None
+            if request.topic.startswith(RETRY_PREFIX) or request.topic in self._mappings.mappings:
+                return None
+            try:
+                plan, _ = self._judged(request, request.queue_id, {**request.properties, **self._added}, now_ms)
+                check_queue(kind.greatest_queue_id, topic, request.client_address)
+            except (RequestRefusedError, PutRefusedError):
+                return None
+            plans.append(plan)
+        host = requests[0].born_host or self._host
+        if (messages := run.messages(plans, host)) is None:
+            return None
+        try:
+            limits = Limits(self._config.commit_log.max_message_size)
+            refuse_any_excess(sizes_of_messages(messages, len(self._host)), limits, is_timed=False)
+        except MessageIllegalError:
+            return None
+        return messages
+
+    def _run_answers(
+        self, run: SendRun, messages: InnerMessages, put: Callable[[], PutReceipt], begin_ms: int
+    ) -> RunAnswers:
+        receipt = receipt_or_refusal(put, run.kinds[0].topic)
+        if isinstance(receipt, PutOutcome):
+            return run.refused(self._refusal(receipt))
+        self._count_run(messages, self._clock() - begin_ms)
+        return run.stored(response_code(receipt.status), receipt.places, self._added)
+
+    def _count_run(self, messages: InnerMessages, latency_ms: int) -> None:
+        topics = messages.topics.dictionary_encode()
+        codes = topics.indices.to_numpy().astype(np.int64) << 32 | messages.queue_ids
+        found, numbers = np.unique(codes, return_inverse=True)
+        names = topics.dictionary.to_pylist()
+        queues = [(names[code >> 32], code & 0xFFFF_FFFF) for code in found.tolist()]
+        sizes = np.asarray(sizes_of_messages(messages, len(self._host)).record)
+        self.statistics.put_columns(queues, numbers, sizes)
+        for (topic, queue_id), count in zip(queues, np.bincount(numbers).tolist(), strict=True):
+            self.statistics.put_latency(topic, queue_id, latency_ms, count)
 
     def close(self) -> None:
         """Write how many half messages were prepared (transactionMetrics; a kill loses the count). The store stays open.

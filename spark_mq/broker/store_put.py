@@ -46,6 +46,16 @@ def put_later_into(service: PutService) -> Callable[[PutPlan], Pending[PutOutcom
 
 
 def _outcome(plan: PutPlan, put: Callable[[], PutReceipt]) -> PutOutcome:
+    receipt = receipt_or_refusal(put, plan.message.topic)
+    return (
+        receipt
+        if isinstance(receipt, PutOutcome)
+        else PutOutcome(receipt.status, Appended.of(receipt, plan.size_bytes))
+    )
+
+
+def receipt_or_refusal(put: Callable[[], PutReceipt], topic: str) -> PutReceipt | PutOutcome:
+    """Where the messages of a put stand, or why none does."""
     try:
         receipt = put()
     except MessageIllegalError as error:
@@ -57,11 +67,9 @@ def _outcome(plan: PutPlan, put: Callable[[], PutReceipt]) -> PutOutcome:
     except StoreNotWritableError as error:
         return PutOutcome(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
     except OSError as error:  # a part may stand in the log; nobody may take that for stored
-        _LOG.exception("a put of %d messages to %s failed", len(plan.messages), plan.message.topic)
+        _LOG.exception("a put to %s failed", topic)
         return PutOutcome(PutStatus.UNKNOWN_ERROR, reason=str(error))
-    if not receipt.status.is_stored:
-        return PutOutcome(receipt.status)
-    return PutOutcome(receipt.status, Appended.of(receipt, plan.size_bytes))
+    return receipt if receipt.status.is_stored else PutOutcome(receipt.status)
 
 
 def _put(store: HandlerStore, plan: PutPlan, needs_copies: bool) -> PutReceipt:

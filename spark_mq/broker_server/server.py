@@ -31,6 +31,7 @@ from spark_mq.broker.connections import (
     Waiting,
 )
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
+from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position
 from spark_mq.broker_server.duties import Duties
@@ -45,6 +46,7 @@ from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.sync_keeper import SyncKeeper
 from spark_mq.broker_server.watermarks import watermarks
 from spark_mq.remoting import RemotingCommand, RemotingError, RequestCode, make_response
+from spark_mq.remoting.request_runs import RequestRun
 from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
@@ -323,11 +325,12 @@ class RunningBroker:
         rows = ((code, row) for code, row in REQUEST_TABLE.items() if row.is_on_fast_port or not is_fast_port)
         table = {code: Processor(self._answer, self._pools[row.pool]) for code, row in rows}
         rejects = partial(takes_none, self._service)
-        table |= {code: Processor(self._answer, self._pools[Pool.SEND], rejects) for code in REJECTED_CODES}
+        sends = Processor(self._answer, self._pools[Pool.SEND], rejects, self._answer_run)
+        table |= dict.fromkeys(REJECTED_CODES, sends)
         if self._mode is not None:
             table[RequestCode.NOTIFY_BROKER_ROLE_CHANGED] = Processor(self._heed_notice, self._pools[Pool.ADMIN])
         table[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = Processor(self._heed_min_id, self._pools[Pool.ADMIN])
-        return Processors(table)
+        return Processors(table, run_fields=RUN_FIELDS)
 
     def _heed_notice(self, command: RemotingCommand, peer: Peer) -> None:
         """1008: it says who is master. Anybody may say so; the controller is asked."""
@@ -347,6 +350,12 @@ class RunningBroker:
         if isinstance(begun, Pending):
             return Later(lambda: self._settled(begun()), begun.settling)
         return self._settled(begun)
+
+    def _answer_run(self, run: RequestRun, peer: Peer) -> Later | None:
+        if not self._gate.lets_all_send:
+            return None
+        begun = self.broker.begin_run(self._connection(peer), run, current_time_ms())
+        return None if begun is None else Later(begun, begun.settling)
 
     def _settled(self, outcome: Outcome) -> RemotingCommand | None:
         if isinstance(outcome, AskClients):

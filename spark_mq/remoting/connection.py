@@ -10,6 +10,7 @@ Answers may come in any order. What waits is the caller's: a future, a queue, a 
             case Answer(command, future): ...      # the answer to a request of ours
             case Request(command): ...             # the peer asks; look at command.is_oneway
             case Unawaited(command): ...           # an answer that nobody waits for (any more)
+            case RequestRun(): ...                 # the peer asks for many things that look alike; only with `runs`
             case Broken(error): ...                # no frame can be read from here on: close
 
 Java: NettyRemotingAbstract (responseTable). Not for several threads at once. It knows no clock: whoever times out calls `forget`,
@@ -23,6 +24,7 @@ from typing import Generic, NamedTuple, TypeAlias, TypeVar
 from spark_mq.remoting.command import ONEWAY_FLAG, Body, RemotingCommand
 from spark_mq.remoting.errors import ConnectionClosedError, FrameError
 from spark_mq.remoting.frames import DEFAULT_LIMITS, Buffer, FrameLimits, FrameReader, encode_frame
+from spark_mq.remoting.request_runs import RequestRun, RunReader
 
 _OPAQUE_MOST = 0x7FFF_FFFF
 
@@ -55,7 +57,7 @@ class Broken(NamedTuple):
     error: FrameError
 
 
-Event: TypeAlias = Request | Answer[T] | Unawaited | Broken
+Event: TypeAlias = Request | RequestRun | Answer[T] | Unawaited | Broken
 
 
 class SentRequest(NamedTuple):
@@ -68,9 +70,10 @@ class SentRequest(NamedTuple):
 class Connection(Generic[T]):
     """What is under way on one connection, from this end."""
 
-    def __init__(self, limits: FrameLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: FrameLimits = DEFAULT_LIMITS, runs: RunReader | None = None) -> None:
+        """With `runs` requests that look alike come together; what follows them stays unread (`feed`)."""
         self._limits = limits
-        self._reader = FrameReader(limits)
+        self._reader = FrameReader(limits, runs)
         self._waiting: dict[int, T] = {}
         self._next_opaque = 0
         self._closed_because: str | None = None
@@ -120,7 +123,7 @@ class Connection(Generic[T]):
         """
         if self._is_broken or (self._closed_because is not None and (data or not self.unread_bytes)):
             return []
-        events: list[Event[T]] = [self._event(command) for command in self._reader.feed(data, most)]
+        events: list[Event[T]] = [self._event(found) for found in self._reader.feed_runs(data, most)]
         if self._closed_because is not None:
             self._reader.forget_pending()
         if self._reader.error is not None:
@@ -148,7 +151,9 @@ class Connection(Generic[T]):
         """Lets go of what has come, and was not looked at."""
         self._reader = FrameReader(self._limits)
 
-    def _event(self, command: RemotingCommand) -> Event[T]:
+    def _event(self, command: RemotingCommand | RequestRun) -> Event[T]:
+        if isinstance(command, RequestRun):
+            return command
         if not command.is_response:
             return Request(command)
         if command.opaque in self._waiting:

@@ -18,6 +18,7 @@ from spark_mq.remoting.binary_header import decode_binary_header, encode_binary_
 from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand
 from spark_mq.remoting.errors import FrameError, FrameIllegalError
 from spark_mq.remoting.json_header import decode_json_header, encode_json_header
+from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader
 
 _PREFIX = struct.Struct(">iI")
 _HEADER_BYTES_MOST = 0xFF_FFFF
@@ -81,8 +82,9 @@ class FrameReader:
     what is unread, once it is the lesser part of its piece: nothing keeps more than twice its size. Not for several threads at once.
     """
 
-    def __init__(self, limits: FrameLimits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: FrameLimits = DEFAULT_LIMITS, runs: RunReader | None = None) -> None:
         self._limits = limits
+        self._runs = runs
         self._pending = bytearray()  # the beginning of a frame that has not come to its end
         self._wanted = 4  # how many bytes the pending frame needs before more can be said of it
         self._unread = memoryview(b"")  # what was fed and not looked at; nothing is pending then
@@ -111,7 +113,11 @@ class FrameReader:
         With `most` they are no more than that, and what follows them stays unread until the next call, which may be fed nothing.
         Raises nothing: look at `error` afterwards.
         """
-        commands: list[RemotingCommand] = []
+        return [found for found in self.feed_runs(data, most) if isinstance(found, RemotingCommand)]
+
+    def feed_runs(self, data: Buffer, most: int | None = None) -> list[RemotingCommand | RequestRun]:
+        """As `feed`, with runs where the reader was given `runs`: behind a run all that follows stays unread."""
+        commands: list[RemotingCommand | RequestRun] = []
         if self.error is not None:
             return commands
         view, is_kept = memoryview(data), isinstance(data, bytes)
@@ -125,22 +131,36 @@ class FrameReader:
             self._pending = bytearray()
         return commands
 
-    def _read(self, view: memoryview, commands: list[RemotingCommand], most: int | None, *, is_kept: bool) -> None:
+    def _read(
+        self, view: memoryview, commands: list[RemotingCommand | RequestRun], most: int | None, *, is_kept: bool
+    ) -> None:
         start = self._finish_pending(view, commands) if self._pending else 0
         if not is_kept:  # bodies are views, and what was handed in may change
             view, start = memoryview(bytes(view[start:])), 0
         end = len(view)
-        while len(commands) != most and (size := self._frame_size(view, start, end)) and start + size <= end:
-            commands.append(self._decode(view, start, size))
+        is_full = len(commands) == most
+        while not is_full and (size := self._frame_size(view, start, end)) and start + size <= end:
+            if (run := self._run(view, start, end)) is not None:
+                commands.append(run)
+                size, is_full = len(run.frames), True
+                self._position += size
+            else:
+                commands.append(self._decode(view, start, size))
+                is_full = len(commands) == most
             start += size
-        if len(commands) == most:
+        if is_full:
             rest = view[start:]
             self._unread = memoryview(bytes(rest)) if _is_lesser_part(rest) else rest
         elif start < end:
             self._pending += view[start:]
             self._wanted = size or (8 if end - start >= 4 else 4)
 
-    def _finish_pending(self, data: memoryview, commands: list[RemotingCommand]) -> int:
+    def _run(self, view: memoryview, start: int, end: int) -> RequestRun | None:
+        if self._runs is None:
+            return None
+        return self._runs.read(view, start, end, self._limits.frame_bytes, self._position)
+
+    def _finish_pending(self, data: memoryview, commands: list[RemotingCommand | RequestRun]) -> int:
         """Completes the pending frame as far as the data goes; where in the data the next one begins."""
         taken = 0
         while len(self._pending) < self._wanted:
@@ -187,8 +207,11 @@ class FrameReader:
         encoding = HeaderEncoding(word >> 24)
         view = data[body_start : start + size]
         body: Body = bytes(view) if len(view) <= _COPIED_BODY_BYTES or _is_lesser_part(view) else view
-        command = _DECODERS[encoding](bytes(data[start + 8 : body_start]), body, self._position)
+        header = bytes(data[start + 8 : body_start])
+        command = _DECODERS[encoding](header, body, self._position)
         self._position += size
+        if self._runs is not None and len(data) - start >= LEAST * size:
+            self._runs.learn(header, command)
         return command
 
 

@@ -33,6 +33,8 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
+from typing import NoReturn
 
 from spark_mq.remoting import (
     Answer,
@@ -47,6 +49,7 @@ from spark_mq.remoting import (
     make_response,
 )
 from spark_mq.remoting.command import ONEWAY_FLAG
+from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunReader, encode_answers
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
@@ -79,11 +82,12 @@ class Channel(asyncio.BufferedProtocol):
         self.peer = Peer(self, "", "")
         self._shared = shared
         self._processors = processors
-        self._connection: Connection[Future[RemotingCommand]] = Connection(shared.frame_limits)
+        runs = RunReader(processors.run_fields) if processors.run_fields else None
+        self._connection: Connection[Future[RemotingCommand]] = Connection(shared.frame_limits, runs)
         self._transport: asyncio.Transport | None = None
         self._unsent: list[Body] = []
         self._unsent_bytes = 0
-        self._read: deque[RemotingCommand] = deque()  # requests that wait here for room elsewhere
+        self._read: deque[RemotingCommand | RequestRun] = deque()  # requests that wait here for room elsewhere
         self._left_bytes = 0  # of a piece that its connection has left behind
         self._is_outlived = False  # by its requests
         self._looking: asyncio.TimerHandle | None = None  # for room
@@ -171,15 +175,19 @@ class Channel(asyncio.BufferedProtocol):
             for event in self._connection.feed(data, _SHARE):
                 if isinstance(event, Request):
                     self._read.append(event.command)
+                elif isinstance(event, RequestRun):
+                    self._read.append(event)
                 elif isinstance(event, Answer):
                     if not event.waiter.done():
                         event.waiter.set_result(event.command)
                 elif isinstance(event, Broken):
                     broken = event
         while self._read and self._may_begin:
-            command = self._read.popleft()  # one that fails is not looked at again
-            if not self._receive(command):
-                self._read.appendleft(command)
+            found = self._read.popleft()  # one that fails is not looked at again
+            if isinstance(found, RequestRun):
+                self._receive_run(found)
+            elif not self._receive(found):
+                self._read.appendleft(found)
                 self._looking = self._looking or self._loop.call_later(_LOOK_SECONDS, self._look_again)
                 break
         if broken is not None:
@@ -239,17 +247,52 @@ class Channel(asyncio.BufferedProtocol):
             self._refuse(command, OVERLOADED)
         return True
 
-    def _submit(self, command: RemotingCommand, processor: Processor) -> bool:
-        size = command.size_bytes
-        is_heard = self._is_heard(command)
+    def _receive_run(self, run: RequestRun) -> None:
+        """All of it begins, or is refused as too much; where it could be anything else, each of it is received by itself."""
+        peer, processor = self.peer, self._processors.find(run.like.code)
+        is_plain = processor is not None and processor.answer_run is not None and not processor.rejects()
+        if processor is None or not is_plain or not peer.is_open or self._shared.is_going_away:
+            self._read.extendleft(reversed(run.commands()))
+            return
+        peer.language, peer.version = run.like.language, run.like.version
+        if not self._submit(run, processor):
+            refused = RunAnswers(make_response(run.like, ResponseCode.SYSTEM_BUSY, OVERLOADED), {})
+            self._write((encode_answers(refused, run.opaques),))
+
+    def _submit(self, request: RemotingCommand | RequestRun, processor: Processor) -> bool:
+        size, count = request.size_bytes, _count(request)
+        is_heard = isinstance(request, RequestRun) or self._is_heard(request)
+
+        def answer() -> None:
+            if isinstance(request, RequestRun):
+                self._answer_run(request, processor, size)
+            else:
+                self._answer(request, processor, size)
+
         is_taken = self._shared.has_room(size, is_heard=is_heard) and processor.pool.submit(
-            lambda: self._answer(command, processor, size), lambda remark: self._refuse_late(command, remark, size)
+            answer, lambda remark: self._refuse_late(request, remark, size)
         )
         if is_taken:
-            self._shared.begin(size)
-            self._unanswered += 1
+            self._shared.begin(size, count)
+            self._unanswered += count
             self._unanswered_bytes += size
         return is_taken
+
+    def _answer_run(self, run: RequestRun, processor: Processor, size: int) -> None:
+        """On the thread of the pool."""
+        peer = self.peer
+        begun: Later | None = None
+        if processor.answer_run is not None and peer.is_open and not peer.is_full:
+            try:
+                begun = processor.answer_run(run, peer)
+            except Exception as error:
+                begun = Later(partial(_fail, error))
+        if begun is not None:
+            processor.pool.afterwards(partial(self._settle_later, run, processor.pool, size, begun))
+            return
+        share = size // len(run.opaques)
+        for number, command in enumerate(run.commands()):
+            self._answer(command, processor, share if number else size - share * (len(run.opaques) - 1))
 
     def _answer(self, command: RemotingCommand, processor: Processor, size: int) -> None:
         """On the thread of the pool."""
@@ -266,61 +309,73 @@ class Channel(asyncio.BufferedProtocol):
 
     def _settle(
         self,
-        command: RemotingCommand,
+        request: RemotingCommand | RequestRun,
         pool: RequestPool,
         size: int,
-        answer: Callable[[], RemotingCommand | Later | None],
+        answer: Callable[[], RemotingCommand | RunAnswers | Later | None],
     ) -> None:
-        response: RemotingCommand | Later | None
+        response: RemotingCommand | RunAnswers | Later | None
         try:
             response = answer()
         except RequestRefusedError as refusal:
-            response = make_response(command, refusal.code, refusal.remark)
+            response = _refusal(request, refusal.remark, refusal.code)
         except Exception as error:
-            _LOG.exception("request %d of %s failed", command.code, self.peer.address)
-            response = make_response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
+            _LOG.exception("request %d of %s failed", _like(request).code, self.peer.address)
+            response = _refusal(request, f"{type(error).__name__}: {error}", ResponseCode.SYSTEM_ERROR)
         if isinstance(response, Later):
             later = response
-            pool.afterwards(lambda: self._settle_later(command, pool, size, later))
+            pool.afterwards(lambda: self._settle_later(request, pool, size, later))
         else:
-            self._done(command, response, size)
+            self._done(request, response, size)
 
-    def _settle_later(self, command: RemotingCommand, pool: RequestPool, size: int, later: Later) -> None:
+    def _settle_later(self, request: RemotingCommand | RequestRun, pool: RequestPool, size: int, later: Later) -> None:
         def settle() -> None:
-            self._settle(command, pool, size, later.answer)
+            self._settle(request, pool, size, later.answer)
 
         if later.settling is None or not self._shared.unsettled.hold(later.settling, settle):
             settle()
 
-    def _refuse_late(self, command: RemotingCommand, remark: str, size: int) -> bool:
+    def _refuse_late(self, request: RemotingCommand | RequestRun, remark: str, size: int) -> bool:
         """On the thread that has found it too old; whether anybody hears of it."""
-        if not self._is_heard(command):
+        if not self._is_heard(_like(request)):
             return False
-        self._done(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark), size)
+        self._done(request, _refusal(request, remark), size)
         return True
 
     def _refuse(self, command: RemotingCommand, remark: str) -> None:
         self.respond(command, make_response(command, ResponseCode.SYSTEM_BUSY, remark))
 
-    def _done(self, command: RemotingCommand, response: RemotingCommand | None, size: int) -> None:
+    def _done(
+        self, request: RemotingCommand | RequestRun, response: RemotingCommand | RunAnswers | None, size: int
+    ) -> None:
+        told: RemotingCommand | bytes | None
+        if isinstance(response, RunAnswers):
+            assert isinstance(request, RequestRun)
+            told, answer_bytes = (text := encode_answers(response, request.opaques)), len(text)
+        else:
+            told, answer_bytes = response, 0 if response is None else len(response.body)
         if threading.get_ident() == self.thread_id:
-            self._end(command, response, size)
+            self._end(request, told, size)
             return
-        answer_bytes = 0 if response is None else len(response.body)
 
         def end() -> None:
             self.unwritten.change(-answer_bytes)
-            self._end(command, response, size)
+            self._end(request, told, size)
 
         self.unwritten.change(answer_bytes)
         self.outbox.put(end)
 
-    def _end(self, command: RemotingCommand, response: RemotingCommand | None, size: int) -> None:
-        self._shared.end(size)
-        self._unanswered -= 1
+    def _end(self, request: RemotingCommand | RequestRun, told: RemotingCommand | bytes | None, size: int) -> None:
+        """`told` is the answer, or the frames of a run's answers."""
+        count = _count(request)
+        self._shared.end(size, count)
+        self._unanswered -= count
         self._unanswered_bytes -= size
-        if response is not None:
-            self.respond(command, response)
+        if isinstance(told, bytes):
+            if self.peer.is_open:
+                self._write((told,))
+        elif told is not None:
+            self.respond(_like(request), told)
         self.go_on()
 
     # What is said to the peer.
@@ -474,3 +529,23 @@ class Channel(asyncio.BufferedProtocol):
     def _give_left_bytes(self) -> None:
         self._shared.count_unfinished(-self._left_bytes)
         self._left_bytes = 0
+
+
+def _like(request: RemotingCommand | RequestRun) -> RemotingCommand:
+    return request.like if isinstance(request, RequestRun) else request
+
+
+def _count(request: RemotingCommand | RequestRun) -> int:
+    return len(request.opaques) if isinstance(request, RequestRun) else 1
+
+
+def _refusal(
+    request: RemotingCommand | RequestRun, remark: str | None, code: int = ResponseCode.SYSTEM_BUSY
+) -> RemotingCommand | RunAnswers:
+    """The answer, or those of a run."""
+    answer = make_response(_like(request), code, remark)
+    return RunAnswers(answer, {}) if isinstance(request, RequestRun) else answer
+
+
+def _fail(error: Exception) -> NoReturn:
+    raise error

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunFields
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
 from storage.settling import Settling
@@ -15,8 +16,8 @@ from storage.settling import Settling
 class Later(NamedTuple):
     """An answer that is asked for when the requests beside this one have been looked at."""
 
-    answer: Callable[[], RemotingCommand | None]
-    """It may raise what `Answering` may."""
+    answer: Callable[[], RemotingCommand | RunAnswers | None]
+    """Of a run `RunAnswers`. It may raise what `Answering` may."""
     settling: Settling | None = None
     """Called first, in the thread of the pool: until when the answer would wait for others. It is asked for then, on the loop."""
 
@@ -26,6 +27,10 @@ Answering: TypeAlias = Callable[[RemotingCommand, Peer], RemotingCommand | Later
 
 It may raise RequestRefusedError, which says what is answered; any other error is answered as SYSTEM_ERROR with its text.
 """
+
+
+AnsweringRun: TypeAlias = Callable[[RequestRun, Peer], Later | None]
+"""The answers to requests that look alike. None, with nothing done: each is to be answered by itself."""
 
 
 def _never() -> bool:
@@ -39,6 +44,8 @@ class Processor:
     answer: Answering
     pool: RequestPool
     rejects: Callable[[], bool] = _never
+    answer_run: AnsweringRun | None = None
+    """None: requests of this code do not come in runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class Processors:
 
     table: Mapping[int, Processor] = field(default_factory=dict)
     default: Processor | None = None
+    run_fields: Mapping[int, RunFields] = field(default_factory=dict)
+    """Of the codes that may come in runs."""
 
     def find(self, code: int) -> Processor | None:
         """Who answers requests of the code."""

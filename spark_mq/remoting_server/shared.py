@@ -107,17 +107,17 @@ class Shared:
             return True
         return self._request_bytes + size <= self.settings.requests_bytes_most
 
-    def begin(self, size: int) -> None:
-        """A request waits, or runs."""
+    def begin(self, size: int, count: int = 1) -> None:
+        """Requests wait, or run; of that size together."""
         self._request_bytes += size
-        self.request_count += 1
+        self.request_count += count
         self._most_bytes = max(self._most_bytes, self._request_bytes + self._unfinished_bytes)
 
-    def end(self, size: int) -> None:
-        """It is answered, or refused."""
+    def end(self, size: int, count: int = 1) -> None:
+        """They are answered, or refused."""
         self._request_bytes -= size
-        self.request_count -= 1
-        self.ended_count += 1
+        self.request_count -= count
+        self.ended_count += count
 
     def count_unfinished(self, change: int) -> bool:
         """A frame that has begun has grown, or ended; what a connection leaves counts, too. False: they are too much together."""

@@ -108,10 +108,10 @@ class PutStatistics:
             self.topic_put_nums[topic].add(message_count)
             self.topic_put_size[topic].add(size_bytes)
 
-    def put_latency(self, topic: str, answered_queue_id: int, latency_ms: int) -> None:
-        """Count how long a send took. Java: BrokerStatsManager.incTopicPutLatency."""
+    def put_latency(self, topic: str, answered_queue_id: int, latency_ms: int, times: int = 1) -> None:
+        """Count how long each of so many sends took. Java: BrokerStatsManager.incTopicPutLatency."""
         with self._lock:
-            self.topic_put_latency[f"{answered_queue_id}@{topic}"].add(latency_ms)
+            self.topic_put_latency[f"{answered_queue_id}@{topic}"].add(latency_ms * times, times)
 
     def send_back(self, group: str, topic: str) -> None:
         """Count a message that a group gave back. Java: BrokerStatsManager.incSendBackNums."""
