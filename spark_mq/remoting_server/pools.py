@@ -2,6 +2,8 @@
 
 A request that waited for longer than its pool's limit is refused when its turn comes, and while all threads are busy within ten
 milliseconds after the limit (Java: BrokerFastFailure.cleanExpiredRequest). One that finds the queue full is refused at once.
+Departure: time in which this process did not get to run, because the machine was busy with others, does not count. The event loop
+notices it: what it is to do every ten milliseconds comes late. Java counts it, and has threads by which it gets more of the machine.
 Departure: a request whose refusal nobody would hear, as a one-way one, is run however late it is. Java drops it.
 
 A pool without threads runs requests on the loop, a few milliseconds at a time, so that sockets are served in between. So does one of
@@ -46,7 +48,7 @@ class PoolSettings:
 
 
 class Task(NamedTuple):
-    """A request in a queue: what runs it, what refuses it with a remark, and when it came (time.monotonic).
+    """A request in a queue: what runs it, what refuses it with a remark, and when it came.
 
     `refuse` returns whether it did: where nobody would hear of it the request is to be run.
     """
@@ -54,6 +56,7 @@ class Task(NamedTuple):
     run: Callable[[], None]
     refuse: Callable[[str], bool]
     came_at: float
+    """By the pool's clock."""
 
 
 class RequestPool:
@@ -71,6 +74,9 @@ class RequestPool:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
         self._is_cleaning = False
+        self._cleaning_due = 0.0
+        self._stalled_seconds = 0.0
+        """In which the process did not get to run."""
         self._is_start_refused = False
         self._may_take: SimpleQueue[None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
@@ -103,13 +109,13 @@ class RequestPool:
 
     def head_wait_ms(self) -> int:
         """How long the first one has waited. Java: headSlowTimeMills."""
-        return max(_head_age_ms(self._unheard), _head_age_ms(self._queue))
+        return max(self._head_age_ms(self._unheard), self._head_age_ms(self._queue))
 
     def submit(self, run: Callable[[], None], refuse: Callable[[str], bool]) -> bool:
         """Takes a request; False where the queue is full or the pool closed."""
         if self.size >= self.settings.capacity or self._is_closed:
             return False
-        self._queue.append(Task(run, refuse, time.monotonic()))
+        self._queue.append(Task(run, refuse, self._now()))
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         if self.settings.thread_count and not self._is_quick:
@@ -138,7 +144,7 @@ class RequestPool:
         count = 0
         kept = 0
         while (task := _first(self._queue)) is not None:
-            if self._refuse(task, remark(_age_ms(task), self.size)):
+            if self._refuse(task, remark(self._age_ms(task), self.size)):
                 count += 1
             else:
                 self._unheard.append(task)
@@ -178,15 +184,38 @@ class RequestPool:
 
     def _clean_soon(self) -> None:
         if not self._is_cleaning and self.settings.wait_limit_ms is not None and self._loop is not None:
+            self._cleaning_due = time.monotonic() + _CLEANING_SECONDS
             self._is_cleaning = True
             self._loop.call_later(_CLEANING_SECONDS, self._clean)
 
+    def _overdue_seconds(self, now: float) -> float:
+        return max(0.0, now - self._cleaning_due - _CLEANING_SECONDS) if self._is_cleaning else 0.0
+
+    def _now(self) -> float:
+        """In seconds, while this process runs."""
+        now = time.monotonic()
+        return now - self._stalled_seconds - self._overdue_seconds(now)
+
+    def _age_ms(self, task: Task) -> int:
+        return int((self._now() - task.came_at) * 1_000)
+
+    def _head_age_ms(self, tasks: deque[Task]) -> int:
+        try:
+            return max(0, self._age_ms(tasks[0]))
+        except IndexError:
+            return 0
+
+    def _is_late(self, task: Task) -> bool:
+        limit_ms = self.settings.wait_limit_ms
+        return limit_ms is not None and self._age_ms(task) > limit_ms
+
     def _clean(self) -> None:
         """Each late one is asked once whether it can be refused: one that cannot be now never can."""
+        self._stalled_seconds += self._overdue_seconds(time.monotonic())
         self._is_cleaning = False
         kept = 0
-        while _head_age_ms(self._queue) > (self.settings.wait_limit_ms or 0) and (task := _first(self._queue)):
-            is_late = _is_late(task, self.settings.wait_limit_ms)  # or a thread has taken the late one meanwhile
+        while self._head_age_ms(self._queue) > (self.settings.wait_limit_ms or 0) and (task := _first(self._queue)):
+            is_late = self._is_late(task)  # or a thread has taken the late one meanwhile
             if is_late and self._refuse_late(task):
                 continue
             kept += 1
@@ -282,7 +311,7 @@ class RequestPool:
         return _first(self._unheard) or _first(self._queue)
 
     def _run(self, task: Task) -> None:
-        if _is_late(task, self.settings.wait_limit_ms) and self._refuse_late(task):
+        if self._is_late(task) and self._refuse_late(task):
             return
         self._running.append(None)
         try:
@@ -293,7 +322,7 @@ class RequestPool:
             self._running.pop()
 
     def _refuse_late(self, task: Task) -> bool:
-        return self._refuse(task, busy_remark("TIMEOUT_CLEAN_QUEUE", _age_ms(task), self.size))
+        return self._refuse(task, busy_remark("TIMEOUT_CLEAN_QUEUE", self._age_ms(task), self.size))
 
     def _refuse(self, task: Task, remark: str) -> bool:
         try:
@@ -320,18 +349,3 @@ def _first(tasks: deque[Task]) -> Task | None:
         return tasks.popleft()
     except IndexError:
         return None
-
-
-def _head_age_ms(tasks: deque[Task]) -> int:
-    try:
-        return max(0, _age_ms(tasks[0]))
-    except IndexError:
-        return 0
-
-
-def _age_ms(task: Task) -> int:
-    return int((time.monotonic() - task.came_at) * 1_000)
-
-
-def _is_late(task: Task, limit_ms: int | None) -> bool:
-    return limit_ms is not None and _age_ms(task) > limit_ms
