@@ -242,7 +242,7 @@ class SendMessageHandler:
         names = topics.dictionary.to_pylist()
         queues = [(names[code >> 32], code & 0xFFFF_FFFF) for code in found.tolist()]
         sizes = np.asarray(sizes_of_messages(messages, len(self._host)).record)
-        self.statistics.put_columns(queues, numbers, sizes)
+        self.statistics.put_columns(queues, numbers, sizes, are_single=True)
         for (topic, queue_id), count in zip(queues, np.bincount(numbers).tolist(), strict=True):
             self.statistics.put_latency(topic, queue_id, latency_ms, count)
 

@@ -68,21 +68,28 @@ class PutStatistics:
     broker_put_nums_without_system_topic: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
-    def put(self, topic: str, queue_id: int, message_count: int, size_bytes: int) -> None:
-        """Count what one put stored. Java: SendMessageProcessor.handlePutMessageResult, EndTransactionProcessor.sendFinalMessage."""
+    def put(self, topic: str, queue_id: int, message_count: int, size_bytes: int, times: int = 1) -> None:
+        """Count what one put stored, or so many together. Java: SendMessageProcessor.handlePutMessageResult, EndTransactionProcessor.sendFinalMessage."""
         with self._lock:
-            self.put_by_topic(topic, queue_id, message_count, size_bytes)
+            self.put_by_topic(topic, queue_id, message_count, size_bytes, times)
             self.broker_put_nums += message_count
             if not is_system_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name):
                 self.broker_put_nums_without_system_topic += message_count
 
-    def put_columns(self, queues: Sequence[tuple[str, int]], queue_codes: np.ndarray, sizes_bytes: np.ndarray) -> None:
-        """Count many: of each its number among `queues`, and its bytes."""
+    def put_columns(
+        self,
+        queues: Sequence[tuple[str, int]],
+        queue_codes: np.ndarray,
+        sizes_bytes: np.ndarray,
+        *,
+        are_single: bool = False,
+    ) -> None:
+        """Count many: of each its number among `queues`, and its bytes. `are_single` = each is a put of its own."""
         counts = np.bincount(queue_codes, minlength=len(queues)).tolist()
         sizes = np.bincount(queue_codes, sizes_bytes, len(queues)).tolist()  # exact below 2^53
         for (topic, queue_id), count, size in zip(queues, counts, sizes, strict=True):
             if count:
-                self.put(topic, queue_id, count, int(size))
+                self.put(topic, queue_id, count, int(size), count if are_single else 1)
 
     @property
     def topics(self) -> dict[str, TopicSum]:
@@ -99,14 +106,14 @@ class PutStatistics:
         parts = ", ".join(f"{topic} {one.messages:,}" for topic, one in topics.items())
         return f"put {self.broker_put_nums:,} messages of {size:,} bytes: {parts}" if topics else ""
 
-    def put_by_topic(self, topic: str, queue_id: int, message_count: int, size_bytes: int) -> None:
+    def put_by_topic(self, topic: str, queue_id: int, message_count: int, size_bytes: int, times: int = 1) -> None:
         """Count it by its topic, and by its level where it waits, but not as the broker's."""
         with self._lock:
             if topic == SCHEDULE_TOPIC:
-                self.queue_put_nums[f"{topic}@{queue_id}"].add(message_count)
-                self.queue_put_size[f"{topic}@{queue_id}"].add(size_bytes)
-            self.topic_put_nums[topic].add(message_count)
-            self.topic_put_size[topic].add(size_bytes)
+                self.queue_put_nums[f"{topic}@{queue_id}"].add(message_count, times)
+                self.queue_put_size[f"{topic}@{queue_id}"].add(size_bytes, times)
+            self.topic_put_nums[topic].add(message_count, times)
+            self.topic_put_size[topic].add(size_bytes, times)
 
     def put_latency(self, topic: str, answered_queue_id: int, latency_ms: int, times: int = 1) -> None:
         """Count how long each of so many sends took. Java: BrokerStatsManager.incTopicPutLatency."""

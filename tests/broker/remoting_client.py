@@ -34,7 +34,7 @@ class Answer(NamedTuple):
 
 def ask(address: str, request: SendRequest) -> tuple[Answer, str]:
     """The answer to a request, and the address that it came from (as the broker sees the client)."""
-    return _exchange(address, _frame(request))
+    return _exchange(address, frame_of(request))
 
 
 def call(address: str, code: int, fields: Mapping[str, object], body: bytes = b"") -> Answer:
@@ -61,7 +61,8 @@ def _exchange(address: str, frame: bytes) -> tuple[Answer, str]:
     return Answer(header["code"], header.get("remark"), header.get("extFields") or {}, body), own
 
 
-def _frame(request: SendRequest) -> bytes:
+def frame_of(request: SendRequest, opaque: int = 1) -> bytes:
+    """The request as a client writes it."""
     fields = {
         "producerGroup": request.producer_group or "cases",
         "topic": request.topic,
@@ -85,7 +86,7 @@ def _frame(request: SendRequest) -> bytes:
         "code": SEND_BATCH_MESSAGE if request.is_batch else SEND_MESSAGE,
         "language": "JAVA",
         "version": request.client_version,
-        "opaque": 1,
+        "opaque": opaque,
         "flag": 0,
         "serializeTypeCurrentRPC": "JSON",
         "extFields": {name: value for name, value in fields.items() if value is not None},
@@ -94,7 +95,7 @@ def _frame(request: SendRequest) -> bytes:
 
 
 def _with_length(header: Mapping[str, object], body: bytes) -> bytes:
-    raw = json.dumps(header).encode()
+    raw = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
     return (4 + len(raw) + len(body)).to_bytes(4, "big") + len(raw).to_bytes(4, "big") + raw + body
 
 

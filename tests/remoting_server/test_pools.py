@@ -324,3 +324,41 @@ def test_a_refusal_that_fails_keeps_none_from_its_turn(busy: tuple[threading.Eve
     in_a_loop(submit)
     assert done.wait(LIMIT_SECONDS)
     pool.close()
+
+
+def test_what_waits_while_the_process_does_not_run_is_not_late(
+    busy: tuple[threading.Event, threading.Event],
+) -> None:
+    """The loop stands for longer than the limit, as on a machine that is busy with others; then a request waits for a thread."""
+    runs, ends = busy
+    done, refused = threading.Event(), threading.Event()
+    pool = RequestPool(PoolSettings("Send", 100, 1, wait_limit_ms=200))
+
+    def first() -> None:
+        runs.set()
+        assert ends.wait(LIMIT_SECONDS)
+
+    def refuse_it(remark: str) -> bool:
+        refused.set()
+        return True
+
+    async def run() -> None:
+        assert pool.submit(first, refuse_it)
+        assert runs.wait(LIMIT_SECONDS)
+        assert pool.submit(done.set, refuse_it)
+        await asyncio.sleep(0.03)
+        time.sleep(0.5)  # nothing of this process runs
+        assert pool.head_wait_ms() < 200
+        ends.set()
+        assert await asyncio.to_thread(done.wait, LIMIT_SECONDS)
+        assert not refused.is_set()
+        ends.clear()
+        runs.clear()
+        assert pool.submit(first, refuse_it)
+        assert await asyncio.to_thread(runs.wait, LIMIT_SECONDS)
+        assert pool.submit(done.set, refuse_it)
+        assert await asyncio.to_thread(refused.wait, LIMIT_SECONDS), "the loop runs, and the thread is busy"
+        ends.set()
+
+    asyncio.run(run())
+    pool.close()
