@@ -80,7 +80,7 @@ ORDERS = (
         "Ending a transaction (`transaction/`, `spark_mq/broker/end_transaction.py`)",
         "spark_mq.broker.end_transaction:end_transaction",
         (
-            Step("commit record", f"{_ENDER}._commit", gives=lambda *_: PutStatus.PUT_OK),
+            Step("commit record", f"{_ENDER}._commit", gives=lambda *_, **__: PutStatus.PUT_OK),
             Step("op message", f"{_ENDER}._write_ops"),
         ),
         stories=("ending a transaction",),
@@ -91,7 +91,7 @@ ORDERS = (
         (
             Step("commit records", f"{_CHECK}:_Pass._commit"),
             Step("op messages", f"{_CHECK}:_Pass._end"),
-            Step("halves put back", f"{_CHECK}:_Pass._put_back", gives=lambda *_: np.empty(0, np.int64)),
+            Step("halves put back", f"{_CHECK}:_Pass._put_back", gives=lambda *_, **__: np.empty(0, np.int64)),
             Step("discarded halves", f"{_CHECK}:discard"),
             Step("log synced", f"{_STORE}.flush"),
             Step("offsets of half and op queue, in one `consumerOffset.json`", f"{_CHECK}:save_progress"),

@@ -165,7 +165,7 @@ ORDERS = (
         "A group's offsets",
         _PROGRESS,
         (
-            Step("the store's lock", f"{_FILES}.locked", gives=lambda *_: nullcontext()),
+            Step("the store's lock", f"{_FILES}.locked", gives=lambda *_, **__: nullcontext()),
             Step(
                 "`topics.json` (the group's `%RETRY%` topic)",
                 "storage.tables.group_progress:write_with_backup",

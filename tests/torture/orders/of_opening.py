@@ -41,7 +41,7 @@ ORDERS = (
                 f"{_OPENING}:write_checkpoint",
                 within=f"{_PASSES}:apply_recovery",
             ),
-            Step('log cut ("Cutting the log")', f"{_PASSES}:cut_log", gives=lambda *_: (0, [])),
+            Step('log cut ("Cutting the log")', f"{_PASSES}:cut_log", gives=lambda *_, **__: (0, [])),
             Step("after an unclean stop log synced", f"{_PASSES}:_sync_unsynced_log"),
             Step("queues cut", "storage.recovery.queues:QueueWriters._truncate"),
             Step(
@@ -71,7 +71,11 @@ ORDERS = (
                 gives=lambda *_, **__: (),
             ),
             Step("`topics.json`, where it does not tell the broker's name"),
-            Step('open intents finished ("A batch")', "storage.message_store:finish_open_intents", gives=lambda *_: 0),
+            Step(
+                'open intents finished ("A batch")',
+                "storage.message_store:finish_open_intents",
+                gives=lambda *_, **__: 0,
+            ),
             Step("open intents settled", "storage.batch.commit:settle"),
         ),
         stories=(
@@ -180,7 +184,7 @@ ORDERS = (
         "Binding a log (`log_bind.py`)",
         "storage.recovery.log_bind:bind_log",
         (
-            Step("ROOT's lock", f"{_FILES}.locked", gives=lambda *_: nullcontext()),
+            Step("ROOT's lock", f"{_FILES}.locked", gives=lambda *_, **__: nullcontext()),
             Step("no process has the log's last file open for writing", "storage.recovery.log_bind:refuse_open_log"),
             Step("queues and checkpoint compared with the log", "storage.recovery.log_bind:find_disagreement"),
             Step("`log_binding.json`, replaced whole and synced", "storage.recovery.log_bind:save_binding"),

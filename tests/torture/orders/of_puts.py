@@ -168,7 +168,7 @@ ORDERS = (
         "Putting by many threads (`put_service.py`, `flush.py`)",
         "",
         (
-            Step("made at its full length, beside the puts", f"{_AHEAD}._create", gives=lambda *_: True),
+            Step("made at its full length, beside the puts", f"{_AHEAD}._create", gives=lambda *_, **__: True),
             Step("synced", f"{_FILES}.sync", within=f"{_AHEAD}.make", when=is_file),
             Step("directory synced", f"{_FILES}.sync", within=f"{_AHEAD}.make", when=is_directory),
             Step("whoever waits for it told", "concurrent.futures:Future.set_result", within=f"{_AHEAD}.make"),
