@@ -270,7 +270,7 @@ class Channel(asyncio.BufferedProtocol):
                 self._answer(request, processor, size)
 
         is_taken = self._shared.has_room(size, is_heard=is_heard) and processor.pool.submit(
-            answer, lambda remark: self._refuse_late(request, remark, size)
+            answer, lambda remark: self._refuse_late(request, remark, size), count
         )
         if is_taken:
             self._shared.begin(size, count)

@@ -57,6 +57,8 @@ class Task(NamedTuple):
     refuse: Callable[[str], bool]
     came_at: float
     """By the pool's clock."""
+    request_count: int = 1
+    """How many requests it is."""
 
 
 class RequestPool:
@@ -111,11 +113,11 @@ class RequestPool:
         """How long the first one has waited. Java: headSlowTimeMills."""
         return max(self._head_age_ms(self._unheard), self._head_age_ms(self._queue))
 
-    def submit(self, run: Callable[[], None], refuse: Callable[[str], bool]) -> bool:
-        """Takes a request; False where the queue is full or the pool closed."""
+    def submit(self, run: Callable[[], None], refuse: Callable[[str], bool], count: int = 1) -> bool:
+        """Takes a request, or so many that count as one in the queue; False where the queue is full or the pool closed."""
         if self.size >= self.settings.capacity or self._is_closed:
             return False
-        self._queue.append(Task(run, refuse, self._now()))
+        self._queue.append(Task(run, refuse, self._now(), count))
         if self._loop is None:
             self._loop = asyncio.get_running_loop()
         if self.settings.thread_count and not self._is_quick:
@@ -280,7 +282,7 @@ class RequestPool:
         count = 0
         while count < self.settings.together and (task := self._taken()) is not None:
             self._run(task)
-            count += 1
+            count += task.request_count
         if self._gather is not None and later:
             try:
                 self._gather()
