@@ -55,7 +55,7 @@ class ControlledBroker:
         self._configuration = configuration
         settings = configuration.controllers
         assert settings is not None
-        self.address = f"{configuration.own_identity.broker_ip1}:{configuration.own_identity.listen_port}"
+        self.address = configuration.address
         self.name, cluster = configuration.broker_name, configuration.store.identity.broker_cluster_name
         self._connect = partial(Controllers, settings, cluster, self.name, self.address)
         self._controllers = self._connect()
