@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,8 @@ QUIET = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_0
 
 
 @pytest.fixture(params=["ours", "apaches"])
-def servers(request: pytest.FixtureRequest, oracle: Oracle, tmp_path: Path) -> Iterator[Oracle]:
-    yield Oracle(tmp_path, is_ours=request.param == "ours")
+def servers(request: pytest.FixtureRequest, oracle: Oracle, tmp_path: Path) -> Oracle:
+    return Oracle(tmp_path, is_ours=request.param == "ours")
 
 
 def need_ipv6_loopback() -> None:
