@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from spark_mq.broker_server.controlled import ControlledBroker
+from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
-from tests.broker_server.test_running_broker import running
+from tests.broker_server.test_running_broker import Loop, running
+from tests.support.controller import our_controller
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.name_server import OurNameServer, our_name_server
 
@@ -59,6 +62,30 @@ def test_a_name_server_that_was_away_and_has_forgotten_all_is_told_soon(tmp_path
         wait_until(lambda: broker.unknown_to == (names.address,), "it has noticed")
         with our_name_server(tmp_path / "names", listenPort=port) as names:
             wait_until(lambda: knows(names), "it is known again", SOON_SECONDS)
+
+
+@pytest.mark.slow
+def test_a_broker_that_starts_before_its_controller_is_master_soon_after_it_and_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "spark_mq.broker_server.controlled")
+    port, loop = free_ports(), Loop()
+    text = f"brokerName=b\nlistenPort={free_ports()}\nstorePathRootDir={tmp_path}/store\nbrokerIP1=127.0.0.1\n"
+    text += f"enableControllerMode=true\ncontrollerAddr=127.0.0.1:{port}\nmappedFileSizeCommitLog=1048576\n"
+    try:
+        broker = loop.run(ControlledBroker.start(read_configuration(text.encode(), None, {})))
+        try:
+            wait_until(lambda: bool(caplog.records), "it has found no controller")
+            with our_controller(tmp_path, listenPort=str(port)):
+                wait_until(lambda: broker.role is not None and broker.role.is_master, "it is master", SOON_SECONDS)
+                wait_until(lambda: len(caplog.records) > 1, "it has said so")
+                said = [record.getMessage() for record in caplog.records]
+        finally:
+            loop.run(broker.close())
+    finally:
+        loop.close()
+    assert said[0].startswith("no controller says what this broker is: ")
+    assert said[1:] == ["a controller has said what this broker is"]
 
 
 def test_a_slave_that_starts_before_its_master_follows_it_soon(tmp_path: Path) -> None:

@@ -55,6 +55,22 @@ def test_a_broker_its_slave_its_name_server_and_its_clients_meet_at_an_ipv6_addr
                 assert [each.body for each in consumer.poll(10_000)] == [b"body"]
 
 
+def test_clients_and_slaves_of_both_families_reach_a_broker_that_listens_on_all_addresses(tmp_path: Path) -> None:
+    """Java: an IPv4 client's messages say that they were born at its IPv4 address."""
+    need_ipv6_loopback()
+    port = free_ports()
+    with our_name_server(tmp_path) as names:
+        settings = ClientSettings((names.address,))
+        both = running(tmp_path / "store", port, names.address, "bindAddress=::\nbrokerIP1=127.0.0.1\n")
+        with both, Producer(settings, "G") as producer, Admin(settings) as admin:
+            viewed = admin.view_message(producer.send(Message("Topic", b"body")).offset_message_id)
+            assert viewed.record.born_host[:4] == socket.inet_aton("127.0.0.1")
+            for host in ("127.0.0.1", "::1"):
+                with socket.create_connection((host, port + 1), 10) as slave:
+                    slave.sendall(bytes(8))
+                    assert slave.recv(1)
+
+
 def test_relative_paths_are_those_of_the_processs_directory_wherever_the_file_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
