@@ -83,8 +83,8 @@ def open_store(
     for whom not at all), recovers the store (`recovery/passes.py`)
     and finishes batches that were decided before a crash (`batch/commit.py`); `truncate_damage` cuts a damaged
     log where Java would, after copying what it cuts (`recovery/quarantine.py`); `create` makes an empty store where none is.
-    `store_host` (address:port) is for a store
-    without configuration and records, `broker_name` and `flush_disk_type` come before the configuration's.
+    `store_host` (address:port) is where new records say that the store is served; `broker_name` and `flush_disk_type` come before the
+    configuration's.
     `writes_as` says by what right it writes what is a follower's or a controller's (None: as the holder "follower" a follower, else
     an owner). Who follows finishes no batch: what its log gets its master says. A candidate, of whom a controller has not said what it
     is, leaves them as they are. So does a rebuilder, an owner that is about to have lost queues made again: until then it would take

@@ -68,7 +68,10 @@ ROOMS = {
 """From the ground up: a room's row names only rooms above its own line, so there is no circle."""
 
 HALLS = {
-    "storage": {"words": "errors names put_status epoch_times nearest_name settling failpoints compiler", "facade": ""},
+    "storage": {
+        "words": "addresses errors names put_status epoch_times nearest_name settling failpoints compiler",
+        "facade": "",
+    },
     "spark_mq": {
         "conditions": "conditions store_conditions client_conditions option_table worker_errors",
         "spark_mq": "",

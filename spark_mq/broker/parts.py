@@ -25,9 +25,9 @@ from spark_mq.remoting import HeaderEncoding, RequestCode, make_request, write_h
 from spark_mq.remoting.admin_bodies import HaConnectionInfo
 from spark_mq.remoting.consumer_headers import ConsumerGroupRequest
 from spark_mq.remoting.controller_bodies import EpochEntryCache
+from storage.addresses import host_of
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
-from storage.format.record import host_text
 from storage.messages.retries import find_group
 from storage.names import BUILT_IN_GROUPS
 from storage.rules.auto_topics import known_topics
@@ -200,7 +200,7 @@ class BrokerParts:
 
     def note_slave(self, connection: ClientConnection) -> None:
         """It has asked for what only slaves ask for."""
-        host = connection.address.rpartition(":")[0].strip("[]")
+        host = host_of(connection.address)
         with self.lock:
             self.slave_hosts.pop(host, None)
             self.slave_hosts[host] = None
@@ -219,12 +219,12 @@ class BrokerParts:
     @property
     def address(self) -> str:
         """Where it listens, address:port."""
-        return host_text(self.service.settings.host)
+        return self.service.settings.address
 
     @property
     def ip(self) -> str:
         """The address without the port. Java: brokerIP1."""
-        return self.address.rpartition(":")[0]
+        return host_of(self.address)
 
     # Topics and groups
 

@@ -33,18 +33,14 @@ from spark_mq.hand_over.messages import (
 )
 from spark_mq.hand_over.staged_commit import commit_staged
 from storage.batch.commit import CommitOutcome
-from storage.batch.staged_segment import staged_directory
 from storage.errors import (
-    ConfigurationError,
     NotReplicatedError,
     ReplicasNotEnoughError,
     StorageError,
     StoreLockedError,
     StoreServedError,
 )
-from storage.format.record import host_text
 from storage.message_store import MessageStore
-from storage.put.settings import RECORD_HEAD_BYTES, record_host
 from storage.put_status import PutStatus
 from storage.rules.acks import NOBODY
 from storage.service.put_service import PutService
@@ -86,7 +82,7 @@ class BatchServer:
     def start(self) -> None:
         """Listens. Where no socket can be made a warning says so: the broker runs, and sinks are told that they do not reach it."""
         try:
-            self._listener = local_socket.listen(self._service.root, host_text(self._service.settings.host))
+            self._listener = local_socket.listen(self._service.root, self._service.settings.address)
         except (OSError, StorageError) as error:
             _LOG.warning("sinks on this machine cannot write %s while the broker runs: %s", self._service.root, error)
             return
@@ -162,7 +158,7 @@ class BatchServer:
             return
         try:
             request = read_request(document)
-            self._refuse_others(request)
+            self._refuse_other_directory(request.directory)
         except (ValueError, StorageError, OSError) as error:
             sink.tell(error_document(_refusal(self._service.root, error)))
             return
@@ -248,21 +244,8 @@ class BatchServer:
         asked = request.slave_timeout_ms
         return self._service.config.replication.slave_timeout if asked is None else asked
 
-    def _refuse_others(self, request: HandOver) -> None:
-        """Raises StoreServedError for a batch that was staged in another directory, ConfigurationError for another broker's rows."""
-        service = self._service
-        root, files, own = service.root, service.store.writer.file_system, service.settings.host
-        self._refuse_other_directory(request.directory)
-        for segment in request.commit.staged.segments:
-            with suppress(FileNotFoundError):  # the commit says whether it needs it
-                file = files.open_file(f"{staged_directory(root)}/{segment.path}")
-                host = record_host(file.view(0, RECORD_HEAD_BYTES).tobytes())
-                file.close()
-                if host is not None and host != own:
-                    rule = f"the rows are staged for {host_text(host)}, and the broker is {host_text(own)}: give the option storeHost"
-                    raise ConfigurationError(service.config.file, None, "storeHost", rule)
-
     def _refuse_other_directory(self, directory: tuple[int, int]) -> None:
+        """Raises StoreServedError for a batch that was staged in another directory. Rows staged for another address are taken."""
         root = self._service.root
         if local_socket.directory_identity(root) != directory:
             raise StoreServedError(root, f"it is of another directory than the broker's {root}")

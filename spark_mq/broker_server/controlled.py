@@ -55,7 +55,7 @@ class ControlledBroker:
         self._configuration = configuration
         settings = configuration.controllers
         assert settings is not None
-        self.address = f"{configuration.own_identity.broker_ip1}:{configuration.own_identity.listen_port}"
+        self.address = configuration.address
         self.name, cluster = configuration.broker_name, configuration.store.identity.broker_cluster_name
         self._connect = partial(Controllers, settings, cluster, self.name, self.address)
         self._controllers = self._connect()
@@ -138,12 +138,17 @@ class ControlledBroker:
 
     def _work(self) -> None:
         trouble: str | None = None
+        silence: str | None = None
         while not self._closing.is_set():
             waits_s, before, trouble = _ASK_SECONDS, trouble, None
+            silent, silence = silence, None
             try:
                 self._look()
+                if silent is not None:
+                    _LOG.warning("a controller has said what this broker is")
             except (ClientError, RemotingError) as error:
-                _LOG.warning("controllers: %s", error)
+                if (silence := str(error)) != silent:
+                    _LOG.warning("no controller says what this broker is: %s; they are asked again", error)
                 waits_s = _RETRY_SECONDS
             except Exception as error:  # whatever it is, the controller is asked again
                 if (trouble := str(error)) != before:

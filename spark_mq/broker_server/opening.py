@@ -88,9 +88,8 @@ def opened_store(
     if place is not None:
         place.check()
     warn_of_unread(configuration.store.file, configuration.unfollowed)
-    config = configuration.store
-    if writes_as != "owner":  # its records say where its master is
-        config = replace(config, identity=configuration.own_identity)
+    # Its records may have another address: this store's, before the broker was moved, or its master's.
+    config = replace(configuration.store, identity=configuration.own_identity)
     return open_store(
         configuration.process.store_path_root_dir,
         config=config,
@@ -101,7 +100,6 @@ def opened_store(
         writes_as=writes_as,
         holds_back=writes_as in ("controlled", "candidate") and not config.replication.read_un_committed,
         prepare=prepare,
-        store_host=configuration.store_host,
         broker_name=configuration.broker_name,
     )
 

@@ -1,6 +1,8 @@
 """What name servers are told of a broker: itself and all its topics, at its start, each 30 s, and at once when topics change.
 
-Java: BrokerController.registerBrokerAll, BrokerOuterAPI.registerBrokerAll.
+A name server that has not taken the last registration is tried again after 1, 2, 4, 8 s, then each 10 s: it may start later than the
+broker. So is each one from which a slave has not heard yet where its master is.
+Java: BrokerController.registerBrokerAll, BrokerOuterAPI.registerBrokerAll. Departure: Java waits for the period.
 """
 
 from __future__ import annotations
@@ -8,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from spark_mq.broker.entries import wire_mapping, wire_topics, wire_version
@@ -31,6 +34,9 @@ _READ_AND_WRITE = PERM_READ | PERM_WRITE
 _PERIOD_LEAST_MS, _PERIOD_MOST_MS = 10_000, 60_000
 _CRC_BITS = 0x7FFFFFFF
 _LEAVING_MS = 3_000
+_LEAST_RETRY_S, _LONGEST_RETRY_S = 1.0, 10.0
+_RETRY_TIMEOUT_MS = 5_000
+"""A name server that hangs must not keep another one from being tried; the turns of the period have more patience."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -95,7 +101,7 @@ def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand
 
 
 class Registration:
-    """Tells name servers, in a thread of its own. One that is not reached is told again at the next turn."""
+    """Tells name servers, in a thread of its own. One that is not reached is tried again soon, alone."""
 
     def __init__(
         self,
@@ -122,6 +128,10 @@ class Registration:
         self._due = threading.Event()
         self._is_closed = False
         self._told: set[str] = set()
+        self._missing: dict[str, str] = {}
+        """Name servers that have not taken the last registration, and why."""
+        self._troubles: dict[str, str] = {}
+        self._lacks_master = heed_master is not None
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self, *, waits: bool = True) -> None:
@@ -129,10 +139,15 @@ class Registration:
         if self._client is None:
             return
         if waits:
-            self._register()
+            self._register(self._name_servers, self._timeout_ms)
         else:
             self._due.set()
         self._thread.start()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The name servers that do not know this broker, as far as it knows."""
+        return tuple(self._missing)
 
     def soon(self) -> None:
         """Topics have changed: name servers are told now. From any thread."""
@@ -150,18 +165,34 @@ class Registration:
         run(self._client.close())
 
     def _work(self) -> None:
+        full_at, retry_s = time.monotonic() + self._period_s, _LEAST_RETRY_S
         while not self._is_closed:
-            self._due.wait(self._period_s)
+            behind = self._behind()
+            rest_s = max(0.0, full_at - time.monotonic())
+            is_due = self._due.wait(min(rest_s, retry_s) if behind else rest_s) or time.monotonic() >= full_at
             self._due.clear()
+            if is_due:
+                full_at = time.monotonic() + self._period_s
             if not self._is_closed:
                 try:
-                    self._register()
+                    if is_due:
+                        self._register(self._name_servers, self._timeout_ms)
+                    else:
+                        self._register(behind, min(self._timeout_ms, _RETRY_TIMEOUT_MS))
                 except Exception:  # whatever it is, the next turn is made
                     _LOG.exception("name servers are not told; it is tried again")
+            is_same = self._behind() == behind
+            retry_s = min(retry_s * 2, _LONGEST_RETRY_S) if is_same else _LEAST_RETRY_S
 
-    def _register(self) -> None:
+    def _behind(self) -> tuple[str, ...]:
+        """Which are tried again before the period is over."""
+        return self._name_servers if self._lacks_master else self.missing
+
+    def _register(self, addresses: Iterable[str], timeout_ms: int) -> None:
         command = registration(self._parts, self._broker_id, self._epoch)
-        answers = self._ask(dict.fromkeys(self._name_servers, command), self._timeout_ms)
+        answers = self._ask(dict.fromkeys(addresses, command), timeout_ms)
+        for address in addresses:
+            self._note(address, is_told=address in answers)
         for address, answer in answers.items():
             self._told.add(address)
             try:
@@ -170,13 +201,25 @@ class Registration:
             except (ClientError, StorageError, OSError):
                 _LOG.exception("what name server %s says of ordered topics is not kept", address)
 
+    def _note(self, address: str, *, is_told: bool) -> None:
+        """Says what is missing once, and when it is there."""
+        if is_told:
+            if self._missing.pop(address, None) is not None:
+                _LOG.warning("name server %s knows this broker now", address)
+            return
+        trouble = self._troubles.get(address, "no answer")
+        if self._missing.get(address) != trouble:
+            self._missing[address] = trouble
+            what = "was not told this time" if address in self._told else "does not know this broker yet"
+            _LOG.warning("name server %s %s: %s; it is tried again", address, what, trouble)
+
     def _ask(self, commands: Mapping[str, RemotingCommand], timeout_ms: int) -> dict[str, RemotingCommand]:
         """All at the same time; the answers of those that have answered."""
         found = run(self._answers(commands, timeout_ms))
         for address, error in found.items():
             if isinstance(error, ClientError):
-                code = commands[address].code
-                _LOG.warning("name server %s: request %d failed: %s", address, code, error.describe())
+                self._troubles[address] = error.describe()
+                _LOG.info("name server %s: request %d failed: %s", address, commands[address].code, error.describe())
         return {address: answer for address, answer in found.items() if isinstance(answer, RemotingCommand)}
 
     async def _answers(
@@ -197,6 +240,7 @@ class Registration:
         told = read_answer_header(RegisterBrokerAnswer, answer, address, RequestCode.REGISTER_BROKER)
         if self._heed_master is not None and told.master_address and told.ha_server_address:
             self._heed_master(told.master_address, told.ha_server_address)
+            self._lacks_master = False
 
     def _heed_order(self, answer: RemotingCommand, address: str) -> None:
         """A topic that a name server calls ordered is ordered from now on. Java: TopicConfigManager.updateOrderTopicConfig."""

@@ -11,8 +11,8 @@ from spark_mq.remoting.admin_bodies import HaConnectionInfo
 from spark_mq.remoting.controller_bodies import EpochEntry as EpochEntryBody
 from spark_mq.remoting.controller_bodies import EpochEntryCache
 from spark_mq.remoting_server.server import ListenError
+from storage.addresses import address_text
 from storage.format.epoch import EpochEntry
-from storage.format.record import host_text
 from storage.format.replication import Dialect
 from storage.ha.epoch_file import EpochFile
 from storage.ha.epochs import epoch_end
@@ -20,7 +20,7 @@ from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicas import Replicas, Snapshot
 from storage.ha.timing import Timing
-from storage.put.settings import host_bytes
+from storage.put.settings import address_of, host_bytes
 from storage.service.put_service import PutService
 from storage.service.replica_acks import ReplicaAcks
 
@@ -36,7 +36,7 @@ def told_ha_address(configuration: Configuration, ip: str) -> str:
     Raises ConfigurationError where brokerIP2 is no address.
     """
     port, ip2 = ha_port(configuration), configuration.store.identity.broker_ip2
-    return f"{ip}:{port}" if ip2 is None else host_text(host_bytes(ip2, port, "brokerIP2"))
+    return address_text(ip, port) if ip2 is None else address_of(host_bytes(ip2, port, "brokerIP2"))
 
 
 def serve_slaves(

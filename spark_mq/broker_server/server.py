@@ -263,6 +263,11 @@ class RunningBroker:
         """What it can do has changed: name servers hear of it now."""
         self._registration.soon()
 
+    @property
+    def unknown_to(self) -> tuple[str, ...]:
+        """The name servers that have not taken its last registration; they are tried again."""
+        return self._registration.missing
+
     def note_reopened(self, failure: str) -> None:
         """Its store was opened again after this: operators hear of it."""
         self.broker.parts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"

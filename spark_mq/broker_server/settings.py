@@ -24,6 +24,7 @@ from spark_mq.remoting_server.settings import (
     setting,
     setting_texts,
 )
+from storage.addresses import address_text
 from storage.errors import ConfigurationError
 from storage.names import MASTER_ID
 from storage.service.put_group import GROUP_MESSAGES
@@ -119,19 +120,18 @@ class Configuration:
     access: AccessSettings = field(default_factory=AccessSettings)
 
     @property
-    def store_host(self) -> str | None:
-        """The address that clients are told, where the store does not say its own."""
-        if self.store.identity.broker_ip1 is not None:
-            return None
-        return f"{self.server.bind_address}:{self.server.listen_port}"
-
-    @property
     def own_identity(self) -> BrokerIdentity:
         """The store's, with the address that clients are told."""
         found = self.store.identity
         if found.broker_ip1 is not None:
             return found
         return replace(found, broker_ip1=self.server.bind_address, listen_port=self.server.listen_port)
+
+    @property
+    def address(self) -> str:
+        """What clients and controllers are told, whatever the records in the store say."""
+        own = self.own_identity
+        return address_text(own.broker_ip1 or "", own.listen_port)
 
     @property
     def client(self) -> ClientSettings | None:

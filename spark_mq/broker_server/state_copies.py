@@ -26,6 +26,7 @@ from spark_mq.client.errors import ClientError, ResponseError, request_text
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request
 from spark_mq.remoting.message_headers import ViewMessageRequest
+from storage.addresses import address_text
 from storage.errors import StorageError
 from storage.ha.following import Following
 from storage.names import MASTER_ID
@@ -114,7 +115,7 @@ class Master(ABC):
             fields = asked(address, RequestCode.EXCHANGE_BROKER_HA_INFO, self._settings).ext_fields or {}
         except ResponseError:  # it has no such request
             host, port = split_address(address)
-            return f"{host}:{port + 1}"
+            return address_text(host, port + 1)
         return fields.get("masterHaAddress")
 
     def state(self, name: str) -> str | None:
@@ -123,7 +124,7 @@ class Master(ABC):
         if found is None:
             return None
         host, port = split_address(found.address)
-        address = f"{host}:{port - VIP_PORTS_BELOW}" if name in _ON_FAST_PORT else found.address
+        address = address_text(host, port - VIP_PORTS_BELOW) if name in _ON_FAST_PORT else found.address
         body = bytes(asked(address, _CODES[name], self._settings).body)
         return FollowedTimer.of_answer(body).to_text() if name == TIMER_CHECKPOINT_FILE else body.decode() or None
 

@@ -45,8 +45,7 @@ class SupervisedBroker:
         self.running: RunningBroker | None = running
         """None = its store is away."""
         self._place = running.place
-        own = configuration.own_identity
-        self.name, self.address = configuration.broker_name, f"{own.broker_ip1}:{own.listen_port}"
+        self.name, self.address = configuration.broker_name, configuration.address
         self._closing = asyncio.Event()
         self._opened_at = -math.inf
         self._rest_s = _LEAST_REST_SECONDS

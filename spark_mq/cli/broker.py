@@ -40,7 +40,7 @@ def broker(
     if configuration.controllers is not None:
         serve(
             partial(ControlledBroker.start, configuration),
-            lambda running: _controlled(running, addresses),
+            lambda running: _controlled(running, addresses, configuration.process.controllers),
             verbose=verbose,
             watermarks=prints_watermarks,
         )
@@ -56,11 +56,16 @@ def _configuration(config_file: str | None, told: dict[str, str]) -> Configurati
     return read_configuration(content, os.path.abspath(config_file), told)
 
 
-def _controlled(running: ControlledBroker, name_servers: str) -> str:
+def _controlled(running: ControlledBroker, name_servers: str, controllers: str) -> str:
     told = f" and name server is {name_servers}" if name_servers else ""
-    return f"The broker[{running.name}, {running.address}] boot success{told}. A controller says whether it is master"
+    return (
+        f"The broker[{running.name}, {running.address}] boot success{told}. "
+        f"It takes requests as soon as a controller of {controllers} says whether it is master"
+    )
 
 
 def _words(running: SupervisedBroker, name_servers: str) -> str:
     told = f" and name server is {name_servers}" if name_servers else ""
-    return f"The broker[{running.name}, {running.address}] boot success. serializeType=JSON{told}"
+    missing = () if running.running is None else running.running.unknown_to
+    yet = f"; not yet known to {';'.join(missing)}: it is tried again" if missing else ""
+    return f"The broker[{running.name}, {running.address}] boot success. serializeType=JSON{told}{yet}"

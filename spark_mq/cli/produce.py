@@ -54,7 +54,9 @@ OneStoreOrCluster = Annotated[
 StoreHost = Annotated[
     str | None,
     typer.Option(
-        "--store-host", metavar="HOST:PORT", help="The broker's address, for a store without configuration and records."
+        "--store-host",
+        metavar="HOST:PORT",
+        help="The broker's address, where brokerIP1 in broker.conf does not say it.",
     ),
 ]
 

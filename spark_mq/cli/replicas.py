@@ -17,6 +17,7 @@ from spark_mq.cli.processes import serve
 from spark_mq.client.settings import ClientSettings
 from spark_mq.hand_over.replica_socket import Copies, ReplicaServer
 from storage import open_store
+from storage.addresses import address_text, split_address
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
 from storage.ha.follower import MasterAsks
@@ -69,7 +70,7 @@ def replicate(
             replicator = Replicator(store, listening)
         except OSError as error:
             store.close()
-            reason = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            reason = f"cannot listen on {address_text(host, port)}: {error.strerror or error}"
             raise CommandError(reason, "another process may listen there: --port says where") from None
         asked = _answering_sinks(root, store.config, replicator)
         replicator.start()
@@ -134,8 +135,11 @@ def follow(
     The master is an Apache broker, a spark-mq broker or spark-mq replicate; both need one mappedFileSizeCommitLog. PATH is read as any
     store meanwhile. Nobody else writes there until spark-mq promote. If its disk fails it ends, with exit code 1, to be started again.
     """
-    if broker_name is None and not (address.rpartition(":")[0] and address.rpartition(":")[2].isdigit()):
-        raise UsageError(f"{address} is no address", "give host:port, for example 10.0.0.7:10912")
+    if broker_name is None:
+        try:
+            split_address(address)
+        except ValueError as rule:
+            raise UsageError(f"{address} is no address: {rule}", "give host:port, for example 10.0.0.7:10912") from None
     config = load_config(path, conf, read_bytes=LocalFileSystem().read_file)
     settings = config.replication
     timing = Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval)

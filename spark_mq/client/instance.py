@@ -40,6 +40,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.remoting.consumer_headers import UnregisterClientRequest
+from storage.addresses import same_address
 from storage.names import MASTER_ID, RETRY_PREFIX
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
@@ -206,7 +207,11 @@ class ClientInstance:
 
     def broker_name_at(self, address: str) -> str:
         """The name of the broker at an address, as the known routes say; "" where none does."""
-        names = (name for name, addresses in self._brokers.items() if address in addresses.values())
+        names = (
+            name
+            for name, addresses in self._brokers.items()
+            if any(same_address(address, each) for each in addresses.values())
+        )
         return next(names, "")
 
     async def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:

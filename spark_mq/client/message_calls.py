@@ -14,6 +14,7 @@ from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.message_headers import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
 from spark_mq.remoting.signatures import UNIQUE_KEY_QUERY
+from storage.addresses import address_text, same_address
 from storage.errors import CorruptRecordError
 from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message as Record
@@ -75,7 +76,14 @@ class MessageCalls:
         name = self._instance.broker_name_at(address)
         if not name:
             brokers = (await self._instance.name_servers.cluster_info()).broker_address_table
-            name = next((each for each in brokers if address in brokers[each].broker_addresses.values()), "")
+            name = next(
+                (
+                    each
+                    for each in brokers
+                    if any(same_address(address, known) for known in brokers[each].broker_addresses.values())
+                ),
+                "",
+            )
         return name
 
     async def _query(
@@ -120,5 +128,4 @@ def _records(answer: RemotingCommand, address: str, code: int) -> list[Record]:
 
 def address_of_id(host: bytes, port: int) -> str:
     """`address:port` as name servers spell it, of what an offset message id says."""
-    shown = ipaddress.ip_address(host)
-    return f"[{shown}]:{port}" if shown.version == 6 else f"{shown}:{port}"
+    return address_text(str(ipaddress.ip_address(host)), port)

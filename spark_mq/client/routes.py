@@ -15,6 +15,7 @@ from spark_mq.client.errors import MalformedResponseError, MessageQueueNotFoundE
 from spark_mq.client.settings import split_address
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.route_bodies import QueueData, TopicRouteData
+from storage.addresses import address_text
 from storage.names import MASTER_ID
 
 READABLE = 4
@@ -138,8 +139,7 @@ def subscribe_address(addresses: Mapping[int, str], broker_id: int, *, only_this
 def vip_address(address: str) -> str:
     """The broker's second listener, two ports below, which takes all but pulls. Java: MixAll.brokerVIPChannel."""
     host, port = split_address(address)
-    shown = f"[{host}]" if ":" in host else host
-    return f"{shown}:{port - _VIP_STEP}"
+    return address_text(host, port - _VIP_STEP)
 
 
 def _by_name(queues: QueueData) -> str:

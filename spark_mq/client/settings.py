@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from spark_mq.client.errors import ClientSettingError, TlsError
+from storage import addresses
 
 Encoding = Literal["JSON", "ROCKETMQ"]
 
 _DEFAULT_INSTANCE_NAME = "DEFAULT"
 _HIDDEN = "***"
-_ADDRESS = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:\[\]/@]+):(?P<port>[0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -126,18 +126,18 @@ def parse_addresses(setting: str, given: str | tuple[str, ...] | list[str]) -> t
     Raises ClientSettingError.
     """
     texts = [given] if isinstance(given, str) else list(given)
-    addresses = [part.strip() for text in texts for part in re.split("[;,]", text) if part.strip()]
-    for address in addresses:
+    found = [part.strip() for text in texts for part in re.split("[;,]", text) if part.strip()]
+    for address in found:
         split_address(address, setting)
-    return tuple(dict.fromkeys(addresses))
+    return tuple(dict.fromkeys(found))
 
 
 def split_address(address: str, setting: str = "address") -> tuple[str, int]:
-    """Host and port of "host:port"; an IPv6 host stands in brackets. Raises ClientSettingError."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None or not 0 < int(found["port"]) < 65_536:
-        raise ClientSettingError(setting, address, "an address is host:port, as broker.example:10911 or [::1]:10911")
-    return found["host"].strip("[]"), int(found["port"])
+    """Host and port of "host:port", as `storage.addresses` splits it. Raises ClientSettingError."""
+    try:
+        return addresses.split_address(address)
+    except ValueError as rule:
+        raise ClientSettingError(setting, address, str(rule)) from None
 
 
 def check_range(settings: object, name: str, least: int, most: int) -> None:

@@ -31,6 +31,7 @@ from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
+from storage.addresses import address_text
 from storage.errors import ConfigurationError, StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
 
@@ -132,8 +133,7 @@ class RunningController:
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, processors)
         host, port = self.address
         own = settings.own_peer
-        here = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self.controller.address = here if own is None else own.address
+        self.controller.address = address_text(host, port) if own is None else own.address
 
     # Events.
 

@@ -25,6 +25,7 @@ from spark_mq.remoting_server.settings import (
     setting,
     unfollowed_names,
 )
+from storage.addresses import address_text, split_address
 from storage.errors import ConfigurationError
 
 DEFAULT_PORT = 9_877
@@ -50,7 +51,7 @@ NOT_FOLLOWED = {
     ),
 }
 """Java's names that do nothing here. Those with a value may have no other: it would ask for what is not there."""
-_PEER = re.compile(r"(?P<id>[^-;:\s]+)-(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s:;\[\]/]+):(?P<port>[0-9]{1,5})")
+_PEER = re.compile(r"(?P<id>[^-;:\s]+)-(?P<address>\S+)")
 
 
 class Peer(NamedTuple):
@@ -63,7 +64,7 @@ class Peer(NamedTuple):
     @property
     def address(self) -> str:
         """`host:port`."""
-        return f"{self.host}:{self.port}"
+        return address_text(self.host, self.port)
 
 
 def _in_home(*names: str) -> str:
@@ -115,9 +116,10 @@ class ControllerSettings(AdministeredSettings):
         found = _PEER.fullmatch(texts[0])
         require(self, "peers", "a peer is id-host:port", is_kept=found is not None)
         assert found is not None
-        port = int(found["port"])
-        require(self, "peers", "a port is 1 to 65535", is_kept=0 < port < 65_536)
-        return Peer(found["id"], found["host"], port)
+        try:
+            return Peer(found["id"], *split_address(found["address"]))
+        except ValueError as rule:
+            raise ConfigurationError(None, None, "controllerDLegerPeers", f"{self.peers!r}: {rule}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,7 @@ class Configuration(AdministeredConfiguration):
 
 def _is_another_host(host: str) -> bool:
     """Whether it is an IP address, and none of this host's loopback; of a name that is not known here."""
-    return host[:1].isdigit() and not is_this_host(host)
+    return (host[:1].isdigit() or ":" in host) and not is_this_host(host)
 
 
 def _is_every_address(host: str) -> bool:

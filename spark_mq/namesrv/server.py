@@ -29,6 +29,7 @@ from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool, watermark
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
+from storage.addresses import address_text
 from storage.epoch_times import steady_time_ms
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
@@ -137,7 +138,7 @@ class RunningNameServer:
         """One-way, each within 300 ms; a broker that is not reached asks for itself later."""
         if self._client is None:
             host, port = self.address
-            self._client = RemotingClient(ClientSettings((f"{host}:{port}",)))
+            self._client = RemotingClient(ClientSettings((address_text(host, port),)))
         header = notice.header
         _LOG.info("%s has the lowest id now: telling %s", header.min_broker_address, ", ".join(notice.addresses))
         command = make_request(RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE, write_header(header))

@@ -55,6 +55,7 @@ from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.shared import Shared
 from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
+from storage.addresses import address_text, peer_host
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 
 OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"
@@ -109,9 +110,8 @@ class Channel(asyncio.BufferedProtocol):
         settings = self._shared.settings
         transport.set_write_buffer_limits(settings.high_water_bytes or _WRITE_BYTES, settings.low_water_bytes or None)
         name = transport.get_extra_info("peername") or ("", 0)
-        host, port = name[0], name[1]
-        self.peer.host = host
-        self.peer.address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self.peer.host = peer_host(name[0])
+        self.peer.address = address_text(self.peer.host, name[1])
         self._shared.channels.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:

@@ -26,6 +26,7 @@ from spark_mq.remoting_server.processors import Processors
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings
 from spark_mq.remoting_server.shared import Shared
 from spark_mq.remoting_server.tls import TlsContexts
+from storage.addresses import address_text, plain_host
 from storage.files.file_limit import need_files
 
 _ACCEPTED_IN_A_TURN = 256
@@ -49,7 +50,7 @@ class ListenError(Exception):
         self.reason = reason
 
     def __str__(self) -> str:
-        return f"cannot listen on {self.host}:{self.port}: {self.reason}"
+        return f"cannot listen on {address_text(self.host, self.port)}: {self.reason}"
 
 
 class RemotingServer:
@@ -107,7 +108,7 @@ class RemotingServer:
         return str(name[0]), int(name[1])
 
     async def _bound(self, host: str, port: int) -> socket.socket:
-        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        found = await self._loop.getaddrinfo(plain_host(host), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, sockaddr = found[0]
         listener = socket.socket(family, kind, protocol)
         try:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
+from storage.addresses import plain_host
 from storage.errors import ConfigurationError
 from storage.nearest_name import advice
 from storage.settings.java_properties import parse_properties
@@ -164,6 +165,7 @@ class ServerSettings:
     """
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "bind_address", plain_host(self.bind_address.strip()))
         require(self, "listen_port", "a port is 0 to 65535", is_kept=0 <= self.listen_port < 65_536)
         for name in ("idle_seconds", "backlog", "frame_bytes_most", "requests_bytes_most", "unfinished_bytes_most"):
             require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)

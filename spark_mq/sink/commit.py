@@ -17,7 +17,7 @@ from dataclasses import replace
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import WriteFailedError
-from spark_mq.hand_over.local_socket import directory_identity
+from spark_mq.hand_over.local_socket import broker_note, directory_identity
 from spark_mq.hand_over.messages import HandOver
 from spark_mq.hand_over.replica_socket import ask_for_copies
 from spark_mq.hand_over.staged_commit import StagedCommit, commit_staged
@@ -33,6 +33,7 @@ from storage.batch.commit import CommitOutcome, abort_batch
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import StagedSegment, check_staged, remove_staging, staged_directory
 from storage.errors import (
+    ConfigurationError,
     NotReplicatedError,
     ReplicasNotEnoughError,
     StagedRowsGoneError,
@@ -42,6 +43,7 @@ from storage.errors import (
 )
 from storage.files.local_file_system import LocalFileSystem
 from storage.message_store import MessageStore
+from storage.put.settings import parse_host
 from storage.recovery.creation import find_log
 from storage.rules.acks import NOBODY, copies_of_batch
 from storage.rules.row_topics import RowWish
@@ -111,6 +113,7 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
             return
         except StoreServedError as served:
             holder = served.holder
+        _refuse_other_host(options)
         answer = hand_over(options.root, _request(options, commit, left_ms), holder)
         if isinstance(answer, CommitOutcome):
             if answer.already_done:
@@ -147,6 +150,19 @@ def _wait_for_copies(options: SinkOptions, store: MessageStore, needed: int, end
 
 def _slave_timeout_ms(options: SinkOptions, store: MessageStore) -> int:
     return store.config.replication.slave_timeout if options.slave_timeout is None else options.slave_timeout
+
+
+def _refuse_other_host(options: SinkOptions) -> None:
+    """Of a broker that has the store open. Raises ConfigurationError where `storeHost` names another address than it says of itself."""
+    note = None if options.store_host is None else broker_note(options.root)
+    if options.store_host is None or note is None:
+        return
+    if parse_host(options.store_host, "storeHost") != parse_host(note.store_host, "storeHost"):
+        rule = (
+            f"it is {options.store_host}, and the broker that serves {options.root} is {note.store_host}: "
+            f"give storeHost={note.store_host}, or none"
+        )
+        raise ConfigurationError(None, None, "storeHost", rule)
 
 
 def _opened(options: SinkOptions, lock_timeout_ms: int) -> MessageStore:

@@ -22,6 +22,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_request import DEFAULT_TOPIC_QUEUE_COUNT
+from storage.addresses import in_one_form
 from storage.names import MASTER_ID
 
 _POLL_S = 0.5
@@ -83,12 +84,13 @@ class LiveRoutes:
         Raises BrokerUnreachableError, NameServerUnreachableError.
         """
         deadline = time.monotonic() + self._retry_timeout_ms / 1_000
-        while address not in self._names:
+        spelt = in_one_form(address)
+        while spelt not in self._names:
             try:
                 info = run(self._instance.name_servers.cluster_info(), self._patience_ms, "the cluster's brokers")
                 for name, broker in info.broker_address_table.items():
-                    self._names |= dict.fromkeys(broker.broker_addresses.values(), name)
-                if address in self._names:
+                    self._names |= dict.fromkeys(map(in_one_form, broker.broker_addresses.values()), name)
+                if spelt in self._names:
                     break
                 error: ClientError = BrokerUnreachableError(address, "no broker of the cluster is registered there")
             except NameServerUnreachableError as unreachable:
@@ -96,7 +98,7 @@ class LiveRoutes:
             if time.monotonic() > deadline:
                 raise error
             time.sleep(_POLL_S)
-        return self._names[address]
+        return self._names[spelt]
 
     def close(self) -> None:
         """Give the client back."""

@@ -152,9 +152,9 @@ class SinkOptions:
         str | None,
         Option(
             parse_store_host,
-            "`address:port` of the broker that will serve the store, for records and message ids; where brokerIP1 in broker.conf or "
-            "the last record tells, another one is refused",
-            shown="as the store tells, else 127.0.0.1:10911",
+            "`address:port` of the broker that will serve the store, for records and message ids; another one than brokerIP1 in "
+            "broker.conf says, or than the running broker's, is refused",
+            shown="as broker.conf, broker or last record tells, else 127.0.0.1:10911",
         ),
     ] = None
     rocketmq_version: Annotated[

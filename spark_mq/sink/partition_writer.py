@@ -30,7 +30,7 @@ from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
 from storage.format.record import V4_HOST_SIZE
-from storage.put.settings import DEFAULT_STORE_HOST, PutSettings, parse_host, put_settings, refuse_before_start
+from storage.put.settings import PutSettings, parse_host, put_settings, refuse_before_start
 from storage.settings.load import StoreConfig, load_config
 
 _REJECTIONS_SHOWN = 5
@@ -211,11 +211,13 @@ class _PartitionWriter:
 
 
 def settings_of(options: SinkOptions, config: StoreConfig, files: LocalFileSystem) -> PutSettings:
-    """What the store says of itself now, with what the options add; where it says nothing of its host, as a running broker says."""
+    """What the store says of itself now, with what the options add. Where neither option nor brokerIP1 says it, its host is that of the
+    broker that runs there, or was killed there: it may have moved since the last record.
+    """
     settings = put_settings(
         options.root, config, files, options.store_host, options.broker_name, options.flush_disk_type
     )
-    if options.store_host is None and settings.host == parse_host(DEFAULT_STORE_HOST, "storeHost"):
+    if options.store_host is None and config.identity.broker_ip1 is None:
         note = broker_note(options.root)
         return settings if note is None else replace(settings, host=parse_host(note.store_host, "storeHost"))
     return settings

@@ -24,7 +24,7 @@ from storage.files.os_errors import host_name, remote_errors
 from storage.format.window_layout import WindowLayout
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
-_NAME_SERVERS = re.compile(r"[\w.-]+:[0-9]{1,5}(;.*)?", re.ASCII)
+_NAME_SERVERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(;.*)?", re.ASCII)
 BLOCK_BYTES = 64 << 10  # single small reads fetch so much, for the next one nearby
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from storage.addresses import split_address
 from storage.epoch_times import steady_time_ms
 from storage.errors import CorruptRecordError, StoreNotWritableError
 from storage.format.replication import MasterHandshake, SlaveHandshake
@@ -164,9 +165,8 @@ class Follower:
             return
         self.agrees = self._switching is None
         self._tell(replace(self.status, master=address, end=end))
-        host, _, port = address.rpartition(":")
         try:
-            connection = socket.create_connection((host, int(port)), CONNECT_TIMEOUT_MS / 1_000)
+            connection = socket.create_connection(split_address(address), CONNECT_TIMEOUT_MS / 1_000)
         except (OSError, ValueError, OverflowError) as error:  # a master may say anything of its address
             self._end_with(f"the master is not reached ({error})")
             return

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
+from storage.addresses import address_text, host_of, peer_host, plain_host
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.errors import StorageError
 from storage.files.file_limit import need_files
@@ -106,7 +107,7 @@ class _Connection:
 
     @property
     def host(self) -> str:
-        return self.address.rpartition(":")[0]
+        return host_of(self.address)
 
     @property
     def neighbourhood(self) -> str:
@@ -134,11 +135,13 @@ class ReplicationListener:
         self.replicas = replicas or Replicas()
         self.refusals: deque[Refusal] = deque(maxlen=_REFUSALS_KEPT)
         """The last slaves that were told no."""
-        family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-        self._server = socket.create_server((settings.host, settings.port), family=family, backlog=50)
+        host = plain_host(settings.host)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        is_dual = host == "::" and socket.has_dualstack_ipv6()  # as the listeners of requests
+        self._server = socket.create_server((host, settings.port), family=family, backlog=50, dualstack_ipv6=is_dual)
         self._server.setblocking(False)
         name = self._server.getsockname()
-        self.address = f"{name[0]}:{name[1]}"
+        self.address = address_text(name[0], name[1])
         self._waker, self._woken = socket.socketpair()
         self._waker.setblocking(False)
         self._woken.setblocking(False)
@@ -231,7 +234,7 @@ class ReplicationListener:
                 self._selector.unregister(self._server)
                 self._deaf_until_ms = steady_time_ms() + _DEAF_MS
             return  # else it has gone already
-        address = f"{name[0]}:{name[1]}"
+        address = address_text(peer_host(name[0]), name[1])
         settings, now_ms = self._settings, steady_time_ms()
         session = MasterSession(settings.dialect, now_ms, settings.timing, settings.batch_bytes)
         connection = _Connection(next(self._numbers), accepted, address, session, since_ms=now_ms)

@@ -12,6 +12,7 @@ from storage.errors import ForeignLogError
 from storage.files.file_system import DirectoryEntry, FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.mounts import MOUNTS, Mount, other_names, parse_mounts
+from storage.files.remote import absolute_path
 from storage.log.checkpoint import read_checkpoint
 from storage.place.binding import load_binding
 from storage.place.log_place import LogDirectory, LogPlace, Surroundings, decide
@@ -49,7 +50,7 @@ def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surr
     """What is to be seen. A remote file system has no links, mounts and inodes: there, names decide."""
     look = _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
     own = look.own_log(f"{root.rstrip('/')}/commitlog")
-    configured = tuple(look.directory(path) for path in configured_log_directories(config))
+    configured = _configured(configured_log_directories(config), look, own)
     names = {entry.name for entry in file_system.list_directory(root)}
     is_history_asked = bool(configured) and not own.has_files
     return Surroundings(
@@ -63,6 +64,15 @@ def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surr
         binding=load_binding(root, file_system),
         strays=look.strays(names),
     )
+
+
+def _configured(paths: tuple[str, ...], look: _Look | _LocalLook, own: LogDirectory) -> tuple[LogDirectory, ...]:
+    """What is at the paths, seen from this process's directory, as a broker takes them.
+
+    Who reads a store from elsewhere finds nothing at a relative one: that is no other log where ROOT has its own.
+    """
+    found = [(path, look.directory(absolute_path(path))) for path in paths]
+    return tuple(each for path, each in found if each.is_there or not own.has_files or absolute_path(path) == path)
 
 
 def _source(config: StoreConfig) -> str:

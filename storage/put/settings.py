@@ -10,10 +10,11 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from storage.addresses import address_text, plain_host, split_address
 from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, host_text
+from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.record_block import (
     BlockColumns,
     OutgoingMessages,
@@ -83,6 +84,11 @@ class PutSettings:
     """The static topics."""
 
     @property
+    def address(self) -> str:
+        """`host` as clients are told it."""
+        return address_of(self.host)
+
+    @property
     def sync_flush(self) -> bool:
         """Whether a put counts only when it is on the disk."""
         return isinstance(self.flush, SyncFlush)
@@ -140,30 +146,35 @@ def put_settings(
 ) -> PutSettings:
     """The settings for the store at ROOT, which need not exist yet.
 
-    The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else that of the records in the store's
-    last file, else `store_host`. The names of broker and cluster are those of `broker_names.py`. `place` is where the log lies, if the
-    caller has just looked whether it may be written.
+    The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else `store_host`, else that of the records in
+    the store's last file: a broker's address may change, and records from then on have the new one, as in Java. The names of broker
+    and cluster are those of `broker_names.py`. `place` is where the log lies, if the caller has just looked whether it may be written.
     Raises ForeignLogError where the log may be another store's; ConfigurationError for a host that nobody can reach, or for a
-    `store_host` that is not the store's; StateFileError where topics.json or topicQueueMapping.json cannot be read.
+    `store_host` that is not brokerIP1:listenPort; StateFileError where topics.json or topicQueueMapping.json cannot be read.
     """
     directories = (place or refuse_foreign_log(root, config, file_system)).directories
     log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
     try:
-        own = _host_of_configuration(config) or _host_of_log(log)
+        own = _host_of_configuration(config)
+        asked = None if store_host is None else parse_host(store_host, "storeHost")
+        if own is not None and asked is not None and own != asked:
+            told = config.identity
+            rule = (
+                f"it is {store_host}, and brokerIP1={told.broker_ip1} with listenPort={told.listen_port} says otherwise: "
+                f"give storeHost={address_of(own)}, or none; or change the two lines"
+            )
+            raise ConfigurationError(config.file, None, "storeHost", rule)
+        host = own or asked or _host_of_log(log) or parse_host(DEFAULT_STORE_HOST, "storeHost")
         log_file_size = log.file_size_bytes or DEFAULT_LOG_FILE_SIZE
     finally:
         log.close()
-    asked = None if store_host is None else parse_host(store_host, "storeHost")
-    if own is not None and asked is not None and own != asked:
-        rule = f"the store is {host_text(own)}'s, as brokerIP1 or its records say; leave the option away"
-        raise ConfigurationError(config.file, None, "storeHost", rule)
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
     read = file_system.read_file
     topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read) or TopicTable()
     static = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, read) or TopicQueueMappingTable()
     names = broker_names(config, topics, broker_name)
     return PutSettings(
-        host=own or asked or parse_host(DEFAULT_STORE_HOST, "storeHost"),
+        host=host,
         broker_name=names.broker,
         cluster=names.cluster,
         region=config.send.region_id,
@@ -211,15 +222,17 @@ def refuse_before_start(root: str, settings: PutSettings, now_ms: int) -> None:
 
 
 def parse_host(text: str, setting: str) -> bytes:
-    """`address:port`, `[v6]:port` or `name:port` as a record holds it. ConfigurationError where it can be nobody's address."""
-    name, _, port_text = text.strip().rpartition(":")
-    if not name or not (port_text.isascii() and port_text.isdigit()) or not 0 < int(port_text) < 65_536:
-        raise ConfigurationError(None, None, setting, f"expected address:port, found {text!r}")
-    return host_bytes(name.strip("[]"), int(port_text), setting)
+    """`address:port` or `name:port` as a record holds it. Raises ConfigurationError where it can be nobody's address."""
+    try:
+        name, port = split_address(text.strip())
+    except ValueError as rule:
+        raise ConfigurationError(None, None, setting, f"expected address:port, found {text!r}: {rule}") from None
+    return host_bytes(name, port, setting)
 
 
 def host_bytes(name: str, port: int, setting: str) -> bytes:
-    """An address or host name, and a port, as a record holds them."""
+    """An address, in brackets or not, or a host name, and a port, as a record holds them."""
+    name = plain_host(name.strip())
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
@@ -231,6 +244,11 @@ def host_bytes(name: str, port: int, setting: str) -> bytes:
         rule = f"{name} is no address at which a broker can be reached: message ids hold it"
         raise ConfigurationError(None, None, setting, rule)
     return address.packed + port.to_bytes(4, "big")
+
+
+def address_of(host: bytes) -> str:
+    """What clients are told of a record's host: `address:port`, of IPv6 `[address]:port`."""
+    return address_text(str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big"))
 
 
 def _host_of_configuration(config: StoreConfig) -> bytes | None:

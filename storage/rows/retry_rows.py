@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.addresses import host_of
 from storage.errors import NameIllegalError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME
@@ -274,8 +275,8 @@ def _hosts(column: pa.Array | None, rejections: Rejections) -> tuple[np.ndarray 
 
 def host_of_text(text: str) -> bytes:
     """Address and port of `record.host_text`, as a record holds them. Raises ValueError where it is none."""
-    name, _, port = text.rpartition(":")
+    port = text.rpartition(":")[2]
     try:
-        return ipaddress.ip_address(name.strip("[]")).packed + int(port).to_bytes(4, "big", signed=True)
+        return ipaddress.ip_address(host_of(text)).packed + int(port).to_bytes(4, "big", signed=True)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is no address:port") from error

@@ -174,7 +174,8 @@ def parse_config(
 ) -> StoreConfig:
     """The settings that stand in the bytes of a broker.conf; `rocketmq_version` stands for the file's.
 
-    `file` is for messages and relative paths. Warns in the result only, and not about names that are `known` to who asks.
+    `file` is for messages, and for relative paths where it is a URL.
+    Warns in the result only, and not about names that are `known` to who asks.
     """
     last = {found.key: found for found in parse_properties(content, file)}
     version = last.pop(VERSION_SETTING, None)
@@ -250,10 +251,12 @@ def _nearest(name: str) -> str:
 def configured_log_directories(config: StoreConfig) -> tuple[str, ...]:
     """The directories that a configuration names for the log, each once; none where it names none.
 
-    storePathCommitLog, relative to the file it stands in (Java: to the broker's working directory), with readOnlyCommitLogStorePaths
-    where it is a comma list. Whether they are this store's is decided in `log_place.py`. Java: MultiPathMappedFileQueue.
+    storePathCommitLog, with readOnlyCommitLogStorePaths where it is a comma list. A relative path stays relative, to be seen from the
+    process's directory, as storePathRootDir is. No process works in a URL's directory: a file there names what lies beside it.
+    Whether they are this store's is decided in `log_place.py`. Java: MultiPathMappedFileQueue.
     """
-    base = _resolve(config.file, "..") if config.file is not None else ""
+    is_remote = config.file is not None and config.file.partition("://")[0] not in (config.file, "file", "local")
+    base = _resolve(config.file or "", "..") if is_remote else ""
     return tuple(dict.fromkeys(_resolve(base, path) for path in _configured_log_paths(config)))
 
 

@@ -155,10 +155,30 @@ def test_an_error_has_the_name_that_it_has_without_a_broker(tmp_path: Path, root
         assert texts(str(root)) == ["a", "b"]
 
 
-def test_rows_for_another_broker_are_refused(tmp_path: Path, root: Path) -> None:
+def test_rows_that_were_staged_before_the_broker_moved_are_taken_and_later_ones_name_its_new_address(
+    tmp_path: Path, root: Path
+) -> None:
+    options, hosts = options_of(str(root)), []
+    with broker_and_producer(tmp_path / "first", root) as (broker, _):
+        commit(options, stage(options, bodies("a")))
+        staged = stage(options, bodies("b"), batch_id=1)
+        hosts += [parse_host("{}:{}".format(*broker.address), "storeHost")] * 2
+    with broker_and_producer(tmp_path / "second", root) as (broker, _):
+        commit(options, staged, batch_id=1)
+        commit(options, stage(options, bodies("b"), batch_id=1, attempt=8), batch_id=1)
+        commit(options, stage(options, bodies("c"), batch_id=2), batch_id=2)
+        hosts.append(parse_host("{}:{}".format(*broker.address), "storeHost"))
+    assert texts(str(root)) == ["a", "b", "c"]
+    with open_store(root) as store:
+        found = [message for queue_id in range(8) for message in store.get("T", queue_id, 0, 8).messages]
+    assert [each.store_host for each in sorted(found, key=lambda each: each.commitlog_offset)] == hosts
+    assert hosts[0] != hosts[2]
+
+
+def test_an_option_that_names_another_address_than_the_brokers_is_refused(tmp_path: Path, root: Path) -> None:
     options = options_of(str(root), storeHost="10.1.2.3:4711")
     with broker_and_producer(tmp_path, root):
-        with pytest.raises(SparkMqError, match=r"\[SPARK_MQ_STORE_CONFIGURATION\] .* staged for 10\.1\.2\.3:4711"):
+        with pytest.raises(SparkMqError, match=r"\[SPARK_MQ_STORE_CONFIGURATION\] .*give storeHost=127\.0\.0\.1:"):
             commit(options, stage(options, bodies("a")))
         with open_store(root) as store:
             assert store.log_end == 0

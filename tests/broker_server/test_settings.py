@@ -16,7 +16,7 @@ from storage.settings.unread import unread_settings
 def test_the_command_line_comes_before_the_file() -> None:
     found = read_configuration(b"namesrvAddr=a:1;a:1; b:2\nbrokerName=b\n", None, {})
     assert (found.process.addresses, found.broker_name, found.server.listen_port) == (("a:1", "b:2"), "b", 10_911)
-    assert found.store_host == "127.0.0.1:10911"
+    assert found.address == "127.0.0.1:10911"
     assert read_configuration(b"namesrvAddr=a:1\n", None, {"namesrvAddr": "c:3"}).process.addresses == ("c:3",)
     assert read_configuration(b"", None, {}).process.addresses == ()
 

@@ -112,6 +112,21 @@ WATERMARKS = {
 """Java: BrokerController.printWaterMark, NamesrvController.printWaterMark."""
 
 
+def test_a_broker_says_at_its_start_which_name_servers_do_not_know_it_yet(tmp_path: Path) -> None:
+    conf, nobody = tmp_path / "broker.conf", f"127.0.0.1:{free_ports()}"
+    conf.write_text(f"listenPort={free_ports()}\nstorePathRootDir={tmp_path}/store\n", "ascii")
+    with start("broker", "-c", conf, "-n", nobody) as process:
+        assert process.stdout is not None
+        try:
+            said = process.stdout.readline()
+            assert said.endswith(f"and name server is {nobody}; not yet known to {nobody}: it is tried again\n")
+            assert "boot success" in said
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(timeout=60) == 0
+        finally:
+            process.kill()
+
+
 @pytest.mark.parametrize("server", ["broker", "namesrv"])
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_server_prints_how_many_requests_wait_where_that_is_asked_for(

@@ -260,12 +260,13 @@ def test_a_topic_that_is_made_gets_the_queues_that_lines_name_however_late(tmp_p
     assert topics_of(root)["T"].write_queue_count == 21
 
 
-def test_the_store_host_is_in_the_records_unless_the_store_has_one(tmp_path: Path) -> None:
+def test_the_store_host_is_in_the_records_unless_the_configuration_says_another(tmp_path: Path) -> None:
     root = tmp_path / "store"
     produce(root, "--topic", "T", "--store-host", "10.1.2.3:20911", "--sync", lines=[b"x"])
     assert [host_text(message.store_host) for message in messages_of(root, "T")] == ["10.1.2.3:20911"]
+    (tmp_path / "broker.conf").write_text("brokerIP1=10.1.2.3\nlistenPort=20911\n", "utf-8")
     refused = produce(root, "--topic", "T", "--store-host", "10.1.2.4:20911", lines=[b"y"], exit_code=1)
-    assert "storeHost" in refused
+    assert "give storeHost=10.1.2.3:20911" in refused
     assert "storeHost" in produce(root, "--topic", "T", "--store-host", "0.0.0.0:1", lines=[b"y"], exit_code=1)
     assert [message.body for message in messages_of(root, "T")] == [b"x"]
 

@@ -43,11 +43,11 @@ def test_equal_settings_are_one_key_of_a_dictionary() -> None:
 def test_name_servers_in_one_text_are_split() -> None:
     assert parse_addresses("nameServer", "a:1; b:2,a:1") == ("a:1", "b:2")
     assert ClientSettings("a:1;b:2").name_servers == ("a:1", "b:2")  # type: ignore[arg-type]
-    assert split_address("[::1]:9876") == ("::1", 9876)
+    assert split_address("[::1]:9876") == split_address("::1:9876") == ("::1", 9876)
 
 
 @pytest.mark.parametrize(
-    "address", ["host", "host:", ":9876", "host:0", "host:65536", "a b:1", "user@host:1", "::1:9876"]
+    "address", ["host", "host:", ":9876", "host:0", "host:65536", "a b:1", "user@host:1", "::1", "a:b:1"]
 )
 def test_what_is_no_address_is_refused_with_its_setting(address: str) -> None:
     with pytest.raises(ClientSettingError, match=r"name_servers=.*host:port"):

@@ -232,7 +232,10 @@ def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
         ("controllerType=jRaft", "controllerType: 'jRaft' is not supported"),
         ("controllerDLegerPeers=n0-a:1;n1-b:2", "'n0-a:1;n1-b:2': this controller is a single node: name one peer"),
         ("controllerDLegerPeers=a:1", "controllerDLegerPeers: 'a:1': a peer is id-host:port"),
-        ("controllerDLegerPeers=n0-a:0", "controllerDLegerPeers: 'n0-a:0': a port is 1 to 65535"),
+        (
+            "controllerDLegerPeers=n0-a:0",
+            "controllerDLegerPeers: 'n0-a:0': a port is 1 to 65535; an address is host:port",
+        ),
         ("controllerDLegerPeers=n1-a:1", "controllerDLegerSelfId: 'n0': no peer of controllerDLegerPeers has that id"),
         ("bindAddress=0.0.0.0", "controllerDLegerPeers: it is needed where bindAddress is 0.0.0.0"),
         ("scanInactiveMasterInterval=0", "scanInactiveMasterInterval: 0: it must be greater than 0"),

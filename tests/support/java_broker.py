@@ -24,6 +24,7 @@ from typing import Any
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
+from storage.addresses import address_text, same_address
 from storage.errors import StateFileError
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
@@ -309,8 +310,9 @@ class Oracle:
             else:
                 self._run("broker", str(directory), str(conf), timeout_seconds=120)
             pid = int((directory / "pid").read_text("ascii"))
-            _await_registered(f"127.0.0.1:{port}", name_server)
-            yield RunningBroker(directory, store, conf, f"127.0.0.1:{port}", name_server, pid)
+            address = address_text(str(settings.get("brokerIP1", "127.0.0.1")), port)
+            _await_registered(address, name_server)
+            yield RunningBroker(directory, store, conf, address, name_server, pid)
         finally:
             _end_what_runs_in(directory)
 
@@ -382,7 +384,9 @@ def _await_registered(address: str, name_server: str) -> None:
     with suppress(ClientError), Admin(ClientSettings((name_server.split(";")[0],))) as admin:
         for _ in range(300):
             if any(
-                address in each.broker_addresses.values() for each in admin.cluster_info().broker_address_table.values()
+                same_address(address, found)
+                for each in admin.cluster_info().broker_address_table.values()
+                for found in each.broker_addresses.values()
             ):
                 return
             time.sleep(0.1)

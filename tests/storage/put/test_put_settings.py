@@ -76,13 +76,25 @@ def test_a_brokers_records_say_its_address(name: str, pristine_store: Callable[[
     assert f"{ipaddress.ip_address(found[:-4])}:{int.from_bytes(found[-4:], 'big')}" == expected
 
 
-def test_an_option_that_contradicts_the_store_is_refused(store: Path) -> None:
-    assert settings_of(store, store_host="127.0.0.1:10911").host == host("127.0.0.1", 10911)
-    for asked in ("127.0.0.1:10912", "127.0.0.2:10911", "[::1]:10911"):
-        with pytest.raises(ConfigurationError, match=r"storeHost.*the store is 127\.0\.0\.1:10911's"):
-            settings_of(store, store_host=asked)
-    with pytest.raises(ConfigurationError, match=r"the store is 10\.1\.2\.3:4711's"):
-        settings_of(store, "brokerIP1=10.1.2.3\nlistenPort=4711\n", store_host="127.0.0.1:10911")
+def test_a_store_may_be_served_at_another_address_than_its_records_say(store: Path) -> None:
+    """Java: BrokerController.storeHost, which goes into new messages whatever the old ones say."""
+    for asked, expected in (("127.0.0.1:10912", ("127.0.0.1", 10912)), ("[::1]:10911", ("::1", 10911))):
+        assert settings_of(store, store_host=asked).host == host(*expected)
+
+
+def test_an_option_that_contradicts_the_configuration_is_refused_with_the_line_to_write(store: Path) -> None:
+    conf = "brokerIP1=10.1.2.3\nlistenPort=4711\n"
+    assert settings_of(store, conf, store_host="10.1.2.3:4711").host == host("10.1.2.3", 4711)
+    with pytest.raises(
+        ConfigurationError, match=r"storeHost: it is 127\.0\.0\.1:10911, .* give storeHost=10\.1\.2\.3:4711"
+    ):
+        settings_of(store, conf, store_host="127.0.0.1:10911")
+
+
+def test_brokerip1_may_be_an_address_of_the_sixth_version_in_brackets_or_not(store: Path) -> None:
+    for text in ("::1", "[::1]", "0:0:0:0:0:0:0:1"):
+        found = settings_of(store, f"brokerIP1={text}\nlistenPort=4711\n")
+        assert (found.host, found.address) == (host("::1", 4711), "[::1]:4711")
 
 
 @pytest.mark.parametrize(
@@ -92,6 +104,7 @@ def test_an_option_that_contradicts_the_store_is_refused(store: Path) -> None:
         (" 10.1.2.3:65535 ", host("10.1.2.3", 65_535)),
         ("[::1]:10911", host("::1", 10_911)),
         ("[2001:db8::17]:80", host("2001:db8::17", 80)),
+        ("2001:db8::17:80", host("2001:db8::17", 80)),
     ],
 )
 def test_addresses_are_taken_in_both_families(text: str, expected: bytes) -> None:

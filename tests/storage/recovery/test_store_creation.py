@@ -30,7 +30,7 @@ def test_the_directories_of_a_store_are_made_and_nothing_else(tmp_path: Path) ->
 
 def test_several_log_directories_are_made_inside_of_root_where_the_configuration_says(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    config = parse_config(b"storePathCommitLog=store/d0,store/d1\n", f"{tmp_path}/broker.conf")
+    config = parse_config(f"storePathCommitLog={root}/d0,{root}/d1\n".encode())
     create_store(str(root), find_log(str(root), config, FILES, may_be_empty=True, to_write=True).directories, FILES)
     assert directories(root) == {"d0", "d1", "consumequeue", "index", "config"}
 
@@ -90,7 +90,7 @@ def test_a_file_is_no_place_for_a_store(tmp_path: Path) -> None:
 
 def test_a_stores_log_directories_are_found_and_those_of_one_that_could_be_made(tmp_path: Path) -> None:
     root = f"{tmp_path}/store"
-    config = parse_config(b"storePathCommitLog=store/d0,store/d1\n", f"{tmp_path}/broker.conf")
+    config = parse_config(f"storePathCommitLog={root}/d0,{root}/d1\n".encode())
     with pytest.raises(StoreNotFoundError, match=r"d0/ or .*d1/"):
         find_log(root, config, FILES)
     place = find_log(root, config, FILES, may_be_empty=True)

@@ -265,11 +265,11 @@ def test_loading_warns_aloud_once_a_line() -> None:
     [
         (b"", None, []),
         (b"storePathCommitLog=/disk/log", "/lab/broker.conf", ["/disk/log"]),
-        (b"storePathCommitLog=./logs/a", "/lab/conf/broker.conf", ["/lab/conf/logs/a"]),
-        (b"storePathCommitLog=../logs/", "/lab/conf/broker.conf", ["/lab/logs"]),
+        (b"storePathCommitLog=./logs/a", "/lab/conf/broker.conf", ["logs/a"]),
+        (b"storePathCommitLog=../logs/", "file:///lab/conf/broker.conf", ["../logs"]),
         (b"storePathCommitLog=log", "s3://b/lab/broker.conf", ["s3://b/lab/log"]),
         (b"storePathCommitLog=/d1/log,,/d2/log,/d1/log", "/lab/broker.conf", ["/d1/log", "/d2/log"]),
-        (b"storePathCommitLog=store/commitlog,/d2/log", "/lab/broker.conf", ["/lab/store/commitlog", "/d2/log"]),
+        (b"storePathCommitLog=store/commitlog,/d2/log", "/lab/broker.conf", ["store/commitlog", "/d2/log"]),
         (
             b"storePathCommitLog=/d1/log,/d2/log\nreadOnlyCommitLogStorePaths=/d3/log",
             "/lab/broker.conf",
