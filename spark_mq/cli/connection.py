@@ -16,9 +16,13 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from spark_mq.cli.app import UsageError
-from spark_mq.client.settings import ClientSettings
-from spark_mq.source.cluster_options import ClusterOptions, parse_name_servers, parse_namespace
-from spark_mq.source.option_values import parse_duration_ms
+from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS, ClientSettings
+from spark_mq.source.cluster_options import (
+    ClusterOptions,
+    parse_name_servers,
+    parse_namespace,
+    parse_request_timeout,
+)
 
 SECRET_KEY = "SPARK_MQ_SECRET_KEY"
 SECURITY_TOKEN = "SPARK_MQ_SECURITY_TOKEN"
@@ -91,7 +95,7 @@ class Connection:
     request_timeout: Annotated[
         str,
         typer.Option("--request-timeout", metavar="TIME", help="How long an answer may take.", rich_help_panel=_PANEL),
-    ] = "3s"
+    ] = f"{MQ_CLIENT_API_TIMEOUT_MS // 1000}s"
 
     @property
     def is_given(self) -> bool:
@@ -121,9 +125,7 @@ class Connection:
             raise UsageError("options that begin with --tls- need --tls")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise UsageError("give --tls-cert-file and --tls-key-file together")
-        timeout_ms = parse_duration_ms(self.request_timeout, "--request-timeout")
-        if timeout_ms <= 0:
-            raise UsageError("--request-timeout must be longer than 0")
+        timeout_ms = parse_request_timeout(self.request_timeout, "--request-timeout")
         options = ClusterOptions(
             name_server=parse_name_servers(self.name_server or "", "--name-server"),
             namespace=None if self.namespace is None else parse_namespace(self.namespace, "--namespace"),
@@ -137,8 +139,9 @@ class Connection:
             tls_key_file=self.tls_key_file,
             tls_key_password=variables.get(TLS_KEY_PASSWORD) or None,
             tls_server_name=self.tls_server_name,
+            request_timeout=timeout_ms,
         )
-        return replace(options.client_settings(), request_timeout_ms=timeout_ms, connect_timeout_ms=timeout_ms)
+        return replace(options.client_settings(), connect_timeout_ms=timeout_ms)
 
     def _secret_key(self, variables: Mapping[str, str]) -> str | None:
         """The user's secret; None without a user."""

@@ -105,7 +105,7 @@ class LiveRoutes:
     @property
     def _patience_ms(self) -> int:
         """The client bounds each of its waits; this is for what it does one after another."""
-        return 4 * self._settings.request_timeout_ms + self._settings.connect_timeout_ms
+        return 2 * self._settings.question_timeout_ms + self._settings.connect_timeout_ms
 
     def __enter__(self) -> Self:
         return self
