@@ -10,24 +10,19 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from spark_mq.cli.app import UsageError
 from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS, ClientSettings
+from spark_mq.cluster_arguments import SECRET_KEY, SECURITY_TOKEN, TLS_KEY_PASSWORD, secret_key
 from spark_mq.source.cluster_options import (
     ClusterOptions,
     parse_name_servers,
     parse_namespace,
     parse_request_timeout,
 )
-
-SECRET_KEY = "SPARK_MQ_SECRET_KEY"
-SECURITY_TOKEN = "SPARK_MQ_SECURITY_TOKEN"
-TLS_KEY_PASSWORD = "SPARK_MQ_TLS_KEY_PASSWORD"
-"""Variables of the environment that hold secrets."""
 
 _PANEL = "A running cluster"
 _TLS = ("tls_no_verify", "tls_ca_file", "tls_cert_file", "tls_key_file", "tls_server_name")
@@ -120,7 +115,7 @@ class Connection:
         """What the client is told. Raises OptionError, UsageError, TlsError."""
         self.check_given()
         variables = os.environ if environment is None else environment
-        secret_key = self._secret_key(variables)
+        secret = secret_key(self.access_key, self.secret_key_file, variables)
         if not self.tls and any(getattr(self, name) for name in _TLS):
             raise UsageError("options that begin with --tls- need --tls")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
@@ -130,8 +125,8 @@ class Connection:
             name_server=parse_name_servers(self.name_server or "", "--name-server"),
             namespace=None if self.namespace is None else parse_namespace(self.namespace, "--namespace"),
             access_key=self.access_key,
-            secret_key=secret_key,
-            security_token=variables.get(SECURITY_TOKEN) or None if secret_key else None,
+            secret_key=secret,
+            security_token=variables.get(SECURITY_TOKEN) or None if secret else None,
             tls=self.tls,
             tls_verify=not self.tls_no_verify,
             tls_ca_file=self.tls_ca_file,
@@ -142,22 +137,6 @@ class Connection:
             request_timeout=timeout_ms,
         )
         return replace(options.client_settings(), connect_timeout_ms=timeout_ms)
-
-    def _secret_key(self, variables: Mapping[str, str]) -> str | None:
-        """The user's secret; None without a user."""
-        if self.access_key is None:
-            if self.secret_key_file is not None:
-                raise UsageError("--secret-key-file needs --access-key, the user whose secret it is")
-            return None
-        if self.secret_key_file is not None:
-            secret = Path(self.secret_key_file).read_text("utf-8").strip()
-            if not secret:
-                raise UsageError(f"--secret-key-file {self.secret_key_file} is empty")
-            return secret
-        if secret := variables.get(SECRET_KEY, ""):
-            return secret
-        hint = "other users of this machine see command lines, so no option takes it"
-        raise UsageError(f"--access-key needs its secret: in --secret-key-file or in the variable {SECRET_KEY}", hint)
 
     def _refuse_without_name_server(self) -> None:
         for each in fields(self):

@@ -98,7 +98,7 @@ class ClientSettings:
     tls: TlsSettings | None = None
     connect_timeout_ms: int = 3_000
     request_timeout_ms: int = MQ_CLIENT_API_TIMEOUT_MS
-    """For the answer to one request: routes, heartbeats, pulls beyond the time that a broker may hold them. Java: mqClientApiTimeout."""
+    """For the answer to one request: routes, heartbeats, pulls beyond the time that a broker holds them. Java: mqClientApiTimeout."""
     poll_name_server_interval_ms: int = 30_000
     heartbeat_broker_interval_ms: int = 30_000
     persist_consumer_offset_interval_ms: int = 5_000
