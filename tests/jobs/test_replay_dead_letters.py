@@ -18,7 +18,7 @@ import pytest
 from pyspark.errors import ParseException
 
 from jobs import replay_dead_letters as job
-from jobs.replay_dead_letters import LEFT, LOCK, Pace, main, replay_letters, settle_open_plans
+from jobs.replay_dead_letters import LEFT, LOCK, Pace, StoreLetters, main, replay_letters, settle_open_plans
 from spark_mq import replay as replaying
 from spark_mq.conditions import SparkMqError
 from spark_mq.replay import DeadLetter, OpenPlan, Outcome, find_copies, replay, topic_of, with_property
@@ -258,9 +258,9 @@ def test_every_letter_is_replayed_and_noted(path: str) -> None:
     audit = NotedAudit()
     with opened(path) as store:
         letters = letters_of(store)
-    assert replay_letters(path, GROUP, letters, audit).results == {"replayed": 7}
+    assert replay_letters(StoreLetters(path, GROUP), letters, audit) == {"replayed": 7}
     assert audit.results() == ["replayed"] * 7
-    assert replay_letters(path, GROUP, [], audit).results == {}
+    assert replay_letters(StoreLetters(path, GROUP), [], audit) == {}
 
 
 def test_a_run_that_is_killed_before_it_noted_anything_is_found_in_the_log(path: str) -> None:
@@ -269,15 +269,15 @@ def test_a_run_that_is_killed_before_it_noted_anything_is_found_in_the_log(path:
         letters = letters_of(store)
         replay(store, GROUP, letters[:1])  # a copy of another time, before the plan
     with pytest.raises(KeyboardInterrupt):
-        replay_letters(path, GROUP, letters, audit)
+        replay_letters(StoreLetters(path, GROUP), letters, audit)
     audit.fails_at_note = False
     assert audit.results() == ["planned"] * 7
-    assert settle_open_plans(path, GROUP, audit) == 7
+    assert settle_open_plans(StoreLetters(path, GROUP), audit) == 7
     assert audit.results() == ["replayed"] * 7
     with opened(path) as store:
         newest = {m.properties["REPLAYED_FROM"]: m.msg_id for m in sorted(all_of(store, "Orders"), key=by_place)}
     assert {letter.msg_id: new_id for letter, _, _, new_id in audit.rows.values()} == newest
-    assert settle_open_plans(path, GROUP, audit) == 0
+    assert settle_open_plans(StoreLetters(path, GROUP), audit) == 0
 
 
 def by_place(message: Message) -> int:
@@ -291,7 +291,7 @@ def test_of_a_run_that_is_killed_on_its_way_the_rest_is_not_made(path: str, made
         letters = letters_of(store)
         audit.plan("run", letters, store.log_end)
         replay(store, GROUP, letters[:made])
-    settle_open_plans(path, GROUP, audit)
+    settle_open_plans(StoreLetters(path, GROUP), audit)
     assert audit.results() == ["replayed"] * made + ["not_made"] * (7 - made)
 
 
@@ -305,7 +305,7 @@ def test_where_the_log_has_expired_since_the_plan_nobody_knows(path: str) -> Non
             store.put("Filler", b"x" * 60_000)
         first = store.log.files[0]
     os.unlink(Path(path) / "commitlog" / f"{first.start:020d}")
-    settle_open_plans(path, GROUP, audit)
+    settle_open_plans(StoreLetters(path, GROUP), audit)
     assert audit.results() == ["unknown"] * 7
 
 
@@ -329,7 +329,7 @@ def test_a_store_that_another_writer_has_is_left_with_nothing_planned(path: str)
     with opened(path) as store:
         letters = letters_of(store)
         with pytest.raises(StoreLockedError):
-            replay_letters(path, GROUP, letters, audit)
+            replay_letters(StoreLetters(path, GROUP), letters, audit)
     assert audit.rows == {}
 
 
@@ -348,11 +348,11 @@ def test_a_writer_that_comes_between_two_bursts_leaves_the_rest_to_the_next_run(
     with opened(path) as store:
         letters = letters_of(store)
     pace = Pace(3.0, clock=lambda: 0.0, sleep=sleep)
-    replayed = replay_letters(path, GROUP, letters, audit, pace=pace)
+    replayed = replay_letters(StoreLetters(path, GROUP), letters, audit, pace=pace)
     others[0].close()
-    assert replayed.results == {"replayed": 3, LEFT: 4}
+    assert replayed == {"replayed": 3, LEFT: 4}
     assert audit.results() == ["replayed"] * 3 + ["planned"] * 4
-    assert settle_open_plans(path, GROUP, audit) == 4
+    assert settle_open_plans(StoreLetters(path, GROUP), audit) == 4
     assert audit.results() == ["replayed"] * 3 + ["not_made"] * 4
 
 
@@ -361,10 +361,10 @@ def test_a_store_that_was_closed_cleanly_is_closed_cleanly_again(path: str) -> N
     with opened(path) as store:
         letters = letters_of(store)
     with pytest.raises(KeyboardInterrupt):
-        replay_letters(path, GROUP, letters, audit)
+        replay_letters(StoreLetters(path, GROUP), letters, audit)
     assert not Path(path, "abort").exists()
     audit.fails_at_note = False
-    settle_open_plans(path, GROUP, audit)
+    settle_open_plans(StoreLetters(path, GROUP), audit)
     assert not Path(path, "abort").exists()
 
 
@@ -406,7 +406,7 @@ def test_bursts_keep_the_rate(path: str) -> None:
 
     with opened(path) as store:
         letters = letters_of(store)
-    replay_letters(path, GROUP, letters, NotedAudit(), pace=Pace(2.0, clock=lambda: now, sleep=sleep))
+    replay_letters(StoreLetters(path, GROUP), letters, NotedAudit(), pace=Pace(2.0, clock=lambda: now, sleep=sleep))
     assert slept == [0.0, 1.0, 1.0, 1.0]
 
 
