@@ -1,6 +1,6 @@
-"""Put a consumer group's dead letters back into the topics that they came from: by group, time range or SQL predicate.
+"""Put a consumer group's dead letters back into the topics that they came from, or into its retry topic: by time range or SQL predicate.
 
-    python -m jobs.replay_dead_letters PATH --group GROUP [--audit DELTA-TABLE] [--since TIME] [--until TIME] [--where SQL] [--rate N]
+    python -m jobs.replay_dead_letters PATH --group GROUP [--to retry] [--audit DELTA-TABLE] [--since TIME] [--until TIME] [--where SQL] [--rate N]
 
 `--where` is a predicate of Spark SQL over the columns of the source, `origin_topic = 'Orders' AND reconsume_times > 3` for one; times
 are those at which the messages became dead letters. `--dry-run` lists what would be done and writes nothing. Dead letters stay where
@@ -14,6 +14,9 @@ A run that finds planned attempts of an earlier one looks for their copies in th
 planned, before it plans anew. What the audit calls replayed is passed over, unless `--again` asks for another copy. This holds as
 long as one audit table is used for a store, and until the log has expired between the two runs: then the attempts are `unknown`, and
 left. A table serves one store: another's message ids may be the same.
+
+With `--name-server` in place of PATH the letters are those of a running cluster: `spark_mq/cluster_replay.py` says what holds there. In
+the audit `log_end` is the time of the plan in ms then. `--to retry` is for the failing group alone: its retry topic has the copies.
 
 Two runs at the same time exclude each other by a lock beside the store. A burst waits a minute for a store that another writer has;
 then the run ends, and what it has not come to is left to the next one.

@@ -29,13 +29,14 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from spark_mq.cluster_arguments import add_cluster_arguments
-from spark_mq.conditions import OptionError, SparkMqError
+from spark_mq.conditions import ConvertedError, OptionError, SparkMqError
 from spark_mq.exit_codes import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of
 from spark_mq.session import SESSION_ERRORS
 from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError
+from storage.errors.base import DescribedError
 from storage.files.os_errors import from_os_error
 from storage.tables.put_statistics import PutStatistics
 
@@ -252,7 +253,10 @@ def _told(report: JobReport, run: Run, options: argparse.Namespace, took_ms: int
 
 def _may_pass(error: Exception) -> bool:
     is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
-    return is_full or (isinstance(error, StorageError) and error.retriable)
+    origin = (
+        error.__context__ if isinstance(error, ConvertedError) else error
+    )  # a client's error, under a condition's name
+    return is_full or (isinstance(origin, DescribedError) and origin.retriable)
 
 
 def _repeat(

@@ -21,6 +21,7 @@ from itertools import count
 from typing import NamedTuple
 
 from spark_mq.client.errors import (
+    GroupTakenError,
     MessageQueueNotFoundError,
     MessageRefusedError,
     ResponseError,
@@ -49,7 +50,7 @@ from storage.format.record import Message as Record
 from storage.names import dead_letter_topic, retry_topic, validate_user_topic
 from storage.rules.response_codes import ResponseCode
 
-CLOCKS_MS = 600_000
+CLOCKS_MS = 60_000
 """By so much the clocks of brokers and of this machine may differ."""
 _SEND_TIMEOUT_MS = 30_000
 _PAUSES_S = (0.1, 0.3, 1.0, 3.0, 10.0)
@@ -97,7 +98,11 @@ class ClusterLetters:
         """No other run replays this group's letters meanwhile. Raises ReplayAtWorkError."""
         run(self._instance.route(self._topic))  # whose brokers the producer is made known to
         settings = ProducerSettings(retries=0, send_timeout_ms=_SEND_TIMEOUT_MS, max_message_bytes=MOST_BODY_BYTES)
-        with Producer(self._settings, self._producer_group, settings) as self._producer:
+        try:
+            producer = Producer(self._settings, self._producer_group, settings)
+        except GroupTakenError as error:
+            raise ReplayAtWorkError(f"this process replays dead letters of {self._group} already") from error
+        with producer as self._producer:
             known = run(
                 GroupCalls(self._instance).producer_connection(
                     with_namespace(self._namespace, self._producer_group), self._topic

@@ -214,7 +214,7 @@ def _refused_retry_topics(store: MessageStore, group: str, topics: Iterable[str]
     there = store.writer.settings.topics.topics
     refusals = {}
     for topic in topics:
-        config = store.groups.get(group)
+        config = message_rules(store.writer.settings, PutOptions()).retries.group(group)
         if topic == retry_topic(group) and config is None:
             refusals[topic] = f"there is no consumer group {group!r}"
         elif topic != retry_topic(group) and topic not in there:

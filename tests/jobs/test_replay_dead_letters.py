@@ -21,7 +21,17 @@ from jobs import replay_dead_letters as job
 from jobs.replay_dead_letters import LEFT, LOCK, Pace, StoreLetters, main, replay_letters, settle_open_plans
 from spark_mq import replay as replaying
 from spark_mq.conditions import SparkMqError
-from spark_mq.replay import DeadLetter, OpenPlan, Outcome, find_copies, replay, topic_of, with_property
+from spark_mq.replay import (
+    DeadLetter,
+    OpenPlan,
+    Outcome,
+    find_copies,
+    replay,
+    target_of,
+    topic_of,
+    with_property,
+    without_copies,
+)
 from spark_mq.replay_audit import failures_told, table_location
 from spark_mq.source import rows
 from storage import Message, MessageStore, open_store
@@ -171,6 +181,35 @@ def test_what_cannot_be_copied_is_refused_alone_and_says_why(path: str) -> None:
     assert "it is a system topic" in reasons[1]
     assert reasons[2] == "tags: it holds a control character"
     assert reasons[3] == reasons[4] == "it is not there any more"
+
+
+def test_a_copy_for_the_group_alone_lies_in_its_retry_topic_as_a_first_try(path: str) -> None:
+    """DefaultMQPushConsumerImpl.resetRetryAndNamespace gives it to listeners under RETRY_TOPIC."""
+    with opened(path) as store:
+        store.put_inner([with_fields(dead_letter(7), body=zlib.compress(b"long" * 2_000), sys_flag=COMPRESSED)])
+        letters = letters_of(store)
+        outcomes = replay(store, GROUP, letters, "retry")
+        copies = {message.unique_key: message for message in all_of(store, "%RETRY%G")}
+        assert not all_of(store, "Orders")
+        assert without_copies(store, GROUP, letters) == [], "nor does a run to the topic make another copy"
+    assert [outcome.result for outcome in outcomes] == ["replayed"] * 8
+    assert [copies[letter.unique_key].msg_id for letter in letters] == [outcome.new_msg_id for outcome in outcomes]
+    assert copies["K7"].plain_body == b"long" * 2_000
+    copy = copies["K3"]
+    assert (copy.body, copy.flag, copy.reconsume_times, copy.born_time_ms) == (b"body 3", 3, 0, 1_600_000_000_003)
+    assert copy.properties == {
+        "RETRY_TOPIC": "Orders",
+        "REPLAYED_FROM": letters[3].msg_id,
+        "own": "x",
+        "TAGS": "paid",
+        "KEYS": "order-3",
+        "UNIQ_KEY": "K3",
+    }
+
+
+@pytest.mark.parametrize(("origin", "topic"), [("Orders", "%RETRY%G"), ("%RETRY%G+Orders", "%RETRY%G+Orders")])
+def test_the_retry_topic_of_a_pop_consumer_is_the_one_that_the_letter_came_from(origin: str, topic: str) -> None:
+    assert target_of(origin, GROUP, "retry") == topic
 
 
 def test_a_body_that_does_not_decompress_is_refused_alone_and_says_why(path: str) -> None:
