@@ -1,6 +1,7 @@
-"""Put a consumer group's dead letters back into the topics that they came from, or into its retry topic: by time range or SQL predicate.
+"""Put a consumer group's dead letters back into the topics that they came from, or into its retry topic: by time or predicate.
 
-    python -m jobs.replay_dead_letters PATH --group GROUP [--to retry] [--audit DELTA-TABLE] [--since TIME] [--until TIME] [--where SQL] [--rate N]
+    python -m jobs.replay_dead_letters PATH --group GROUP [--to retry] [--audit DELTA-TABLE]
+        [--since TIME] [--until TIME] [--where SQL] [--rate N]
 
 `--where` is a predicate of Spark SQL over the columns of the source, `origin_topic = 'Orders' AND reconsume_times > 3` for one; times
 are those at which the messages became dead letters. `--dry-run` lists what would be done and writes nothing. Dead letters stay where

@@ -5,8 +5,8 @@
     a topic of several brokers           the lowest of them
     always                               what a frame of 16 MiB carries
 
-A process asks a broker once, and again after half a minute. The broker judges the body as it is stored, after compression, and a
-batch by all of its bytes. What does not fit into a file of its log (mappedFileSizeCommitLog) Java's broker acknowledges and does not
+A process asks a broker once, and again after half a minute; one that is silent twice or away is asked by each task. The broker
+judges the body as it is stored, after compression, and a batch by all of its bytes. What does not fit into a file of its log (mappedFileSizeCommitLog) Java's broker acknowledges and does not
 store: CommitLog.asyncPutMessage takes a second END_OF_FILE for PUT_OK. So the file's size is a limit here.
 Java: MessageExtEncoder.encode, MessageStoreConfig. Departure: Java's producer knows its own setting alone, and judges a body before it
 compresses it (Validators.checkMessage).
@@ -21,7 +21,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_mq.client.calls import make_call
-from spark_mq.client.errors import ClientError, request_text, response_error
+from spark_mq.client.errors import ClientError, RequestTimeoutError, request_text, response_error
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode
@@ -95,19 +95,24 @@ async def _asked(instance: ClientInstance, name: str) -> Told:
     key = instance.settings, name
     known = _told.get(key)
     if known is None or time.monotonic() - known[0] > ASKED_AGAIN_S:
-        known = _told[key] = time.monotonic(), await _ask(instance, name)
+        try:
+            known = _told[key] = time.monotonic(), await _ask(instance, name)
+        except ClientError as error:  # it may pass: nothing to remember
+            return Told(None, error.describe())
     return known[1]
 
 
 async def _ask(instance: ClientInstance, name: str) -> Told:
-    code = RequestCode.GET_BROKER_CONFIG
+    """Raises ClientError where there is no answer; one that does not come in time is asked for once more."""
+    request = make_call(RequestCode.GET_BROKER_CONFIG)
+    address = await instance.broker_address(name)
     try:
-        address = await instance.broker_address(name)
-        answer = await instance.invoke(address, make_call(code))
-        if answer.code != ResponseCode.SUCCESS:
-            raise response_error(answer.code, answer.remark, address, request_text(code))
-    except ClientError as error:
-        return Told(None, error.describe())
+        answer = await instance.invoke(address, request)
+    except RequestTimeoutError:
+        answer = await instance.invoke(address, request)
+    if answer.code != ResponseCode.SUCCESS:
+        what = request_text(request.code)
+        return Told(None, response_error(answer.code, answer.remark, address, what).describe())
     said = {name: int(text) for name, text in _SETTING.findall(bytes(answer.body))}
     size, file_size = said.get(b"maxMessageSize"), said.get(b"mappedFileSizeCommitLog")
     return Told(size, "" if size is not None else "its configuration names none", file_size)

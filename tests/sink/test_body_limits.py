@@ -89,6 +89,18 @@ def test_each_broker_of_the_topic_is_asked_once_and_the_lowest_limit_counts(brok
     assert [len(broker.requests) for broker in brokers.values()] == [2, 1], "once for each client"
 
 
+def test_that_a_broker_was_away_is_not_remembered(brokers: dict[str, SayingBroker]) -> None:
+    large = brokers["large"]
+    large.answers = [lambda *_: None]
+    with NameServer({"large": large.address}) as server:
+        sizes = []
+        for _ in range(3):  # three tasks of one process
+            with LiveRoutes(ClientSettings((server.address,)), create_topic=True, retry_timeout_ms=600) as routes:
+                sizes.append(routes.body_limit("T").size_bytes)
+    assert sizes == [4 * MIB, 12 * MIB, 12 * MIB]
+    assert len(large.requests) == 2, "what it says is"
+
+
 def test_the_option_lowers_what_brokers_say_and_stands_for_those_that_do_not() -> None:
     silent, large = {"a": Told(None, "no permission")}, {"a": Told(12 * MIB)}
     assert limit_of(silent, 10 * MIB) == limit_of(large, 10 * MIB) == BodyLimit(10 * MIB, "option maxMessageSize")
