@@ -6,8 +6,9 @@
     always                               what a frame of 16 MiB carries
 
 A process asks a broker once, and again after half a minute; one that is silent twice or away is asked by each task. The broker
-judges the body as it is stored, after compression, and a batch by all of its bytes. What does not fit into a file of its log (mappedFileSizeCommitLog) Java's broker acknowledges and does not
-store: CommitLog.asyncPutMessage takes a second END_OF_FILE for PUT_OK. So the file's size is a limit here.
+judges the body as it is stored, after compression, and a batch by all of its bytes. What does not fit into a file of its log
+(mappedFileSizeCommitLog) Java's broker acknowledges and does not store: CommitLog.asyncPutMessage takes a second END_OF_FILE for
+PUT_OK. So the file's size is a limit here.
 Java: MessageExtEncoder.encode, MessageStoreConfig. Departure: Java's producer knows its own setting alone, and judges a body before it
 compresses it (Validators.checkMessage).
 """
