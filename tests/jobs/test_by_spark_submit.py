@@ -137,7 +137,7 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
     assert audited.json["error"] == f"this Spark has no Delta Lake: start it with spark-submit --packages {DELTA}"
     assert (refused.exit_code, refused.json["exitCode"]) == (2, 2)
     assert (unread.exit_code, unread.json["nameServer"]) == (1, "127.0.0.1:1")
-    assert "no.pem: the certificate or key cannot be read" in unread.json["error"]
+    assert "no.pem: TLS failed: the certificate or key cannot be read" in unread.json["error"]
 
 
 def test_with_deltas_jar_it_keeps_an_audit(root: str, tmp_path: Path) -> None:

@@ -19,8 +19,12 @@ from pyspark.errors import ParseException
 
 from jobs import replay_dead_letters as job
 from jobs.replay_dead_letters import LEFT, LOCK, Pace, StoreLetters, main, replay_letters, settle_open_plans
+from jobs.run import _may_pass
 from spark_mq import replay as replaying
+from spark_mq.client.errors import NameServerUnreachableError
+from spark_mq.client_conditions import from_client_error
 from spark_mq.conditions import SparkMqError
+from spark_mq.exit_codes import FAILED, exit_code_of
 from spark_mq.replay import (
     DeadLetter,
     OpenPlan,
@@ -288,6 +292,44 @@ def test_an_entry_of_a_map_is_set_in_each_row() -> None:
     )
     made = with_property(maps.slice(1), "n", pa.array(["p", "q", "r"]))
     assert made.to_pylist() == [[("n", "p")], [("b", "2"), ("n", "q")], [("c", "3"), ("n", "r")]]
+
+
+# Where they lie
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give PATH, or the address of a name server"),
+        (["STORE", "-n", "h:1"], "give PATH or --name-server, not both"),
+        (["STORE", "--tls"], "option --tls: belongs to --name-server, and a store is named"),
+        (["STORE", "--request-timeout", "9s"], "option --request-timeout: belongs to --name-server"),
+        (["-n", "h:1", "--conf", "broker.conf"], "option --conf: is for stores"),
+        (["-n", "nonsense"], "option --name-server: "),
+        (["-n", "h:1", "--secret-key-file", "x"], "option --secret-key-file: needs --access-key"),
+        (["-n", "h:1", "--tls-ca-file", "x"], "option --tls: options that begin with tls need tls=true"),
+    ],
+)
+def test_a_store_or_a_cluster_is_named_and_its_own_options_alone(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--group", GROUP]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_answer_is_a_failure_and_may_answer_at_the_next_turn() -> None:
+    unreachable = NameServerUnreachableError([("h:1", "no connection")])
+
+    def ask() -> None:
+        try:
+            raise unreachable
+        except NameServerUnreachableError as error:
+            raise from_client_error(error) from None
+
+    with pytest.raises(SparkMqError) as told:
+        ask()
+    assert exit_code_of(told.value) == FAILED
+    assert _may_pass(told.value)
 
 
 # Once each
