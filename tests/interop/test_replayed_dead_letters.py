@@ -25,6 +25,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 GROUP, TOPIC, COUNT = "Failing", "Work", 4
 AUDITED, AUDITED_TOPIC = "Audited", "Audits"
+RETRIED, RETRIED_TOPIC = "Retried", "Retries"
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def broker(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server) as running:
         with ExitStack() as stack:
             consumers = []
-            for group, topic in ((GROUP, TOPIC), (AUDITED, AUDITED_TOPIC)):
+            for group, topic in ((GROUP, TOPIC), (AUDITED, AUDITED_TOPIC), (RETRIED, RETRIED_TOPIC)):
                 oracle.send(directory / f"{topic}.jsonl", running, topic, queues=2, count=COUNT)
                 failing = oracle.client("FailingConsumer", directory / group, running, group=group, topics=topic, max=0)
                 consumers.append(stack.enter_context(failing))
@@ -43,8 +44,10 @@ def broker(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         yield running
 
 
-def ran(broker: RunningBroker, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, dict[str, Any]]:
-    code = main(["-n", broker.name_server, "--group", GROUP, "--json", *words])
+def ran(
+    broker: RunningBroker, capsys: pytest.CaptureFixture[str], *words: str, group: str = GROUP
+) -> tuple[int, dict[str, Any]]:
+    code = main(["-n", broker.name_server, "--group", group, "--json", *words])
     return code, json.loads(capsys.readouterr().out)
 
 
@@ -73,20 +76,20 @@ def test_each_letter_is_replayed_once_also_by_a_run_that_is_killed_between(
 def test_a_copy_in_the_retry_topic_comes_to_the_failing_group_alone(
     broker: RunningBroker, oracle: Oracle, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    plain = {"topics": TOPIC, "succeedAt": 0}
-    code, told = ran(broker, capsys, "--again", "--to", "retry")
+    plain = {"topics": RETRIED_TOPIC, "succeedAt": 0}
+    code, told = ran(broker, capsys, "--to", "retry", group=RETRIED)
     assert (code, told["results"]) == (0, {"replayed": COUNT})
-    with closing(ClusterLetters(ClusterOptions(name_server=(broker.name_server,)), GROUP)) as letters:
+    with closing(ClusterLetters(ClusterOptions(name_server=(broker.name_server,)), RETRIED)) as letters:
         ids = {letter.msg_id for letter in letters.listed()}
     with (
-        oracle.client("FailingConsumer", tmp_path / "own", broker, group=GROUP, **plain) as own,
+        oracle.client("FailingConsumer", tmp_path / "own", broker, group=RETRIED, **plain) as own,
         oracle.client("FailingConsumer", tmp_path / "other", broker, group="Others", **plain) as other,
     ):
         lines = own.until(lambda lines: len(again(lines)) >= COUNT, "consumed")
         other.until(lambda lines: len(lines) >= COUNT, "consumed")
     found = again(lines)
     assert {line["properties"]["REPLAYED_FROM"] for line in found} == ids
-    assert {(line["topic"], line["reconsumeTimes"]) for line in found} == {(TOPIC, 0)}, "as a first try"
+    assert {(line["topic"], line["reconsumeTimes"]) for line in found} == {(RETRIED_TOPIC, 0)}, "as a first try"
     assert not again(other.lines("consumed"))
 
 
@@ -113,4 +116,4 @@ def in_a_process(broker: RunningBroker, *words: str, **environment: str) -> subp
 
 
 def again(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [line for line in lines if line["properties"].get("RETRY_TOPIC") == TOPIC]
+    return [line for line in lines if line["properties"].get("RETRY_TOPIC") == RETRIED_TOPIC]
