@@ -1,6 +1,7 @@
-"""Put a consumer group's dead letters back into the topics that they came from: by group, time range or SQL predicate.
+"""Put a consumer group's dead letters back into the topics that they came from, or into its retry topic: by time or predicate.
 
-    python -m jobs.replay_dead_letters PATH --group GROUP [--audit DELTA-TABLE] [--since TIME] [--until TIME] [--where SQL] [--rate N]
+    python -m jobs.replay_dead_letters PATH --group GROUP [--to retry] [--audit DELTA-TABLE]
+        [--since TIME] [--until TIME] [--where SQL] [--rate N]
 
 `--where` is a predicate of Spark SQL over the columns of the source, `origin_topic = 'Orders' AND reconsume_times > 3` for one; times
 are those at which the messages became dead letters. `--dry-run` lists what would be done and writes nothing. Dead letters stay where
@@ -15,6 +16,9 @@ planned, before it plans anew. What the audit calls replayed is passed over, unl
 long as one audit table is used for a store, and until the log has expired between the two runs: then the attempts are `unknown`, and
 left. A table serves one store: another's message ids may be the same.
 
+With `--name-server` in place of PATH the letters are those of a running cluster: `spark_mq/cluster_replay.py` says what holds there. In
+the audit `log_end` is the time of the plan in ms then. `--to retry` is for the failing group alone: its retry topic has the copies.
+
 Two runs at the same time exclude each other by a lock beside the store. A burst waits a minute for a store that another writer has;
 then the run ends, and what it has not come to is left to the next one.
 spark-submit needs Delta's jar, `--packages io.delta:delta-spark_4.2_2.13:4.4.0`; the other two ways fetch it themselves.
@@ -27,32 +31,39 @@ import sys
 import time
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from dataclasses import replace as with_fields
+from typing import TYPE_CHECKING, Protocol
 
 from jobs.run import JobReport, open_to_write, positive_count, run_job
+from spark_mq.cluster_arguments import cluster_of, spark_options
 from spark_mq.conditions import OptionError
 from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.replay import (
     NOT_MADE,
     REFUSED,
     REPLAYED,
+    TARGETS,
     UNKNOWN,
     DeadLetter,
     OpenPlan,
     Outcome,
+    Target,
     find_copies,
     list_letters,
     replay,
-    topic_of,
+    target_of,
+    targets_of,
     without_copies,
 )
 from spark_mq.source.option_values import parse_time
 from spark_mq.source.starting_offsets import TimePoint
 from storage import open_store
 from storage.epoch_times import current_time_ms
-from storage.errors import StoreLockedError, StoreNotWritableError
+from storage.errors import StorageError, StoreLockedError, StoreNotWritableError
+from storage.errors.base import DescribedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.names import dead_letter_topic, validate_group
@@ -64,6 +75,8 @@ from storage.tables.put_statistics import PutStatistics
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+TAKES_CLUSTERS = True
+"""Its command line names a store, or the name servers of a cluster."""
 BURST = 500
 """Messages of one put, at most."""
 NOTE_EVERY = 1_000
@@ -98,14 +111,81 @@ class NoAudit:
         """Not noted."""
 
 
-def settle_open_plans(path: str, group: str, audit: Audit, *, conf: str | None = None) -> int:
+class Letters(Protocol):
+    """Dead letters of one group, where they lie: in a store, or at the brokers of a cluster (`ClusterLetters`)."""
+
+    def exist(self) -> bool: ...
+    def locked(self) -> AbstractContextManager[None]: ...
+    def listed(self, since_ms: int | None = None, until_ms: int | None = None) -> list[DeadLetter]: ...
+    def without_copies(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]: ...
+    def mark(self) -> int: ...
+    def copies(self, letters: Sequence[DeadLetter], mark: int) -> tuple[dict[str, str], bool]: ...
+    def replay(self, letters: Sequence[DeadLetter]) -> list[Outcome]: ...
+
+
+class StoreLetters:
+    """Those of a store, which is open for as long as each call takes. Its lock may be another writer's then."""
+
+    def __init__(
+        self, path: str, group: str, to: Target = "topic", *, conf: str | None = None, lock_timeout_ms: int = 0
+    ) -> None:
+        self._path = path
+        self._group = group
+        self._to = to
+        self._conf = conf
+        self._lock_timeout_ms = lock_timeout_ms
+        self.put = PutStatistics()
+        """What was put into the store."""
+
+    def exist(self) -> bool:
+        """Whether the group has any."""
+        with open_store(self._path, config=self._conf) as store:
+            return bool(store.queue_ids(dead_letter_topic(self._group)))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No other run replays letters of the store meanwhile. Raises StoreNotWritableError, StoreLockedError."""
+        files = file_system_of(self._path)
+        if not isinstance(files, LocalFileSystem):
+            raise StoreNotWritableError(self._path, "it does not lie on a local file system")
+        refuse_foreign_log(self._path, load_config(self._path, self._conf, read_bytes=files.read_file), files)
+        refuse_links(files, self._path)
+        files.make_directories(own_directory(self._path))
+        with files.locked(f"{self._path}/{LOCK}"):
+            yield
+
+    def listed(self, since_ms: int | None = None, until_ms: int | None = None) -> list[DeadLetter]:
+        """Those that became such in [since_ms, until_ms), by queue and offset."""
+        with open_store(self._path, config=self._conf) as store:
+            return list_letters(store, self._group, since_ms=since_ms, until_ms=until_ms)
+
+    def without_copies(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Those that the log holds no copy of."""
+        with open_store(self._path, config=self._conf) as store:
+            return without_copies(store, self._group, letters)
+
+    def mark(self) -> int:
+        """Where the log ends. Raises StoreLockedError where another writer has the store."""
+        with open_to_write(self._path, conf=self._conf, lock_timeout_ms=self._lock_timeout_ms) as store:
+            return store.log_end
+
+    def copies(self, letters: Sequence[DeadLetter], mark: int) -> tuple[dict[str, str], bool]:
+        """The letters' copies from a place in the log on, and whether all of the log from there on is there."""
+        with open_to_write(self._path, conf=self._conf) as store:  # which recovers what a kill left
+            ids = {letter.msg_id for letter in letters}
+            return find_copies(store, targets_of(letters, self._group), ids, mark), store.log.minimum <= mark
+
+    def replay(self, letters: Sequence[DeadLetter]) -> list[Outcome]:
+        """Put copies. A writer of ours that has the store is waited for up to PATIENCE_MS; then StoreLockedError."""
+        with open_to_write(self._path, conf=self._conf, lock_timeout_ms=PATIENCE_MS, put=self.put) as store:
+            return replay(store, self._group, letters, self._to)
+
+
+def settle_open_plans(place: Letters, audit: Audit) -> int:
     """Find out what became of attempts that earlier runs planned, and note it; returns how many there were."""
     count = 0
     for plan in audit.open_plans():
-        topics = {topic_of(letter.origin_topic, group) for letter in plan.letters}
-        with open_to_write(path, conf=conf) as store:  # which recovers what a kill left
-            copies = find_copies(store, topics, {letter.msg_id for letter in plan.letters}, plan.log_end)
-            can_tell = store.log.minimum <= plan.log_end
+        copies, can_tell = place.copies(plan.letters, plan.log_end)
         rest = NOT_MADE if can_tell else UNKNOWN
         audit.note(
             plan.run,
@@ -139,46 +219,29 @@ class Pace:
             yield burst
 
 
-class Replayed(NamedTuple):
-    """What came of letters."""
-
-    results: Counter[str]
-    """How many had which result."""
-    put: PutStatistics
-    """What was put into the store."""
-
-
 def replay_letters(
-    path: str,
-    group: str,
+    place: Letters,
     letters: Sequence[DeadLetter],
     audit: Audit,
     *,
-    conf: str | None = None,
-    lock_timeout_ms: int = 0,
     pace: Pace = Pace(),
     on_progress: OnProgress = lambda done, total: None,
-) -> Replayed:
-    """Replay them, oldest first.
+) -> Counter[str]:
+    """Replay them, oldest first; how many had which result.
 
     Raises StoreLockedError, with nothing planned, where another writer has the store. One of ours that comes in between two bursts is
     waited for, up to PATIENCE_MS, and a broker is not; what is LEFT then stays planned.
     """
     results: Counter[str] = Counter()
-    put = PutStatistics()
     if not letters:
-        return Replayed(results, put)
-    with open_to_write(
-        path, conf=conf, lock_timeout_ms=lock_timeout_ms
-    ) as store:  # where that is refused, nothing is planned
-        log_end = store.log_end
+        return results
+    mark = place.mark()  # where that is refused, nothing is planned
     run_id = uuid.uuid4().hex
-    audit.plan(run_id, letters, log_end)
+    audit.plan(run_id, letters, mark)
     unnoted: list[Outcome] = []
     for burst in pace.bursts(letters):
         try:
-            with open_to_write(path, conf=conf, lock_timeout_ms=PATIENCE_MS, put=put) as store:
-                outcomes = replay(store, group, burst)
+            outcomes = place.replay(burst)
         except StoreLockedError:
             results[LEFT] = len(letters) - results.total()
             break
@@ -189,33 +252,50 @@ def replay_letters(
             audit.note(run_id, unnoted)
             unnoted = []
     audit.note(run_id, unnoted)
-    return Replayed(results, put)
+    return results
 
 
 def run(options: argparse.Namespace) -> JobReport:
-    group, path = validate_group(options.group), plain_path(options.path).rstrip("/") or "/"
-    with open_store(path, config=options.conf) as store:
-        if not store.queue_ids(dead_letter_topic(group)):
-            return JobReport([f"group {group} has no dead letters"])
+    group, cluster = validate_group(options.group), cluster_of(options)
+    if cluster is None:
+        options.path = plain_path(options.path).rstrip("/") or "/"
+        of_store = StoreLetters(
+            options.path, group, options.to, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms
+        )
+        report = _locked_run(options, group, of_store, None)
+        return with_fields(report, put=of_store.put) if "results" in report.figures else report
+    if options.conf is not None:
+        raise OptionError("--conf", "is for stores: leave it away with --name-server")
+    from spark_mq.client_conditions import from_client_error
+    from spark_mq.cluster_replay import ClusterLetters, ReplayAtWorkError
+
+    try:
+        with closing(ClusterLetters(cluster, group, options.to)) as letters:
+            return _locked_run(options, group, letters, spark_options(cluster))
+    except ReplayAtWorkError as error:
+        return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothingDone": str(error)})
+    except DescribedError as error:
+        if isinstance(error, StorageError):
+            raise
+        raise from_client_error(error) from None
+
+
+def _locked_run(
+    options: argparse.Namespace, group: str, place: Letters, cluster: Mapping[str, str] | None
+) -> JobReport:
+    if not place.exist():
+        return JobReport([f"group {group} has no dead letters"])
     if options.dry_run:
-        return _run(options, group, path)
-    files = file_system_of(path)
-    if not isinstance(files, LocalFileSystem):
-        raise StoreNotWritableError(path, "it does not lie on a local file system")
-    refuse_foreign_log(path, load_config(path, options.conf, read_bytes=files.read_file), files)
-    refuse_links(files, path)
-    files.make_directories(own_directory(path))
-    with files.locked(f"{path}/{LOCK}"):
-        return _run(options, group, path)
+        return _run(options, group, place, cluster)
+    with place.locked():
+        return _run(options, group, place, cluster)
 
 
-def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
+def _run(options: argparse.Namespace, group: str, place: Letters, cluster: Mapping[str, str] | None) -> JobReport:
     at_ms = current_time_ms()
     since, until = (None if point is None else point.at(at_ms) for point in (options.since, options.until))
     if options.audit is None and options.where is None:
-        with open_store(path, config=options.conf) as store:
-            letters = list_letters(store, group, since_ms=since, until_ms=until)
-        return _replay(options, group, path, letters)
+        return _replay(options, group, place, place.listed(since, until))
     from spark_mq.replay_audit import ReplayAudit, failures_told, select_letters
     from spark_mq.session import build_session
 
@@ -225,63 +305,62 @@ def _run(options: argparse.Namespace, group: str, path: str) -> JobReport:
         delta=options.audit is not None,
         config=SMALL_TABLES,
     )
-    found = select_letters(spark, path, group, conf=options.conf, since_ms=since, until_ms=until, where=options.where)
+    found = select_letters(
+        spark,
+        options.path,
+        group,
+        cluster=cluster,
+        conf=options.conf,
+        since_ms=since,
+        until_ms=until,
+        where=options.where,
+    )
     lines = []
     audit = None if options.audit is None else ReplayAudit(spark, options.audit, group)
     if audit is not None:
-        if not options.dry_run and (settled := settle_open_plans(path, group, audit, conf=options.conf)):
+        if not options.dry_run and (settled := settle_open_plans(place, audit)):
             lines.append(f"{settled} planned by a run that ended before: looked for in the log")
         if not options.again:
             found = audit.without_settled(found)
     with failures_told("dead letters" if options.where is None else f"dead letters, --where {options.where}"):
         # Without an audit the log is asked about all of them.
         letters = _collected(found, None if audit is None else options.limit + 1)
-    return _replay(options, group, path, letters, audit, lines)
+    return _replay(options, group, place, letters, audit, lines)
 
 
 def _replay(
     options: argparse.Namespace,
     group: str,
-    path: str,
+    place: Letters,
     letters: Sequence[DeadLetter],
     audit: Audit | None = None,
     lines: Sequence[str] = (),
 ) -> JobReport:
     """Replay the letters up to the limit, or list them. Without an audit those that have a copy in the log are passed over."""
     if audit is None and not options.again:
-        with open_store(path, config=options.conf) as store:
-            letters = without_copies(store, group, letters)
+        letters = place.without_copies(letters)
     said = list(lines)
     if len(letters) > options.limit:
         said.append(f"more than {options.limit} (--limit): run again for the rest")
     letters = letters[: options.limit]
     if options.dry_run:
-        said += [_listed(letter, group) for letter in letters]
-        by_topic = Counter(topic_of(letter.origin_topic, group) for letter in letters)
+        said += [_listed(letter, group, options.to) for letter in letters]
+        by_topic = Counter(target_of(letter.origin_topic, group, options.to) for letter in letters)
         said += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
         figures = {"wouldReplay": dict(by_topic)}
         return JobReport(said or ["nothing to replay"], figures=figures)
     with progress_bar("dead letters") as on_progress:
-        results, put = replay_letters(
-            path,
-            group,
-            letters,
-            audit or NoAudit(),
-            conf=options.conf,
-            lock_timeout_ms=options.lock_timeout_ms,
-            pace=Pace(options.rate),
-            on_progress=on_progress,
-        )
+        results = replay_letters(place, letters, audit or NoAudit(), pace=Pace(options.rate), on_progress=on_progress)
     said += [f"{count} {result}" for result, count in sorted(results.items())]
     figures = {"results": dict(results)}
     exit_code, is_busy = 1 if results[REFUSED] else 0, results[LEFT] > 0
-    return JobReport(said or ["nothing to replay"], exit_code, is_busy=is_busy, figures=figures, put=put)
+    return JobReport(said or ["nothing to replay"], exit_code, is_busy=is_busy, figures=figures)
 
 
-def _listed(letter: DeadLetter, group: str) -> str:
+def _listed(letter: DeadLetter, group: str, to: Target) -> str:
     key = "" if letter.unique_key is None else f", {letter.unique_key}"
     place = f"queue {letter.queue_id} offset {letter.queue_offset}"
-    return f"{letter.msg_id} ({place}{key}) to {topic_of(letter.origin_topic, group)}"
+    return f"{letter.msg_id} ({place}{key}) to {target_of(letter.origin_topic, group, to)}"
 
 
 def _collected(letters: DataFrame, limit: int | None) -> list[DeadLetter]:
@@ -291,6 +370,12 @@ def _collected(letters: DataFrame, limit: int | None) -> list[DeadLetter]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--group", required=True, help="the consumer group whose dead letters they are")
+    parser.add_argument(
+        "--to",
+        choices=TARGETS,
+        default="topic",
+        help="the topic that it came from, for all its groups, or the group's own retry topic",
+    )
     parser.add_argument("--audit", metavar="PATH", help="Delta table of what was replayed, kept by Spark")
     parser.add_argument("--since", metavar="TIME", type=_time, help="dead since: ISO-8601, ms, or --since=-2h")
     parser.add_argument("--until", metavar="TIME", type=_time, help="dead before; as --since")

@@ -28,13 +28,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from spark_mq.conditions import OptionError, SparkMqError
+from spark_mq.cluster_arguments import add_cluster_arguments
+from spark_mq.conditions import ConvertedError, OptionError, SparkMqError
 from spark_mq.exit_codes import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of
 from spark_mq.session import SESSION_ERRORS
 from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError
+from storage.errors.base import DescribedError
 from storage.files.os_errors import from_os_error
 from storage.tables.put_statistics import PutStatistics
 
@@ -150,7 +152,15 @@ def job_parser(run: Run, *, prints_json: bool = False) -> argparse.ArgumentParse
     module = sys.modules[run.__module__]
     parser = _JobParser(prog=f"jobs.{job_name(run)}", description=job_description(module.__doc__))
     parser.prints_json = prints_json
-    parser.add_argument("path", metavar="PATH", help="the store: the directory that holds commitlog/")
+    takes_clusters = getattr(module, "TAKES_CLUSTERS", False)
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        nargs="?" if takes_clusters else None,
+        help="the store: the directory that holds commitlog/",
+    )
+    if takes_clusters:
+        add_cluster_arguments(parser)
     parser.add_argument("--conf", metavar="FILE", help="the broker's broker.conf; without it the one beside the store")
     parser.add_argument("--every", metavar="TIME", type=_seconds, help="repeat with this interval, such as 30s")
     parser.add_argument(
@@ -233,7 +243,8 @@ def _told(report: JobReport, run: Run, options: argparse.Namespace, took_ms: int
         if report.put is not None and (line := report.put.line()):
             yield f"{line}; {took_ms:,} ms"
         return
-    head = {"job": job_name(run), "store": options.path, "exitCode": report.exit_code, "tookMs": took_ms}
+    place = {"store": options.path} if options.path is not None else {"nameServer": options.name_server}
+    head = {"job": job_name(run), **place, "exitCode": report.exit_code, "tookMs": took_ms}
     if report.put is not None:
         put = {topic: {"messages": one.messages, "bytes": one.size_bytes} for topic, one in report.put.topics.items()}
         head["put"] = put
@@ -242,7 +253,10 @@ def _told(report: JobReport, run: Run, options: argparse.Namespace, took_ms: int
 
 def _may_pass(error: Exception) -> bool:
     is_full = isinstance(error, OSError) and error.errno in _DISK_FULL
-    return is_full or (isinstance(error, StorageError) and error.retriable)
+    origin = (
+        error.__context__ if isinstance(error, ConvertedError) else error
+    )  # a client's error, under a condition's name
+    return is_full or (isinstance(origin, DescribedError) and origin.retriable)
 
 
 def _repeat(

@@ -1,4 +1,5 @@
-"""Dead letters put into the topics that they came from, as new messages. No Spark: `jobs/replay_dead_letters.py` says which.
+"""Dead letters put into the topics that they came from, or into their group's retry topic, as new messages. No Spark:
+`jobs/replay_dead_letters.py` says which, and `cluster_replay.py` does the same at running brokers.
 
 A copy keeps body, tags, keys, unique key, flag, birth and the application's properties; what brokers and consumers noted on the
 message goes, retries begin again. Its property REPLAYED_FROM is the dead letter's message id: by it a copy is found in the log where
@@ -7,10 +8,10 @@ nobody had the time to note that it was put.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +19,15 @@ import pyarrow.compute as pc
 
 from spark_mq.source.rows import PLAIN_BYTES, RowSource, arrow_schema, columns_named, to_record_batches
 from storage import MessageStore
-from storage.errors import RowIllegalError
+from storage.errors import MessageIllegalError, RowIllegalError
+from storage.format.compression import compress
 from storage.format.message_id import decode_offset_message_id
 from storage.format.properties import decode_property_maps
-from storage.names import RETRY_PREFIX, dead_letter_topic
+from storage.format.property_encoding import is_reserved_name
+from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
+from storage.messages.inner_messages import InnerMessage
+from storage.messages.retries import retry_queue_count, retry_topic_config
+from storage.names import RETRY_PREFIX, dead_letter_topic, retry_topic
 from storage.put.options import PutOptions, message_rules
 from storage.queues.scan import scan_queue
 
@@ -43,6 +49,11 @@ _READ = (
 )
 _PUT = ("topic", "body", "tags", "keys", "unique_key", "properties", "flag", "born_timestamp")
 _POP_RETRY_SEPARATORS = ("+", "_")
+_KEPT = ("UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY")
+
+Target = Literal["topic", "retry"]
+"""Where copies go: to the topic that the letter came from, for all its groups, or to the retry topic of the group alone."""
+TARGETS = get_args(Target)
 
 PLANNED = "planned"
 REPLAYED = "replayed"
@@ -110,8 +121,7 @@ def without_copies(store: MessageStore, group: str, letters: Sequence[DeadLetter
     if not letters:
         return []
     first = min(decode_offset_message_id(letter.msg_id)[2] for letter in letters)
-    topics = {topic_of(letter.origin_topic, group) for letter in letters}
-    copies = find_copies(store, topics, {letter.msg_id for letter in letters}, first)
+    copies = find_copies(store, targets_of(letters, group), {letter.msg_id for letter in letters}, first)
     return [letter for letter in letters if letter.msg_id not in copies]
 
 
@@ -127,6 +137,27 @@ def topic_of(origin_topic: str, group: str) -> str:
     return origin_topic
 
 
+def target_of(origin_topic: str, group: str, to: Target) -> str:
+    """Where the copy of a letter from `origin_topic` goes. A pop consumer's retry topic is the one that it came from."""
+    topic = topic_of(origin_topic, group)
+    if to == "topic":
+        return topic
+    return retry_topic(group) if topic == origin_topic else origin_topic
+
+
+def targets_of(letters: Iterable[DeadLetter], group: str) -> set[str]:
+    """Where copies of letters may lie, whatever a run before was asked for."""
+    return {target_of(letter.origin_topic, group, to) for letter in letters for to in TARGETS}
+
+
+def copied_properties(properties: Mapping[str, str], msg_id: str, origin: str | None) -> dict[str, str]:
+    """What a copy of the dead letter of that id keeps: tags, keys, unique key and the application's own. With `origin`, of a copy that
+    lies in a retry topic, the topic under which consumers are to get it.
+    """
+    kept = {name: text for name, text in properties.items() if name in _KEPT or not is_reserved_name(name)}
+    return kept | {REPLAYED_FROM: msg_id} | ({} if origin is None else {"RETRY_TOPIC": origin})
+
+
 def refused_topics(store: MessageStore, topics: Iterable[str]) -> dict[str, str]:
     """Those of the topics that no message may be put into, with the rule. The store is open for writing."""
     rules = message_rules(store.writer.settings, PutOptions(create_topic=False))
@@ -134,19 +165,23 @@ def refused_topics(store: MessageStore, topics: Iterable[str]) -> dict[str, str]
     return {topic: refusal for topic, refusal in refusals.items() if refusal is not None}
 
 
-def replay(store: MessageStore, group: str, letters: Sequence[DeadLetter]) -> list[Outcome]:
-    """Put copies of dead letters into the topics that they came from, and sync; the outcome of each, in their order.
+def replay(store: MessageStore, group: str, letters: Sequence[DeadLetter], to: Target = "topic") -> list[Outcome]:
+    """Put copies of dead letters into the topics that they came from, or into the group's retry topic, and sync; the outcome of each,
+    in their order.
 
     Rows are put by the rules of `put_batch`. One that no topic takes, that has expired, that is another message by now or whose body
     does not decompress is refused alone. They are put PLAIN_BYTES at a time: a few stored bytes may say gigabytes. A crash or an error
     leaves some of the copies in the log, the first ones: `find_copies` tells. Raises StoreNotWritableError, OSError.
     """
-    targets = {letter: topic_of(letter.origin_topic, group) for letter in letters}
-    closed = refused_topics(store, set(targets.values()))
+    targets = {letter: target_of(letter.origin_topic, group, to) for letter in letters}
+    own = {topic for topic in targets.values() if to == "retry"}
+    closed = refused_topics(store, set(targets.values()) - own) | _refused_retry_topics(store, group, own)
     outcomes = {letter: Outcome(letter, REFUSED, closed[topic]) for letter, topic in targets.items() if topic in closed}
     for found, rows in _read(store, group, [letter for letter in letters if letter not in outcomes]):
         topics = pa.array([targets[letter] for letter in found], pa.string())
-        outcomes |= {outcome.letter: outcome for outcome in _put(store, found, rows.append_column("topic", topics))}
+        rows = rows.append_column("topic", topics)
+        put = _put(store, found, rows) if to == "topic" else _put_again(store, group, found, rows)
+        outcomes |= {outcome.letter: outcome for outcome in put}
     store.flush()
     gone = "it is not there any more"
     return [outcomes.get(letter) or Outcome(letter, REFUSED, gone) for letter in letters]
@@ -172,6 +207,52 @@ def _put(store: MessageStore, letters: list[DeadLetter], rows: pa.Table) -> Iter
         for letter, msg_id in zip(letters, put.column("msg_id").to_pylist(), strict=True):
             yield Outcome(letter, REPLAYED, None, msg_id)
         return
+
+
+def _refused_retry_topics(store: MessageStore, group: str, topics: Iterable[str]) -> dict[str, str]:
+    """The group's retry topic is made where it is missing, as consumers of it do. Those of pop consumers are theirs to make."""
+    there = store.writer.settings.topics.topics
+    refusals = {}
+    for topic in topics:
+        config = message_rules(store.writer.settings, PutOptions()).retries.group(group)
+        if topic == retry_topic(group) and config is None:
+            refusals[topic] = f"there is no consumer group {group!r}"
+        elif topic != retry_topic(group) and topic not in there:
+            refusals[topic] = f"there is no topic {topic!r}"
+        elif config is not None and topic == retry_topic(group):
+            made = store.make_topic(retry_topic_config(config, there))
+            if not retry_queue_count(config, made):
+                refusals[topic] = f"group {group!r} takes no retries (retryQueueNums)"
+    return refusals
+
+
+def _put_again(store: MessageStore, group: str, letters: list[DeadLetter], rows: pa.Table) -> Iterator[Outcome]:
+    """Copies in retry topics, which consumers get as their first try of a message of the topic that it came from."""
+    topics = store.writer.settings.topics.topics
+    for number, (letter, row) in enumerate(zip(letters, rows.to_pylist(), strict=True)):
+        if row["_corrupt"] is not None:
+            yield Outcome(letter, REFUSED, f"body: {row['_corrupt']}")
+            continue
+        named = {"TAGS": row["tags"], "KEYS": " ".join(row["keys"] or ()), "UNIQ_KEY": row["unique_key"]}
+        properties = {name: text for name, text in named.items() if text} | dict(row["properties"])
+        body, sys_flag = row["body"], 0
+        if len(body) >= COMPRESS_OVER_BYTES:
+            body, sys_flag = compress(body, COMPRESSION_ZLIB), COMPRESSED | COMPRESSION_ZLIB
+        copy = InnerMessage(
+            topic=row["topic"],
+            queue_id=number % topics[row["topic"]].write_queue_count,
+            body=body,
+            properties=copied_properties(properties, letter.msg_id, topic_of(letter.origin_topic, group)),
+            flag=row["flag"],
+            sys_flag=sys_flag,
+            born_time_ms=int(row["born_timestamp"].timestamp() * 1_000),
+        )
+        try:
+            (msg_id,) = store.put_inner([copy]).column("msg_id").to_pylist()
+        except MessageIllegalError as error:
+            yield Outcome(letter, REFUSED, error.describe())
+        else:
+            yield Outcome(letter, REPLAYED, None, msg_id)
 
 
 def find_copies(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from pyspark.errors import AnalysisException, ParseException, PySparkException
@@ -41,18 +41,20 @@ _SCHEMA = """
 
 def select_letters(
     spark: SparkSession,
-    path: str,
+    path: str | None,
     group: str,
     *,
+    cluster: Mapping[str, str] | None = None,
     conf: str | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
     where: str | None = None,
 ) -> DataFrame:
     """The group's dead letters that became such in [since_ms, until_ms) and meet a predicate over the source's columns, as rows of
-    `DeadLetter`. Raises OptionError for a predicate that is none.
+    `DeadLetter`. Of the store at `path`, or of a cluster by the source's options. Raises OptionError for a predicate that is none.
     """
-    reader = spark.read.format("spark_mq").option("path", path).option("topic", dead_letter_topic(group))
+    place = {"path": path} if path is not None else dict(cluster or {})
+    reader = spark.read.format("spark_mq").options(**place).option("topic", dead_letter_topic(group))
     reader = reader if conf is None else reader.option("conf", conf)
     columns = [*_LETTER, "store_timestamp"] if where is None else ["*", *EARLIER_PLACE_COLUMN_NAMES]
     letters = reader.option("columns", ",".join(columns)).load()

@@ -60,7 +60,7 @@ ROOMS = {
     "source": "words format files settings log queues place tables rules facade remoting client hand_over conditions",
     "sink": "words format files settings log tables messages rules rows put batch recovery facade transaction hand_over "
     "remoting client conditions broker source",
-    "spark_mq": "words format settings queues put facade conditions source sink",
+    "spark_mq": "words format settings queues messages rules put facade remoting client conditions source sink",
     "jobs": "words format files settings log place tables ends messages facade audit delay transaction conditions source sink spark_mq",
     "cli": "words format files settings place tables ends rules rows put batch recovery facade service ha hand_over "
     "remoting client remoting_server namesrv controller broker_server conditions source spark_mq jobs",

@@ -10,20 +10,19 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import wraps
-from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
 
 from spark_mq.cli.app import UsageError
-from spark_mq.client.settings import ClientSettings
-from spark_mq.source.cluster_options import ClusterOptions, parse_name_servers, parse_namespace
-from spark_mq.source.option_values import parse_duration_ms
-
-SECRET_KEY = "SPARK_MQ_SECRET_KEY"
-SECURITY_TOKEN = "SPARK_MQ_SECURITY_TOKEN"
-TLS_KEY_PASSWORD = "SPARK_MQ_TLS_KEY_PASSWORD"
-"""Variables of the environment that hold secrets."""
+from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS, ClientSettings
+from spark_mq.cluster_arguments import SECRET_KEY, SECURITY_TOKEN, TLS_KEY_PASSWORD, secret_key
+from spark_mq.source.cluster_options import (
+    ClusterOptions,
+    parse_name_servers,
+    parse_namespace,
+    parse_request_timeout,
+)
 
 _PANEL = "A running cluster"
 _TLS = ("tls_no_verify", "tls_ca_file", "tls_cert_file", "tls_key_file", "tls_server_name")
@@ -91,7 +90,7 @@ class Connection:
     request_timeout: Annotated[
         str,
         typer.Option("--request-timeout", metavar="TIME", help="How long an answer may take.", rich_help_panel=_PANEL),
-    ] = "3s"
+    ] = f"{MQ_CLIENT_API_TIMEOUT_MS // 1000}s"
 
     @property
     def is_given(self) -> bool:
@@ -116,20 +115,18 @@ class Connection:
         """What the client is told. Raises OptionError, UsageError, TlsError."""
         self.check_given()
         variables = os.environ if environment is None else environment
-        secret_key = self._secret_key(variables)
+        secret = secret_key(self.access_key, self.secret_key_file, variables)
         if not self.tls and any(getattr(self, name) for name in _TLS):
             raise UsageError("options that begin with --tls- need --tls")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise UsageError("give --tls-cert-file and --tls-key-file together")
-        timeout_ms = parse_duration_ms(self.request_timeout, "--request-timeout")
-        if timeout_ms <= 0:
-            raise UsageError("--request-timeout must be longer than 0")
+        timeout_ms = parse_request_timeout(self.request_timeout, "--request-timeout")
         options = ClusterOptions(
             name_server=parse_name_servers(self.name_server or "", "--name-server"),
             namespace=None if self.namespace is None else parse_namespace(self.namespace, "--namespace"),
             access_key=self.access_key,
-            secret_key=secret_key,
-            security_token=variables.get(SECURITY_TOKEN) or None if secret_key else None,
+            secret_key=secret,
+            security_token=variables.get(SECURITY_TOKEN) or None if secret else None,
             tls=self.tls,
             tls_verify=not self.tls_no_verify,
             tls_ca_file=self.tls_ca_file,
@@ -137,24 +134,9 @@ class Connection:
             tls_key_file=self.tls_key_file,
             tls_key_password=variables.get(TLS_KEY_PASSWORD) or None,
             tls_server_name=self.tls_server_name,
+            request_timeout=timeout_ms,
         )
-        return replace(options.client_settings(), request_timeout_ms=timeout_ms, connect_timeout_ms=timeout_ms)
-
-    def _secret_key(self, variables: Mapping[str, str]) -> str | None:
-        """The user's secret; None without a user."""
-        if self.access_key is None:
-            if self.secret_key_file is not None:
-                raise UsageError("--secret-key-file needs --access-key, the user whose secret it is")
-            return None
-        if self.secret_key_file is not None:
-            secret = Path(self.secret_key_file).read_text("utf-8").strip()
-            if not secret:
-                raise UsageError(f"--secret-key-file {self.secret_key_file} is empty")
-            return secret
-        if secret := variables.get(SECRET_KEY, ""):
-            return secret
-        hint = "other users of this machine see command lines, so no option takes it"
-        raise UsageError(f"--access-key needs its secret: in --secret-key-file or in the variable {SECRET_KEY}", hint)
+        return replace(options.client_settings(), connect_timeout_ms=timeout_ms)
 
     def _refuse_without_name_server(self) -> None:
         for each in fields(self):

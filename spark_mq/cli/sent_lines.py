@@ -29,6 +29,7 @@ from spark_mq.client.selectors import by_hash
 from spark_mq.client.send_results import SendResult
 from spark_mq.client.send_retries import SendStatus
 from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting.frames import MOST_BODY_BYTES
 from storage.format.property_encoding import is_reserved_name
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
@@ -88,7 +89,11 @@ def send_input(settings: ClientSettings, topic: str | None, new: NewTopics, *, o
     """Send standard input to a running cluster, and say what its brokers have stored, also where a line ends it."""
     known: set[str] = set()
     sent, is_told = Sent(), False
-    sending = ProducerSettings(send_timeout_ms=settings.request_timeout_ms, max_in_flight=_IN_FLIGHT)
+    sending = ProducerSettings(
+        send_timeout_ms=settings.request_timeout_ms,
+        max_in_flight=_IN_FLIGHT,
+        max_message_bytes=MOST_BODY_BYTES,  # which of them a broker takes it says itself
+    )
     try:
         with Producer(settings, PRODUCER_GROUP, sending) as producer:
             for lines in read_lines(sys.stdin.buffer, skip_blank=objects):

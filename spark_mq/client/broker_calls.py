@@ -30,7 +30,8 @@ async def ask_all(
     accepted: tuple[int, ...] = (ResponseCode.SUCCESS,),
     timeout_ms: int | None = None,
 ) -> list[tuple[str, RemotingCommand]]:
-    """The answer of each address. Raises the first error, after all were asked."""
+    """The answer of each address, within `timeout_ms`, else within that of a question. Raises the first error, after all were asked."""
+    timeout_ms = instance.settings.question_timeout_ms if timeout_ms is None else timeout_ms
     asked = list(dict.fromkeys(addresses))
     ask = instance.remoting.ask
     calls = [ask(each, command, timeout_ms, topic=topic, group=group, accepted=accepted) for each in asked]

@@ -47,7 +47,9 @@ class MessageCalls:
         address = address_of_id(host, port)
         code = RequestCode.VIEW_MESSAGE_BY_ID
         request = make_call(code, ViewMessageRequest(topic=topic, commitlog_offset=offset))
-        answer = await self._instance.remoting.ask(address, request, topic=topic)
+        answer = await self._instance.remoting.ask(
+            address, request, self._instance.settings.question_timeout_ms, topic=topic
+        )
         (record, *_) = _records(answer, address, code)
         return MessageExt.of(record, await self._broker_name(address))
 
@@ -100,7 +102,7 @@ class MessageCalls:
         )  # whose signature all brokers check alike
         route = await self._instance.route(topic)
         accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        timeout_ms = _QUERY_TIMEOUTS * self._instance.settings.request_timeout_ms
+        timeout_ms = _QUERY_TIMEOUTS * self._instance.settings.question_timeout_ms
         answers = await ask_all(
             self._instance, route.read_addresses, request, topic=topic, accepted=accepted, timeout_ms=timeout_ms
         )

@@ -111,6 +111,13 @@ class Producer:
         made = self._maker.message(message)
         return self._send(made, self._place(message, queue, selector, arg), timeout_ms, begun)
 
+    def hand_on(self, message: Message, queue: MessageQueue) -> SendResult:
+        """Send a copy of a message that was received, to that queue: its properties stand as they are, UNIQ_KEY, tags and keys among
+        them. They are not held to the rules of a program's own. Tried once.
+        """
+        begun = self._begin_send()
+        return self._send(self._maker.handed_on(message), queue, None, begun)
+
     def send_async(
         self,
         message: Message,

@@ -221,7 +221,7 @@ class PullConsumer:
         return self._at_work
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return run(call, self._settings.request_timeout_ms + _MARGIN_MS, f"a call of the consumer of {self.group}")
+        return run(call, self._settings.question_timeout_ms + _MARGIN_MS, f"a call of the consumer of {self.group}")
 
     def _wire_topic(self, topic: str) -> str:
         return with_namespace(self._settings.namespace, topic)

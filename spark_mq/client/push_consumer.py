@@ -194,7 +194,7 @@ class PushConsumer:
         return method(self._running().engine)
 
     def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return run(call, self._settings.request_timeout_ms + _MARGIN_MS, f"a call of the consumer of {self.group}")
+        return run(call, self._settings.question_timeout_ms + _MARGIN_MS, f"a call of the consumer of {self.group}")
 
     def _running(self) -> _AtWork:
         if self._at_work is None or self._pid != os.getpid():

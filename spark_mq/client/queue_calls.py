@@ -36,6 +36,7 @@ class QueueCalls:
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
+        self._timeout_ms = instance.settings.question_timeout_ms
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The queue's end: the offset that the next message will have."""
@@ -71,7 +72,7 @@ class QueueCalls:
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
         address = await self._address(queue)
-        answer = await self._instance.invoke(address, make_call(code, header))
+        answer = await self._instance.invoke(address, make_call(code, header), self._timeout_ms)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if answer.code != ResponseCode.SUCCESS:
@@ -89,7 +90,7 @@ class QueueCalls:
         )
         address = await self._address(queue, must_write=True)
         request = make_call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        answer = await self._instance.remoting.ask(address, request, topic=queue.topic, group=group)
+        answer = await self._instance.remoting.ask(address, request, self._timeout_ms, topic=queue.topic, group=group)
         return not (answer.remark or "").startswith(_WAS_RESET)
 
     async def pull(
@@ -126,7 +127,9 @@ class QueueCalls:
 
     async def _read(self, header_class: type[H], code: RequestCode, header: Header, queue: MessageQueue) -> H:
         address = await self._address(queue)
-        answer = await self._instance.remoting.ask(address, make_call(code, header), topic=queue.topic)
+        answer = await self._instance.remoting.ask(
+            address, make_call(code, header), self._timeout_ms, topic=queue.topic
+        )
         return read_answer_header(header_class, answer, address, code)
 
     async def _address(self, queue: MessageQueue, broker_id: int = MASTER_ID, *, must_write: bool = False) -> str:

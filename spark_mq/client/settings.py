@@ -16,6 +16,9 @@ from storage import addresses
 
 Encoding = Literal["JSON", "ROCKETMQ"]
 
+MQ_CLIENT_API_TIMEOUT_MS = 3_000
+"""How long a client waits for an answer. Java: ClientConfig.mqClientApiTimeout."""
+_QUESTION_TIMEOUTS = 2
 _DEFAULT_INSTANCE_NAME = "DEFAULT"
 _HIDDEN = "***"
 
@@ -94,7 +97,8 @@ class ClientSettings:
     credentials: Credentials | None = None
     tls: TlsSettings | None = None
     connect_timeout_ms: int = 3_000
-    request_timeout_ms: int = 3_000
+    request_timeout_ms: int = MQ_CLIENT_API_TIMEOUT_MS
+    """For the answer to one request: routes, heartbeats, pulls beyond the time that a broker holds them. Java: mqClientApiTimeout."""
     poll_name_server_interval_ms: int = 30_000
     heartbeat_broker_interval_ms: int = 30_000
     persist_consumer_offset_interval_ms: int = 5_000
@@ -113,6 +117,13 @@ class ClientSettings:
                 raise ClientSettingError(each.name, value, "it must be a whole number of milliseconds above 0")
         if self.encoding not in ("JSON", "ROCKETMQ"):
             raise ClientSettingError("encoding", self.encoding, "it must be JSON or ROCKETMQ")
+
+    @property
+    def question_timeout_ms(self) -> int:
+        """For the answer to a question about queues, topics, groups and messages, and to an operator's request: twice
+        `request_timeout_ms`. Java: MQAdminImpl.timeoutMillis (6 s); DefaultMQAdminExt has 5 s, RemoteBrokerOffsetStore too.
+        """
+        return _QUESTION_TIMEOUTS * self.request_timeout_ms
 
     @property
     def has_own_name(self) -> bool:

@@ -106,7 +106,9 @@ class TopicCalls:
     async def runtime_info(self, address: str) -> Mapping[str, str]:
         """A broker's figures (28), as texts by name."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        answer = await self._instance.remoting.ask(address, make_call(code))
+        answer = await self._instance.remoting.ask(
+            address, make_call(code), self._instance.settings.question_timeout_ms
+        )
         return read_answer_body(KvTable, answer, address, code).table
 
     async def broker_addresses(self, cluster: str | None = None) -> list[str]:
@@ -116,13 +118,13 @@ class TopicCalls:
     async def _delete_at(self, address: str, topic: str) -> None:
         """Delete at one broker. One without a timer answers with a NullPointerException after it has deleted the topic."""
         header = TopicRequest(topic=topic)
-        ask = self._instance.remoting.ask
+        ask, timeout_ms = self._instance.remoting.ask, self._instance.settings.question_timeout_ms
         try:
-            await ask(address, make_call(RequestCode.DELETE_TOPIC_IN_BROKER, header), topic=topic)
+            await ask(address, make_call(RequestCode.DELETE_TOPIC_IN_BROKER, header), timeout_ms, topic=topic)
         except ResponseError as error:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
-            found = await self._instance.invoke(address, make_call(RequestCode.GET_TOPIC_CONFIG, header))
+            found = await self._instance.invoke(address, make_call(RequestCode.GET_TOPIC_CONFIG, header), timeout_ms)
             if found.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
 

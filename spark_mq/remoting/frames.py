@@ -45,6 +45,8 @@ class FrameLimits:
 
 
 DEFAULT_LIMITS = FrameLimits()
+MOST_BODY_BYTES = DEFAULT_LIMITS.frame_bytes - (256 << 10)
+"""The largest body that a message may have: a frame carries it beside the longest header that a message has, and its record back."""
 
 
 def encode_frame(command: RemotingCommand, limits: FrameLimits = DEFAULT_LIMITS) -> tuple[Body, ...]:

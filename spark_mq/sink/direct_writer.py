@@ -142,9 +142,9 @@ class _DirectWriter:
         self._routes = routes
         self._rejected = rejected
         self.overruled: Mapping[str, str] = {}
-        self._rows = MessageRows(route_rules(options, routes.queues_of), prefix, partition)
+        self._rows = MessageRows(route_rules(options, routes), prefix, partition)
         self._may_be_single = any(name in columns.names for name in SINGLE_COLUMNS)
-        self._cutter = BatchCutter(options.batch_bytes, MOST_ROWS)
+        self._cutter = BatchCutter(options.batch_bytes, MOST_ROWS, lambda topic: routes.body_limit(topic).batch_bytes)
         self._lanes = Lanes(routes, options, self._take)
         self._halves = OpenHalves(routes, options) if options.transactional else None
         self._is_finished = False

@@ -71,9 +71,10 @@ def stage_for_brokers(
     mark = f"{batch_prefix(batch)}{nonce}-{partition}-"
     place = (partition % 65_536).to_bytes(2, "big")  # the nonce is the task's own
     key = sink_digest(batch.sink_id, batch.query_id)[:4] + bytes.fromhex(nonce) + place
-    cutter, row_count, ignored = BatchCutter(options.batch_bytes, MOST_ROWS), 0, dict[str, str]()
+    row_count, ignored = 0, dict[str, str]()
     with live_routes(options) as routes:
-        rows = MessageRows(route_rules(options, routes.queues_of, mark), key, partition + batch.batch_id)
+        cutter = BatchCutter(options.batch_bytes, MOST_ROWS, lambda topic: routes.body_limit(topic).batch_bytes)
+        rows = MessageRows(route_rules(options, routes, mark), key, partition + batch.batch_id)
 
         def stage(batches: Iterator[WireBatch]) -> None:
             for one in batches:

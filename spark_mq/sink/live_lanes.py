@@ -10,6 +10,7 @@ from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import ClientError
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.remoting import MessageQueue, RemotingCommand
+from spark_mq.sink.body_limits import BodyLimit
 from spark_mq.sink.broker_lane import BrokerLane, LaneTerms, QueueBatch
 from spark_mq.sink.live_options import LiveSinkOptions
 
@@ -20,6 +21,8 @@ class Routes(Protocol):
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]: ...
 
     def queue_at(self, topic: str, place: int) -> MessageQueue: ...
+
+    def body_limit(self, topic: str) -> BodyLimit: ...
 
     def address_of(self, broker_name: str, topic: str) -> str: ...
 

@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 
 from spark_mq.conditions import OptionError
 from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
+from spark_mq.remoting.frames import MOST_BODY_BYTES
 from spark_mq.sink.options import (
     CompressBodyOver,
     KeepUniqueKey,
@@ -30,13 +31,14 @@ from spark_mq.sink.options import (
 from spark_mq.source import option_values as values
 from spark_mq.source.cluster_options import ClusterOptions
 from storage.files.remote import absolute_path, only_for_reading, plain_path
+from storage.messages.sizes import MAX_MESSAGE_SIZE
 
 Guarantee = Literal["exactlyOnce", "atLeastOnce"]
 Acks = Literal["stored", "all"]
 
 DEFAULT_GROUP = "SPARK_MQ_SINK"
-MOST_BATCH_BYTES = 4 << 20
-"""What brokers take by default. Java: MessageStoreConfig.maxMessageSize, MessageExtEncoder.encode(MessageExtBatch)."""
+MOST_BATCH_BYTES = MAX_MESSAGE_SIZE
+"""What brokers take by default. Java: MessageExtEncoder.encode(MessageExtBatch)."""
 _STAGING_SUFFIX = ".spark_mq"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 _OF_STORES = "is for stores (path), and has no meaning with nameServer"
@@ -55,6 +57,14 @@ def parse_batch_bytes(text: str, option: str) -> int:
     size = values.parse_size_bytes(text, option)
     if size > MOST_BATCH_BYTES:
         raise OptionError(option, f"a broker takes up to {MOST_BATCH_BYTES >> 20}m (maxMessageSize), found {text!r}")
+    return size
+
+
+def parse_message_size(text: str, option: str) -> int:
+    """The largest body; of a larger one no frame would come through."""
+    size = values.parse_size_bytes(text, option)
+    if size > MOST_BODY_BYTES:
+        raise OptionError(option, f"a frame of 16m carries bodies of up to {MOST_BODY_BYTES} bytes, found {text!r}")
     return size
 
 
@@ -137,8 +147,20 @@ class LiveSinkOptions(ClusterOptions):
     ] = 60_000
     batch_bytes: Annotated[
         int,
-        Option(parse_batch_bytes, "how large a request may be, up to `4m`; a larger row goes alone", shown="512k"),
+        Option(
+            parse_batch_bytes,
+            "how large a request may be, up to `4m` and to what its broker takes; a larger row goes alone",
+            shown="512k",
+        ),
     ] = 512 << 10
+    max_message_size: Annotated[
+        int | None,
+        Option(
+            parse_message_size,
+            "the largest body as stored, where it is lower than the brokers' own maxMessageSize, or where they do not say theirs",
+            shown="the brokers'; 4m of one that does not say it",
+        ),
+    ] = None
     compress_body_over: CompressBodyOver = None
     keep_unique_key: KeepUniqueKey = False
     strict_properties: StrictProperties = False

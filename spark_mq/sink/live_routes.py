@@ -20,6 +20,7 @@ from spark_mq.client.instance import ClientInstance
 from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
+from spark_mq.sink.body_limits import BodyLimit, ask_for_limits, limit_of
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_request import DEFAULT_TOPIC_QUEUE_COUNT
 from storage.addresses import in_one_form
@@ -31,14 +32,23 @@ _POLL_S = 0.5
 class LiveRoutes:
     """Routes of one task or commit. A context manager: its client ends with it."""
 
-    def __init__(self, settings: ClientSettings, *, create_topic: bool, retry_timeout_ms: int) -> None:
-        """A cluster that is away, as one whose broker restarts, is waited for, up to the time-out."""
+    def __init__(
+        self,
+        settings: ClientSettings,
+        *,
+        create_topic: bool,
+        retry_timeout_ms: int,
+        max_message_size: int | None = None,
+    ) -> None:
+        """A cluster that is away, as one whose broker restarts, is waited for, up to the time-out. `max_message_size` as the option."""
         self._settings = settings
         self._default_queue_count = DEFAULT_TOPIC_QUEUE_COUNT if create_topic else None
         self._retry_timeout_ms = retry_timeout_ms
+        self._max_message_size = max_message_size
         self._instance = ClientInstance.of(settings)
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
         self._names: dict[str, str] = {}
+        self._limits: dict[str, BodyLimit] = {}
 
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that may be written, or those that it will get, as this was asked first.
@@ -60,6 +70,16 @@ class LiveRoutes:
     def queue_at(self, topic: str, place: int) -> MessageQueue:
         """The queue at a place among the topic's."""
         return self.queues_of(topic)[place]
+
+    def body_limit(self, topic: str) -> BodyLimit:
+        """How large a body the brokers of the topic's queues take, as they said when this was asked first."""
+        if topic not in self._limits:
+            names = {queue.broker_name for queue in self.queues_of(topic)}
+            asking = ask_for_limits(self._instance, names)
+            self._limits[topic] = limit_of(
+                run(asking, self._patience_ms, "the brokers' limits"), self._max_message_size
+            )
+        return self._limits[topic]
 
     def address_of(self, broker_name: str, topic: str) -> str:
         """The address of the master of that name, as the route of a topic of it says now. Raises BrokerNotFoundError."""
@@ -107,7 +127,7 @@ class LiveRoutes:
     @property
     def _patience_ms(self) -> int:
         """The client bounds each of its waits; this is for what it does one after another."""
-        return 4 * self._settings.request_timeout_ms + self._settings.connect_timeout_ms
+        return 2 * self._settings.question_timeout_ms + self._settings.connect_timeout_ms
 
     def __enter__(self) -> Self:
         return self
@@ -121,4 +141,9 @@ class LiveRoutes:
 def live_routes(options: LiveSinkOptions) -> LiveRoutes:
     """As the options say."""
     settings, timeout_ms = options.client_settings(), options.retry_timeout
-    return LiveRoutes(settings, create_topic=options.create_topic, retry_timeout_ms=timeout_ms)
+    return LiveRoutes(
+        settings,
+        create_topic=options.create_topic,
+        retry_timeout_ms=timeout_ms,
+        max_message_size=options.max_message_size,
+    )

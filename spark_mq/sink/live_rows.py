@@ -17,6 +17,7 @@ from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.conditions import SinkModeError, SinkSchemaError
 from spark_mq.remoting import MessageQueue
+from spark_mq.sink.body_limits import BodyLimit
 from spark_mq.sink.columns import (
     KAFKA_SINK_COLUMNS,
     LIVE_SEND_BACK_COLUMNS,
@@ -26,6 +27,7 @@ from spark_mq.sink.columns import (
     columns_sent_back,
     names_to_take,
 )
+from spark_mq.sink.live_lanes import Routes
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from storage.errors import NameIllegalError
 from storage.format.texts import as_texts
@@ -37,6 +39,8 @@ from storage.rows.schema import LEFT_COLUMNS
 
 QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
 """The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""
+LimitOf = Callable[[str], BodyLimit]
+"""How large a body the topic's brokers take."""
 
 DELAY_COLUMNS = ("delay_level", "deliver_at")
 SINGLE_COLUMNS = (*DELAY_COLUMNS, "retry_group")
@@ -86,6 +90,7 @@ class RouteRules(MessageRules):
     """The rules of rows for a cluster: a topic has the queues that its route shows, one after another over all brokers."""
 
     queues_of: QueuesOf
+    limit_of: LimitOf
     namespace: str | None = None
 
     @property
@@ -125,16 +130,27 @@ class RouteRules(MessageRules):
             if error.topic == DEFAULT_TOPIC:  # no broker is there at all
                 raise
             return TopicTarget(known, refusal=error.describe())
-        return TopicTarget(known, queue_count=count, queue_limit=count, there_count=count, is_fixed=True)
+        limit = self.limit_of(known)
+        return TopicTarget(
+            known,
+            queue_count=count,
+            queue_limit=count,
+            there_count=count,
+            is_fixed=True,
+            max_message_size=limit.size_bytes,
+            size_cure=limit.cure,
+            log_file_size=limit.log_file_size,
+        )
 
 
-def route_rules(options: LiveSinkOptions, queues_of: QueuesOf, row_mark: str | None = None) -> RouteRules:
+def route_rules(options: LiveSinkOptions, routes: Routes, row_mark: str | None = None) -> RouteRules:
     """The rules for the rows of a task."""
     group = (
         None if options.producer_group == DEFAULT_GROUP else with_namespace(options.namespace, options.producer_group)
     )
     return RouteRules(
-        queues_of=queues_of,
+        queues_of=routes.queues_of,
+        limit_of=routes.body_limit,
         namespace=options.namespace,
         topic=options.topic,
         compress_body_over=options.compress_body_over,

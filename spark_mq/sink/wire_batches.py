@@ -10,7 +10,7 @@ where it changes (compressed bodies among plain ones). Java: MessageBatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -62,9 +62,10 @@ class _Open:
 class BatchCutter:
     """Cuts the messages of one task, frame after frame."""
 
-    def __init__(self, limit_bytes: int, limit_rows: int) -> None:
-        """Limits of a batch; a row that is larger is one by itself."""
+    def __init__(self, limit_bytes: int, limit_rows: int, limit_of: Callable[[str], int] | None = None) -> None:
+        """Limits of a batch, and what a topic's brokers take of one; a row that is larger is one by itself."""
         self._limit_bytes = limit_bytes
+        self._limit_of = limit_of
         self._limit_rows = limit_rows
         self._open: dict[Queue, _Open] = {}
         self._rank = 0
@@ -102,12 +103,13 @@ class BatchCutter:
     def _add_run(
         self, queue: Queue, sys_flag: int, items: BatchItems, start: int, end: int, ranks: np.ndarray
     ) -> Iterator[WireBatch]:
+        limit_bytes = self._limit_bytes if self._limit_of is None else min(self._limit_bytes, self._limit_of(queue[0]))
         while start < end:
             if queue in self._open and (self._open[queue].sys_flag != sys_flag or sys_flag & _ALONE):
                 yield self._closed(queue)
             open_ = self._open.setdefault(queue, _Open(sys_flag))
             begin = int(items.ends[start - 1]) if start else 0
-            room_bytes, room_rows = self._limit_bytes - open_.size_bytes, self._limit_rows - sum(map(len, open_.ranks))
+            room_bytes, room_rows = limit_bytes - open_.size_bytes, self._limit_rows - sum(map(len, open_.ranks))
             fitting = int(np.searchsorted(items.ends, begin + room_bytes, side="right"))
             stop = min(max(fitting, start), end, start + room_rows)
             if stop == start:
@@ -119,7 +121,7 @@ class BatchCutter:
             open_.pieces.append(items.data[begin:finish].data)
             open_.ranks.append(ranks[start:stop])
             open_.size_bytes += finish - begin
-            if stop < end or open_.size_bytes >= self._limit_bytes:
+            if stop < end or open_.size_bytes >= limit_bytes:
                 yield self._closed(queue)
             start = stop
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from spark_mq.client.errors import ClientSettingError
-from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings, parse_addresses
+from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS, ClientSettings, Credentials, TlsSettings, parse_addresses
 from spark_mq.conditions import OptionError
 from spark_mq.option_table import Option
 from spark_mq.source import option_values as values
@@ -28,6 +28,14 @@ def parse_name_servers(text: str, option: str) -> tuple[str, ...]:
     if not addresses:
         raise OptionError(option, "name at least one as host:port")
     return addresses
+
+
+def parse_request_timeout(text: str, option: str) -> int:
+    """How long an answer may take, in ms. Longer than 0."""
+    timeout_ms = values.parse_duration_ms(text, option)
+    if timeout_ms <= 0:
+        raise OptionError(option, "must be longer than 0")
+    return timeout_ms
 
 
 def parse_secret(text: str, option: str) -> str:
@@ -95,6 +103,15 @@ class ClusterOptions:
         str | None,
         Option(values.parse_text, "the name that the servers' certificates have", shown="the address"),
     ] = None
+    request_timeout: Annotated[
+        int,
+        Option(
+            parse_request_timeout,
+            "how long the answer to one request is waited for (Java: mqClientApiTimeout); questions about queues, topics and groups "
+            "get twice as long. Raise it on a busy machine",
+            shown=f"{MQ_CLIENT_API_TIMEOUT_MS // 1000}s",
+        ),
+    ] = MQ_CLIENT_API_TIMEOUT_MS
 
     @property
     def is_live(self) -> bool:
@@ -127,7 +144,13 @@ class ClusterOptions:
                 key_password=self.tls_key_password,
                 server_hostname=self.tls_server_name,
             )
-        return ClientSettings(self.name_server, namespace=self.namespace, credentials=credentials, tls=tls)
+        return ClientSettings(
+            self.name_server,
+            namespace=self.namespace,
+            credentials=credentials,
+            tls=tls,
+            request_timeout_ms=self.request_timeout,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -121,7 +121,7 @@ class ClusterQuestions:
         tries: list[tuple[str, str]] = []
         for address in list(self._name_servers):
             try:
-                answer = self.ask(address, [command])[0]
+                answer = self._ask_all({address: [command]}, self.settings.request_timeout_ms)[address][0]
                 if answer.code == ResponseCode.SYSTEM_ERROR:  # it has just started, and knows no broker yet
                     answer.expect()
             except TlsError:
@@ -146,18 +146,27 @@ class ClusterQuestions:
         self, commands: Mapping[str, Sequence[RemotingCommand]], failures: dict[str, ClientError] | None = None
     ) -> dict[str, list[Answered]]:
         """The same at several servers side by side. A server that fails is left out, and stands in `failures` where that is given."""
+        return self._ask_all(commands, self.settings.question_timeout_ms, failures)
+
+    def _ask_all(
+        self,
+        commands: Mapping[str, Sequence[RemotingCommand]],
+        timeout_ms: int,
+        failures: dict[str, ClientError] | None = None,
+    ) -> dict[str, list[Answered]]:
         begun: dict[str, _Exchange] = {}
         try:
-            return self._ask_all(commands, failures, begun)
+            return self._answers(commands, timeout_ms, failures, begun)
         except BaseException:
             for address, exchange in begun.items():
                 if not exchange.is_done:  # its answers would be taken for those of the next requests
                     self._drop(address)
             raise
 
-    def _ask_all(
+    def _answers(
         self,
         commands: Mapping[str, Sequence[RemotingCommand]],
+        timeout_ms: int,
         failures: dict[str, ClientError] | None,
         begun: dict[str, _Exchange],
     ) -> dict[str, list[Answered]]:
@@ -165,7 +174,7 @@ class ClusterQuestions:
         self._connect_all(address for address, is_open in was_open.items() if not is_open)
         answers: dict[str, list[Answered]] = {}
         for address, asked in commands.items():
-            begun[address] = _Exchange(address, asked)
+            begun[address] = _Exchange(address, asked, timeout_ms)
             self._try(begun[address], was_open[address], failures, begin=True)
         for address, exchange in begun.items():
             if failures is None or address not in failures:
@@ -228,8 +237,9 @@ class ClusterQuestions:
 class _Exchange:
     """Requests to one server and their answers, so many in flight."""
 
-    def __init__(self, address: str, asked: Sequence[RemotingCommand]) -> None:
+    def __init__(self, address: str, asked: Sequence[RemotingCommand], timeout_ms: int) -> None:
         self.address = address
+        self._timeout_ms = timeout_ms
         self._asked = asked
         self._sent = 0
         self._found: dict[int, RemotingCommand] = {}
@@ -252,7 +262,7 @@ class _Exchange:
 
     def finish(self, connection: BlockingConnection[int]) -> None:
         while not self.is_done:
-            for number, command in connection.receive():
+            for number, command in connection.receive(self._timeout_ms):
                 self._found[number] = command
             self._send(connection)
 

@@ -24,6 +24,8 @@ from storage.format.record import BLANK_SIZE, HEADER_SIZE
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT
 from storage.put_status import PutStatus
 
+MAX_MESSAGE_SIZE = 4 << 20
+"""Java: MessageStoreConfig.maxMessageSize, its default."""
 RECORD_ROOM = 64 * 1024
 """Bytes that a record may have beyond the greatest body."""
 TIMER_BUFFER_ROOM = 100
@@ -39,8 +41,9 @@ Truths = bool | np.bool_ | np.ndarray
 class Limits(NamedTuple):
     """What a store says of sizes."""
 
-    max_message_size: int = 4 << 20
-    log_file_size: int | None = None
+    max_message_size: Numbers = MAX_MESSAGE_SIZE
+    """Of one store, or of each message's."""
+    log_file_size: Numbers | None = None
     """None = somebody else asks whether the record fits into a log file."""
 
 
@@ -142,7 +145,7 @@ def _at(numbers: Numbers, row: int | None) -> int:
     return int(numbers[row] if isinstance(numbers, np.ndarray) and row is not None else numbers)
 
 
-def timer_record_limit(max_message_size: int) -> int:
+def timer_record_limit(max_message_size: Numbers) -> Numbers:
     """The largest record that a timer reads back. Java: TimerMessageStore.getMessageByCommitOffset."""
     return max_message_size + TIMER_BUFFER_ROOM
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +26,7 @@ from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty
 from storage.format.unique_key import RANK_DIGITS, UNIQUE_KEY_LENGTH
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.half_messages import HALF_EMPTY, HALF_TOPIC, half_refusals
-from storage.messages.sizes import Limits, Sizes, excesses
+from storage.messages.sizes import Excess, Limits, Sizes, excesses
 from storage.rows import delays as message_delays
 from storage.rows import retries as message_retries
 from storage.rows import transactions as message_transactions
@@ -346,6 +347,12 @@ def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
+def _limits(target: TopicTarget, rules: MessageRules) -> Limits:
+    """Those of its broker, where it has said them."""
+    body, file = target.max_message_size, target.log_file_size
+    return Limits(rules.max_message_size if body is None else body, rules.log_file_size if file is None else file)
+
+
 def _check_sizes(
     columns: MessageColumns, property_sizes: np.ndarray, rules: MessageRules, rejections: Rejections
 ) -> None:
@@ -361,9 +368,16 @@ def _check_sizes(
         topic_sizes = np.maximum(topic_sizes, len(HALF_TOPIC))
     v6_hosts = 2 * (rules.host_size == V6_HOST_SIZE)
     sizes = Sizes.of(topic_sizes, property_sizes, sizes_of(columns.bodies), v6_hosts, is_timed)
-    for excess in excesses(sizes, Limits(rules.max_message_size, rules.log_file_size), is_timed):
+    limits = [_limits(target, rules) for target in columns.targets]
+    all_limits = limits[0] if len(limits) == 1 else Limits(*np.array(limits, np.int64)[columns.target_codes].T)
+
+    def rule(excess: Excess, row: int) -> str:
+        cure = columns.targets[columns.target_codes[row]].size_cure
+        return f"{excess.reason(row)} ({cure})" if cure and excess.what == "body" else excess.reason(row)
+
+    for excess in excesses(sizes, all_limits, is_timed):
         if not np.any(excess.over):
             continue
         over = np.broadcast_to(excess.over, len(columns))
         for column, rows in ((_COLUMN_OF[excess.what], over & ~np.asarray(is_timed)), ("deliver_at", over & is_timed)):
-            rejections.add(np.flatnonzero(rows), column, excess.reason)
+            rejections.add(np.flatnonzero(rows), column, partial(rule, excess))

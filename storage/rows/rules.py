@@ -55,6 +55,12 @@ class TopicTarget(NamedTuple):
     refusal: str | None = None
     is_fixed: bool = False
     """No row adds a queue, and no option either."""
+    max_message_size: int | None = None
+    """Bytes of a body as stored that its broker takes; None = as many as the rules say."""
+    log_file_size: int | None = None
+    """Of its broker's log; None = as the rules say."""
+    size_cure: str = ""
+    """Whose limit that is, and what raises it."""
 
     def physical_queue(self, place: int) -> int:
         """The queue of the store that one of `queue_limit` places is: itself, but for a static topic's."""

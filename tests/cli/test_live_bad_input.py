@@ -200,12 +200,12 @@ def test_stores_or_a_cluster_are_named_never_both(command: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--access-key", "alice"], "--access-key needs its secret: in --secret-key-file or in the variable"),
-        (["--secret-key-file", "x"], "--secret-key-file needs --access-key"),
+        (["--access-key", "alice"], "option --access-key: needs its secret: in --secret-key-file or in the variable"),
+        (["--secret-key-file", "x"], "option --secret-key-file: needs --access-key"),
         (["--tls-ca-file", "x"], "options that begin with --tls- need --tls"),
         (["--tls", "--tls-cert-file", "x"], "give --tls-cert-file and --tls-key-file together"),
         (["--tls", "--tls-ca-file", "/nowhere"], "/nowhere"),
-        (["--request-timeout", "0s"], "--request-timeout must be longer than 0"),
+        (["--request-timeout", "0s"], "option --request-timeout: must be longer than 0"),
         (["--request-timeout", "soon"], "--request-timeout"),
         (["--namespace", "a%b"], "--namespace"),
         (["--conf", "broker.conf"], "--conf is the configuration of stores"),

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 
 import pytest
 
+from spark_mq.client.broker_calls import ask_all
+from spark_mq.client.calls import make_call
 from spark_mq.client.consumer_calls import ConsumerCalls
 from spark_mq.client.errors import BrokerUnreachableError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.pulls import Pull, PullStatus
 from spark_mq.client.queue_calls import QueueCalls
+from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.subscriptions import subscription
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
 from tests.support.planned_server import Peer
@@ -87,3 +91,34 @@ def test_an_offset_whose_answer_is_waited_for_is_no_one_way_request(cluster: Pla
         assert told == [("5", True), ("6", False)]
     finally:
         instance.release()
+
+
+def test_questions_get_twice_the_time_of_a_request_as_javas(
+    cluster: PlannedCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MQAdminImpl has 6 s where mqClientApiTimeout is 3 s. Three were too short on a busy machine."""
+    given: dict[int, int | None] = {}
+
+    async def answered(
+        client: RemotingClient, address: str, command: RemotingCommand, timeout_ms: int | None = None
+    ) -> RemotingCommand:
+        given[command.code] = timeout_ms
+        return make_response(command, 0, None, {"offset": "7", "timestamp": "7"})
+
+    instance = ClientInstance.of(replace(cluster.settings, request_timeout_ms=4_000))
+    calls, code = QueueCalls(instance), RequestCode
+    try:
+        run(instance.route("T"), 10_000)
+        monkeypatch.setattr(RemotingClient, "invoke", answered)
+        for call in (
+            *(calls.min_offset(QUEUE), calls.max_offset(QUEUE), calls.earliest_time_ms(QUEUE)),
+            *(calls.search_offset(QUEUE, 1), calls.group_offset("g", QUEUE), calls.store_group_offset("g", QUEUE, 1)),
+            ask_all(instance, ["b:1"], make_call(code.GET_TOPIC_STATS_INFO)),
+        ):
+            run(call, 10_000)
+    finally:
+        monkeypatch.undo()
+        instance.release()
+    asked = (code.GET_MIN_OFFSET, code.GET_MAX_OFFSET, code.GET_EARLIEST_MSG_STORETIME, code.SEARCH_OFFSET_BY_TIMESTAMP)
+    more = (code.QUERY_CONSUMER_OFFSET, code.UPDATE_CONSUMER_OFFSET, code.GET_TOPIC_STATS_INFO)
+    assert given == dict.fromkeys((*asked, *more), 8_000)

@@ -18,6 +18,7 @@ SECRETS = Credentials("alice", "the-secret", "the-token")
 def test_defaults_are_those_of_the_java_client() -> None:
     settings = ClientSettings(("ns:9876",))
     assert (settings.connect_timeout_ms, settings.request_timeout_ms) == (3_000, 3_000)
+    assert settings.question_timeout_ms == 6_000, "MQAdminImpl"
     assert (settings.poll_name_server_interval_ms, settings.heartbeat_broker_interval_ms) == (30_000, 30_000)
     assert (settings.persist_consumer_offset_interval_ms, settings.max_idle_ms) == (5_000, 120_000)
     assert (settings.encoding, settings.vip_channel_enabled, settings.instance_name) == ("JSON", False, "DEFAULT")

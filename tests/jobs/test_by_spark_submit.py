@@ -102,6 +102,10 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
     shared = ["--conf", f"{tmp_path}/broker.conf", "--lock-timeout", "5s", "--busy-ok", "--json"]
     replay = ["replay_dead_letters", root, *shared, "--group", GROUP]
     times = ["--since", "2020-01-01", "--until", "2100-01-01"]
+    (tmp_path / "secret").write_text("s3cr3t\n", "utf-8")
+    files = [word for name in ("ca", "cert", "key") for word in (f"--tls-{name}-file", f"{tmp_path}/no.pem")]
+    cluster = ["--access-key", "me", "--secret-key-file", f"{tmp_path}/secret", "--tls", "--tls-no-verify", *files]
+    cluster += ["--tls-server-name", "n", "--request-timeout", "1s"]
     jobs = [
         ["check_transactions", root, *shared, "--checker", "shop_answers:ask", "--threads", "1", "--checkpoint", str(checkpoint)],
         ["redrive_transactions", root, *shared, "--topic", "Tx"],
@@ -110,9 +114,10 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
         ["delete_expired_files", root, *shared, "--now", "--dry-run"],
         [*replay, *times, "--where", "origin_topic = 'Orders'", "--dry-run", "--master", "local[1]"],
         [*replay, *times, "--rate", "100", "--limit", "1"],
-        [*replay, "--again"],
+        [*replay, "--again", "--to", "topic"],
         [*replay, "--audit", f"{tmp_path}/audit"],
         [*replay, "--where", "no predicate at all"],
+        ["replay_dead_letters", "--group", GROUP, "--json", "--name-server", "127.0.0.1:1", "--namespace", "ns", *cluster],
         ["verify_store", root, *shared],
     ]  # fmt: skip
     assert {job for job, *_ in jobs} == set(job_names())
@@ -122,7 +127,7 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
     with open_store(root, read_only=False):
         busy = submitted(tmp_path, [["deliver_delayed", root, "--lock-timeout", "0"], *jobs[2:3]])
     assert [one.exit_code for one in busy] == [75, 0]
-    *done, audited, refused, verified = submitted(tmp_path, jobs)
+    *done, audited, refused, unread, verified = submitted(tmp_path, jobs)
     assert [(one.exit_code, one.err) for one in [*done, verified]] == [(0, "")] * (len(done) + 1)
     assert done[5].json["wouldReplay"] == {"Orders": 2}
     assert done[6].json["results"] == {"replayed": 1}
@@ -131,6 +136,8 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
     assert audited.exit_code == 1
     assert audited.json["error"] == f"this Spark has no Delta Lake: start it with spark-submit --packages {DELTA}"
     assert (refused.exit_code, refused.json["exitCode"]) == (2, 2)
+    assert (unread.exit_code, unread.json["nameServer"]) == (1, "127.0.0.1:1")
+    assert "no.pem: TLS failed: the certificate or key cannot be read" in unread.json["error"]
 
 
 def test_with_deltas_jar_it_keeps_an_audit(root: str, tmp_path: Path) -> None:

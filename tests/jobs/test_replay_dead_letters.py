@@ -18,10 +18,24 @@ import pytest
 from pyspark.errors import ParseException
 
 from jobs import replay_dead_letters as job
-from jobs.replay_dead_letters import LEFT, LOCK, Pace, main, replay_letters, settle_open_plans
+from jobs.replay_dead_letters import LEFT, LOCK, Pace, StoreLetters, main, replay_letters, settle_open_plans
+from jobs.run import _may_pass
 from spark_mq import replay as replaying
+from spark_mq.client.errors import NameServerUnreachableError
+from spark_mq.client_conditions import from_client_error
 from spark_mq.conditions import SparkMqError
-from spark_mq.replay import DeadLetter, OpenPlan, Outcome, find_copies, replay, topic_of, with_property
+from spark_mq.exit_codes import FAILED, exit_code_of
+from spark_mq.replay import (
+    DeadLetter,
+    OpenPlan,
+    Outcome,
+    find_copies,
+    replay,
+    target_of,
+    topic_of,
+    with_property,
+    without_copies,
+)
 from spark_mq.replay_audit import failures_told, table_location
 from spark_mq.source import rows
 from storage import Message, MessageStore, open_store
@@ -173,6 +187,35 @@ def test_what_cannot_be_copied_is_refused_alone_and_says_why(path: str) -> None:
     assert reasons[3] == reasons[4] == "it is not there any more"
 
 
+def test_a_copy_for_the_group_alone_lies_in_its_retry_topic_as_a_first_try(path: str) -> None:
+    """DefaultMQPushConsumerImpl.resetRetryAndNamespace gives it to listeners under RETRY_TOPIC."""
+    with opened(path) as store:
+        store.put_inner([with_fields(dead_letter(7), body=zlib.compress(b"long" * 2_000), sys_flag=COMPRESSED)])
+        letters = letters_of(store)
+        outcomes = replay(store, GROUP, letters, "retry")
+        copies = {message.unique_key: message for message in all_of(store, "%RETRY%G")}
+        assert not all_of(store, "Orders")
+        assert without_copies(store, GROUP, letters) == [], "nor does a run to the topic make another copy"
+    assert [outcome.result for outcome in outcomes] == ["replayed"] * 8
+    assert [copies[letter.unique_key].msg_id for letter in letters] == [outcome.new_msg_id for outcome in outcomes]
+    assert copies["K7"].plain_body == b"long" * 2_000
+    copy = copies["K3"]
+    assert (copy.body, copy.flag, copy.reconsume_times, copy.born_time_ms) == (b"body 3", 3, 0, 1_600_000_000_003)
+    assert copy.properties == {
+        "RETRY_TOPIC": "Orders",
+        "REPLAYED_FROM": letters[3].msg_id,
+        "own": "x",
+        "TAGS": "paid",
+        "KEYS": "order-3",
+        "UNIQ_KEY": "K3",
+    }
+
+
+@pytest.mark.parametrize(("origin", "topic"), [("Orders", "%RETRY%G"), ("%RETRY%G+Orders", "%RETRY%G+Orders")])
+def test_the_retry_topic_of_a_pop_consumer_is_the_one_that_the_letter_came_from(origin: str, topic: str) -> None:
+    assert target_of(origin, GROUP, "retry") == topic
+
+
 def test_a_body_that_does_not_decompress_is_refused_alone_and_says_why(path: str) -> None:
     with opened(path) as store:
         store.put_inner([with_fields(dead_letter(7), body=b"no such stream", sys_flag=COMPRESSED), dead_letter(8)])
@@ -251,6 +294,44 @@ def test_an_entry_of_a_map_is_set_in_each_row() -> None:
     assert made.to_pylist() == [[("n", "p")], [("b", "2"), ("n", "q")], [("c", "3"), ("n", "r")]]
 
 
+# Where they lie
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "give PATH, or the address of a name server"),
+        (["STORE", "-n", "h:1"], "give PATH or --name-server, not both"),
+        (["STORE", "--tls"], "option --tls: belongs to --name-server, and a store is named"),
+        (["STORE", "--request-timeout", "9s"], "option --request-timeout: belongs to --name-server"),
+        (["-n", "h:1", "--conf", "broker.conf"], "option --conf: is for stores"),
+        (["-n", "nonsense"], "option --name-server: "),
+        (["-n", "h:1", "--secret-key-file", "x"], "option --secret-key-file: needs --access-key"),
+        (["-n", "h:1", "--tls-ca-file", "x"], "option --tls: options that begin with tls need tls=true"),
+    ],
+)
+def test_a_store_or_a_cluster_is_named_and_its_own_options_alone(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words, "--group", GROUP]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_cluster_that_does_not_answer_is_a_failure_and_may_answer_at_the_next_turn() -> None:
+    unreachable = NameServerUnreachableError([("h:1", "no connection")])
+
+    def ask() -> None:
+        try:
+            raise unreachable
+        except NameServerUnreachableError as error:
+            raise from_client_error(error) from None
+
+    with pytest.raises(SparkMqError) as told:
+        ask()
+    assert exit_code_of(told.value) == FAILED
+    assert _may_pass(told.value)
+
+
 # Once each
 
 
@@ -258,9 +339,9 @@ def test_every_letter_is_replayed_and_noted(path: str) -> None:
     audit = NotedAudit()
     with opened(path) as store:
         letters = letters_of(store)
-    assert replay_letters(path, GROUP, letters, audit).results == {"replayed": 7}
+    assert replay_letters(StoreLetters(path, GROUP), letters, audit) == {"replayed": 7}
     assert audit.results() == ["replayed"] * 7
-    assert replay_letters(path, GROUP, [], audit).results == {}
+    assert replay_letters(StoreLetters(path, GROUP), [], audit) == {}
 
 
 def test_a_run_that_is_killed_before_it_noted_anything_is_found_in_the_log(path: str) -> None:
@@ -269,15 +350,15 @@ def test_a_run_that_is_killed_before_it_noted_anything_is_found_in_the_log(path:
         letters = letters_of(store)
         replay(store, GROUP, letters[:1])  # a copy of another time, before the plan
     with pytest.raises(KeyboardInterrupt):
-        replay_letters(path, GROUP, letters, audit)
+        replay_letters(StoreLetters(path, GROUP), letters, audit)
     audit.fails_at_note = False
     assert audit.results() == ["planned"] * 7
-    assert settle_open_plans(path, GROUP, audit) == 7
+    assert settle_open_plans(StoreLetters(path, GROUP), audit) == 7
     assert audit.results() == ["replayed"] * 7
     with opened(path) as store:
         newest = {m.properties["REPLAYED_FROM"]: m.msg_id for m in sorted(all_of(store, "Orders"), key=by_place)}
     assert {letter.msg_id: new_id for letter, _, _, new_id in audit.rows.values()} == newest
-    assert settle_open_plans(path, GROUP, audit) == 0
+    assert settle_open_plans(StoreLetters(path, GROUP), audit) == 0
 
 
 def by_place(message: Message) -> int:
@@ -291,7 +372,7 @@ def test_of_a_run_that_is_killed_on_its_way_the_rest_is_not_made(path: str, made
         letters = letters_of(store)
         audit.plan("run", letters, store.log_end)
         replay(store, GROUP, letters[:made])
-    settle_open_plans(path, GROUP, audit)
+    settle_open_plans(StoreLetters(path, GROUP), audit)
     assert audit.results() == ["replayed"] * made + ["not_made"] * (7 - made)
 
 
@@ -305,7 +386,7 @@ def test_where_the_log_has_expired_since_the_plan_nobody_knows(path: str) -> Non
             store.put("Filler", b"x" * 60_000)
         first = store.log.files[0]
     os.unlink(Path(path) / "commitlog" / f"{first.start:020d}")
-    settle_open_plans(path, GROUP, audit)
+    settle_open_plans(StoreLetters(path, GROUP), audit)
     assert audit.results() == ["unknown"] * 7
 
 
@@ -329,7 +410,7 @@ def test_a_store_that_another_writer_has_is_left_with_nothing_planned(path: str)
     with opened(path) as store:
         letters = letters_of(store)
         with pytest.raises(StoreLockedError):
-            replay_letters(path, GROUP, letters, audit)
+            replay_letters(StoreLetters(path, GROUP), letters, audit)
     assert audit.rows == {}
 
 
@@ -348,11 +429,11 @@ def test_a_writer_that_comes_between_two_bursts_leaves_the_rest_to_the_next_run(
     with opened(path) as store:
         letters = letters_of(store)
     pace = Pace(3.0, clock=lambda: 0.0, sleep=sleep)
-    replayed = replay_letters(path, GROUP, letters, audit, pace=pace)
+    replayed = replay_letters(StoreLetters(path, GROUP), letters, audit, pace=pace)
     others[0].close()
-    assert replayed.results == {"replayed": 3, LEFT: 4}
+    assert replayed == {"replayed": 3, LEFT: 4}
     assert audit.results() == ["replayed"] * 3 + ["planned"] * 4
-    assert settle_open_plans(path, GROUP, audit) == 4
+    assert settle_open_plans(StoreLetters(path, GROUP), audit) == 4
     assert audit.results() == ["replayed"] * 3 + ["not_made"] * 4
 
 
@@ -361,10 +442,10 @@ def test_a_store_that_was_closed_cleanly_is_closed_cleanly_again(path: str) -> N
     with opened(path) as store:
         letters = letters_of(store)
     with pytest.raises(KeyboardInterrupt):
-        replay_letters(path, GROUP, letters, audit)
+        replay_letters(StoreLetters(path, GROUP), letters, audit)
     assert not Path(path, "abort").exists()
     audit.fails_at_note = False
-    settle_open_plans(path, GROUP, audit)
+    settle_open_plans(StoreLetters(path, GROUP), audit)
     assert not Path(path, "abort").exists()
 
 
@@ -406,7 +487,7 @@ def test_bursts_keep_the_rate(path: str) -> None:
 
     with opened(path) as store:
         letters = letters_of(store)
-    replay_letters(path, GROUP, letters, NotedAudit(), pace=Pace(2.0, clock=lambda: now, sleep=sleep))
+    replay_letters(StoreLetters(path, GROUP), letters, NotedAudit(), pace=Pace(2.0, clock=lambda: now, sleep=sleep))
     assert slept == [0.0, 1.0, 1.0, 1.0]
 
 

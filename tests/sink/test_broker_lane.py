@@ -19,6 +19,7 @@ from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_r
 from spark_mq.remoting.batch_body import BatchedMessage, decode_batch, encode_batch
 from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.sink.body_limits import BodyLimit
 from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_over
@@ -251,6 +252,9 @@ class FixedRoutes:
 
     def queue_at(self, topic: str, place: int) -> MessageQueue:
         return QUEUES[place]
+
+    def body_limit(self, topic: str) -> BodyLimit:
+        return BodyLimit(4 << 20, "")
 
     def address_of(self, broker_name: str, topic: str) -> str:
         return self._address

@@ -6,7 +6,9 @@ import pickle
 
 import pytest
 
+from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS
 from spark_mq.conditions import OptionError
+from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.source.offsets import NamedQueue, QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import QueuePartition
@@ -133,3 +135,16 @@ def test_a_namespace_stands_before_all_names_of_topics_and_the_group() -> None:
     assert [bool(pattern.fullmatch(name)) for name in ("ns%ORDER", "ns%Bill", "NS%order")] == [True, True, False]
     assigned = SourceOptions.parse({"nameServer": "a:1", "assign": '{"T": {"b": [3]}}', "namespace": "ns"}).assign
     assert assigned == {NamedQueue("ns%T", "b", 3)}
+
+
+@pytest.mark.parametrize("text", ["0", "0s"])
+def test_no_request_is_waited_for_no_time(text: str) -> None:
+    with pytest.raises(OptionError, match="requestTimeout: must be longer than 0"):
+        parse(requestTimeout=text)
+
+
+def test_source_and_sink_wait_as_long_as_request_timeout_says_and_as_java_else() -> None:
+    sink = {"nameServer": "a:9876", "topic": "T"}
+    assert parse().client_settings().request_timeout_ms == MQ_CLIENT_API_TIMEOUT_MS == 3_000
+    for told in (parse(requestTimeout="20s"), LiveSinkOptions.parse({**sink, "requestTimeout": "20s"}, "batch")):
+        assert told.client_settings().request_timeout_ms == 20_000

@@ -11,6 +11,7 @@ from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, Subscription
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackRequest, SendMessageRequest
+from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
 from storage.format.message_id import encode_offset_message_id
 from storage.format.properties import decode_properties
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED
@@ -122,12 +123,16 @@ class RoutesTo:
     def __init__(self, broker: FakeBroker, queue_count: int = 2) -> None:
         self._broker = broker
         self._queue_count = queue_count
+        self.limit = limit_of({BROKER: Told(4 << 20)}, None)
 
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
         return tuple(MessageQueue(topic, BROKER, queue_id) for queue_id in range(self._queue_count))
 
     def queue_at(self, topic: str, place: int) -> MessageQueue:
         return self.queues_of(topic)[place]
+
+    def body_limit(self, topic: str) -> BodyLimit:
+        return self.limit
 
     def address_of(self, broker_name: str, topic: str) -> str:
         assert broker_name == BROKER

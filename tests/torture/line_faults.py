@@ -49,6 +49,8 @@ _KEEPER = _Room("spark_mq.broker_server.sync_keeper", "tests/broker_server/test_
 _STAGING = _Room("spark_mq.sink.exact_writer", "tests/sink/test_exact_writer.py")
 _JOURNAL = _Room("spark_mq.sink.journal", "tests/sink/test_exact_writer.py")
 _ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")
+_LIMITS = _Room("spark_mq.sink.body_limits", "tests/sink/test_body_limits.py")
+_REPLAY = _Room("spark_mq.replay", "tests/jobs/test_replay_dead_letters.py")
 _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
 _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
@@ -213,6 +215,24 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_a_set_of_another_term_changes_nothing",
         ),
         # Live sink
+        "a row that fits into no file of the broker's log is sent": _LIMITS.line(
+            "limit_of",
+            "min(files) - _ADDED_BYTES",
+            "None",
+            "test_a_row_or_a_batch_that_fits_into_no_file_of_the_brokers_log_is_not_sent",
+        ),
+        "a topic takes what the most generous of its brokers takes": _LIMITS.line(
+            "limit_of",
+            "min(limits",
+            "max(limits",
+            "test_each_broker_of_the_topic_is_asked_once_and_the_lowest_limit_counts",
+        ),
+        "a replay to the topic looks for no copy in the retry topic": _REPLAY.line(
+            "targets_of",
+            "for to in TARGETS",
+            "for to in TARGETS[:1]",
+            "test_a_copy_for_the_group_alone_lies_in_its_retry_topic_as_a_first_try",
+        ),
         "an abort deletes what an intent names": _STAGING.line(
             "abort_staged",
             "{file.name for file in intent.files}",

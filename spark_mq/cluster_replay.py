@@ -1,0 +1,264 @@
+"""Dead letters of a running cluster, put back by its brokers' own sends. `replay.py` is the same for a store; what a copy is, it says.
+
+    letters    pulled from the group's dead-letter topic          copies    sent one by one; each answer is waited for
+    lock       a producer group of the replay's own: of two runs that brokers know at once, both step back
+
+A copy is found again by its property REPLAYED_FROM. A run looks for copies before it sends: in the topics from the time of the oldest
+letter on, or of the unfinished run's plan where there is an audit. When it looks, no broker of the letters knows a producer of an
+earlier run any more, so nothing of that run is on its way. After an answer that says neither stored nor refused the run ends; the
+next one looks. So a letter gets one copy, with one limit: a broker that took a request of a dead run and has not stored it yet when the
+next run looks, a fraction of a second later at the least, makes a second one.
+
+Departure: a copy is born when it is sent, as every message of a client.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count
+from typing import NamedTuple
+
+from spark_mq.client.errors import (
+    GroupTakenError,
+    MessageQueueNotFoundError,
+    MessageRefusedError,
+    ResponseError,
+    TopicRouteNotFoundError,
+)
+from spark_mq.client.event_loop import run
+from spark_mq.client.group_calls import GroupCalls
+from spark_mq.client.instance import ClientInstance
+from spark_mq.client.message import Message, decode_records
+from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.producer import Producer
+from spark_mq.client.producer_settings import ProducerSettings
+from spark_mq.client.pulls import Pull, PullStatus
+from spark_mq.client.queue_calls import QueueCalls
+from spark_mq.client.send_results import SendResult
+from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.subscriptions import subscription
+from spark_mq.remoting import MessageQueue
+from spark_mq.remoting.frames import MOST_BODY_BYTES
+from spark_mq.replay import REFUSED, REPLAYED, REPLAYED_FROM, DeadLetter, Outcome, Target, copied_properties, target_of
+from spark_mq.sink.send_verdicts import Verdict, verdict_of
+from spark_mq.source.cluster_options import ClusterOptions
+from storage.errors import CorruptMessageError, NameIllegalError
+from storage.failpoints import reach
+from storage.format.record import Message as Record
+from storage.names import dead_letter_topic, retry_topic, validate_user_topic
+from storage.rules.response_codes import ResponseCode
+
+CLOCKS_MS = 60_000
+"""By so much the clocks of brokers and of this machine may differ."""
+_SEND_TIMEOUT_MS = 30_000
+_PAUSES_S = (0.1, 0.3, 1.0, 3.0, 10.0)
+"""Between the tries of a copy that a broker refuses for a while."""
+_MARK = REPLAYED_FROM.encode()
+
+
+class ReplayAtWorkError(Exception):
+    """Another run replays this group's letters now."""
+
+
+class _Place(NamedTuple):
+    queue: MessageQueue
+    offset: int
+    store_time_ms: int
+
+
+class ClusterLetters:
+    """The dead letters of one group at the brokers of a cluster. Use it within `locked`."""
+
+    def __init__(self, cluster: ClusterOptions, group: str, to: Target = "topic") -> None:
+        self._settings = cluster.client_settings()
+        self._namespace = cluster.namespace
+        self._group = with_namespace(cluster.namespace, group)
+        self._producer_group = f"SPARK_MQ_REPLAY_{group}"
+        self._to = to
+        self._topic = dead_letter_topic(self._group)
+        self._places: dict[str, _Place] = {}
+        self._targets: dict[str, tuple[MessageQueue, ...] | str] = {}
+        self._turn = count()
+        self._producer: Producer | None = None
+        self._instance = ClientInstance.of(self._settings)
+        self._calls = QueueCalls(self._instance)
+
+    def close(self) -> None:
+        """Leave the brokers."""
+        self._instance.release()
+
+    def exist(self) -> bool:
+        """Whether the group has any."""
+        return any(self._end(queue) > self._start(queue) for queue in self._queues(self._topic))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """No other run replays this group's letters meanwhile. Raises ReplayAtWorkError."""
+        run(self._instance.route(self._topic))  # whose brokers the producer is made known to
+        settings = ProducerSettings(retries=0, send_timeout_ms=_SEND_TIMEOUT_MS, max_message_bytes=MOST_BODY_BYTES)
+        try:
+            producer = Producer(self._settings, self._producer_group, settings)
+        except GroupTakenError as error:
+            raise ReplayAtWorkError(f"this process replays dead letters of {self._group} already") from error
+        with producer as self._producer:
+            known = run(
+                GroupCalls(self._instance).producer_connection(
+                    with_namespace(self._namespace, self._producer_group), self._topic
+                )
+            )
+            others = {each.client_id for each in known.connections} - {self._producer.client_id}
+            if others:
+                raise ReplayAtWorkError(f"client {sorted(map(str, others))[0]} replays dead letters of {self._group}")
+            yield
+        self._producer = None
+
+    def listed(self, since_ms: int | None = None, until_ms: int | None = None) -> list[DeadLetter]:
+        """Those that became such in [since_ms, until_ms), by broker, queue and offset."""
+        found = []
+        for queue, record in self._look():
+            if (since_ms is None or record.store_time_ms >= since_ms) and (
+                until_ms is None or record.store_time_ms < until_ms
+            ):
+                origin = record.properties.get("RETRY_TOPIC", record.topic)
+                found.append(DeadLetter(queue.queue_id, record.queue_offset, record.msg_id, record.unique_key, origin))
+        return found
+
+    def without_copies(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
+        """Those that the topics hold no copy of. It says so for certain: a copy is younger than its letter, and so expires after it."""
+        places = self._known_places()
+        times = [places[letter.msg_id].store_time_ms for letter in letters if letter.msg_id in places]
+        if not times:
+            return list(letters)
+        copies, _ = self.copies(letters, min(times))
+        return [letter for letter in letters if letter.msg_id not in copies]
+
+    def mark(self) -> int:
+        """The time: a copy that is sent from now on is younger, but for what clocks differ."""
+        return time.time_ns() // 1_000_000
+
+    def copies(self, letters: Sequence[DeadLetter], mark: int) -> tuple[dict[str, str], bool]:
+        """The letters' copies since a mark, their message ids by the letters'; and whether none of those since then has expired."""
+        ids = {letter.msg_id for letter in letters}
+        topics = {self._target(letter, to) for letter in letters for to in ("topic", "retry")}
+        found: dict[str, str] = {}
+        can_tell = True
+        for queue in (queue for topic in sorted(topics) for queue in self._queues(topic)):
+            start, end = self._start(queue), self._end(queue)
+            first = run(self._calls.search_offset(queue, max(mark - CLOCKS_MS, 0))) if end > start else end
+            if start > 0:
+                can_tell &= end > start and run(self._calls.earliest_time_ms(queue)) <= mark
+            for record in self._records(queue, max(first, start), end, marked=True):
+                source = record.properties.get(REPLAYED_FROM)
+                if source in ids:
+                    found[source] = record.msg_id
+        return found, can_tell
+
+    def replay(self, letters: Sequence[DeadLetter]) -> list[Outcome]:
+        """Send copies; the outcome of each letter, in their order.
+
+        What no topic takes, has expired, is another message by now or does not decompress is refused alone. Raises the client's errors
+        where nobody knows whether a copy is stored, or a broker refuses for too long: what was sent before is found by `copies`.
+        """
+        return [self._replayed(letter) for letter in letters]
+
+    def _replayed(self, letter: DeadLetter) -> Outcome:
+        record = self._read(letter)
+        if record is None:
+            return Outcome(letter, REFUSED, "it is not there any more")
+        topic = self._target(letter, self._to)
+        queues = self._queues_to_write(topic)
+        if isinstance(queues, str):
+            return Outcome(letter, REFUSED, queues)
+        try:
+            body = record.plain_body
+        except CorruptMessageError as error:
+            return Outcome(letter, REFUSED, f"body: {error.describe()}")
+        origin = with_namespace(self._namespace, target_of(letter.origin_topic, self._group, "topic"))
+        properties = copied_properties(record.properties, letter.msg_id, origin if self._to == "retry" else None)
+        message = Message(topic, body, properties=properties, flag=record.flag)
+        sent = self._send(message, queues)
+        if isinstance(sent, str):
+            return Outcome(letter, REFUSED, sent)
+        reach("replay-amid-copies")
+        reason = None if sent.status is SendStatus.SEND_OK else sent.status.name
+        return Outcome(letter, REPLAYED, reason, sent.offset_message_id)
+
+    def _send(self, message: Message, queues: Sequence[MessageQueue]) -> SendResult | str:
+        """What it was answered, or why it is refused."""
+        assert self._producer is not None, "not locked"
+        for pause_s in (*_PAUSES_S, None):
+            try:
+                return self._producer.hand_on(message, queues[next(self._turn) % len(queues)])
+            except MessageRefusedError as error:
+                return error.describe()
+            except ResponseError as error:
+                verdict = verdict_of(error.code, is_exact=True)
+                if verdict is Verdict.REFUSED or error.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+                    return error.describe()
+                if verdict is not Verdict.AGAIN or pause_s is None:
+                    raise
+                time.sleep(pause_s)
+        raise AssertionError
+
+    def _target(self, letter: DeadLetter, to: Target) -> str:
+        return with_namespace(self._namespace, target_of(letter.origin_topic, self._group, to))
+
+    def _queues_to_write(self, topic: str) -> tuple[MessageQueue, ...] | str:
+        """The queues that take copies, or why there are none."""
+        if topic not in self._targets:
+            try:
+                if topic != retry_topic(self._group):
+                    validate_user_topic(topic)
+                self._targets[topic] = run(self._instance.publish_queues(topic))
+            except (NameIllegalError, TopicRouteNotFoundError, MessageQueueNotFoundError) as error:
+                self._targets[topic] = error.describe()
+        return self._targets[topic]
+
+    # What brokers hold
+
+    def _look(self) -> Iterator[tuple[MessageQueue, Record]]:
+        for queue in self._queues(self._topic):
+            for record in self._records(queue, self._start(queue), self._end(queue)):
+                self._places[record.msg_id] = _Place(queue, record.queue_offset, record.store_time_ms)
+                yield queue, record
+
+    def _known_places(self) -> dict[str, _Place]:
+        if not self._places:  # Spark has listed the letters
+            for _ in self._look():
+                pass
+        return self._places
+
+    def _read(self, letter: DeadLetter) -> Record | None:
+        place = self._known_places().get(letter.msg_id)
+        if place is None:
+            return None
+        found = self._records(place.queue, place.offset, place.offset + 1, limit=1)
+        return next((record for record in found if record.msg_id == letter.msg_id), None)
+
+    def _queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        try:
+            return run(self._instance.subscribe_queues(topic))
+        except TopicRouteNotFoundError:
+            return ()
+
+    def _start(self, queue: MessageQueue) -> int:
+        return run(self._calls.min_offset(queue))
+
+    def _end(self, queue: MessageQueue) -> int:
+        return run(self._calls.max_offset(queue))
+
+    def _records(
+        self, queue: MessageQueue, start: int, end: int, *, marked: bool = False, limit: int = 32
+    ) -> Iterator[Record]:
+        """The records of [start, end); with `marked` those of pulls that hold a copy's mark somewhere."""
+        wanted = subscription(queue.topic, "*", 1)
+        while start < end:
+            pull = Pull(queue, start, wanted, limit, suspend_ms=0, sends_subscription=True)
+            result = run(self._calls.pull(pull, self._group))
+            if result.status is PullStatus.FOUND and (not marked or _MARK in bytes(result.records)):
+                yield from (record for record in decode_records(result.records) if record.queue_offset < end)
+            if result.next_offset <= start:
+                return
+            start = result.next_offset
