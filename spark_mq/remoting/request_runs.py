@@ -19,8 +19,8 @@ from typing import NamedTuple
 from spark_mq.remoting.command import HeaderEncoding, RemotingCommand
 from spark_mq.remoting.json_header import decode_json_header, encode_json_header
 
-LEAST = 8
-"""Fewer requests are no run."""
+LEAST = 16
+"""Fewer requests cost less one by one than as columns."""
 MOST = 256
 _PREFIX = struct.Struct(">iI")
 _HEADER_BYTES_MOST = 0xFF_FFFF

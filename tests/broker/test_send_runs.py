@@ -16,7 +16,7 @@ from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.remoting import FrameReader, RemotingCommand
-from spark_mq.remoting.request_runs import RequestRun, RunReader, encode_answers
+from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_answers
 from storage import MessageStore, open_store
 from storage.messages.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
@@ -32,7 +32,7 @@ from tests.broker.remoting_client import frame_of
 CLIENT = ClientConnection(bytes((127, 0, 0, 1)) + (4711).to_bytes(4, "big"), "127.0.0.1:4711")
 CLIENT_V6 = ClientConnection(b"\xfd" + bytes(15) + (4711).to_bytes(4, "big"), "[fd00::]:4711")
 NOW_MS = 1_800_000_000_000
-COUNT = 12
+COUNT = LEAST + 2
 NAMES = """
     KEYS TAGS WAIT DELAY RETRY_TOPIC REAL_TOPIC REAL_QID TRAN_MSG PGROUP MIN_OFFSET MAX_OFFSET BUYER_ID ORIGIN_MESSAGE_ID
     TRANSFER_FLAG CORRECTION_FLAG MQ2_FLAG RECONSUME_TIME MSG_REGION TRACE_ON UNIQ_KEY EXTEND_UNIQ_INFO MAX_RECONSUME_TIMES
@@ -144,6 +144,8 @@ def open_pair(directory: Path, **settings: str) -> Iterator[tuple[Broker, Broker
         Broker(one) as in_runs,
         Broker(other) as alone,
     ):
+        for broker in (in_runs, alone):
+            broker._messages.sender._clock = lambda: NOW_MS
         yield in_runs, alone
 
 

@@ -138,14 +138,14 @@ def test_a_number_that_is_too_great_ends_the_connection_behind_those_before_it()
 def test_two_numbers_of_one_name_make_no_run() -> None:
     """JSON's last one counts."""
     header = frame()[8:-4].replace(b'"opaque":1,', b'"opaque":1,"opaque":2,')
-    commands, sizes = read([framed(header, b"body") * 20])
+    commands, sizes = read([framed(header, b"body") * 40])
     assert sizes == []
     assert {command.opaque for command in commands} == {2}
 
 
 def test_two_fields_of_one_name_make_no_run() -> None:
     header = frame()[8:-4].replace(b'"e":"0"', b'"e":"0","e":"3"')
-    commands, sizes = read([framed(header, b"body") * 20])
+    commands, sizes = read([framed(header, b"body") * 40])
     assert sizes == []
     assert {(command.ext_fields or {})["e"] for command in commands} == {"3"}
 
@@ -161,7 +161,7 @@ def test_two_fields_of_one_name_make_no_run() -> None:
             properties=st.sampled_from([PROPERTIES, "KEYS\x01ä\x02", 'KEYS\x01"\x02', ""]),
         )
         | st.just(frame()),
-        min_size=10,
+        min_size=20,
         max_size=60,
     ),
     st.lists(st.integers(1, 2_000), max_size=5),
