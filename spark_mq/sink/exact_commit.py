@@ -75,7 +75,7 @@ class Brokers(Protocol):
     """What a commit asks of the brokers that its queues are on."""
 
     def prepare(self, queues: Iterable[MessageQueue]) -> None:
-        """Make sure that a fence will be possible at the queues' brokers. Raises where it is not."""
+        """Make sure that a fence will be possible at the queues' brokers, which are waited for. Raises where it is not."""
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The end of each queue, which may lag behind what is stored."""
@@ -108,8 +108,8 @@ class Brokers(Protocol):
     def announce(self, done: Done) -> None:
         """Tell the sink's own topic."""
 
-    def announced(self, sink_id: str) -> list[Done]:
-        """Batches that the topic tells of for this sink, the newest among them."""
+    def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
+        """Batches that the topic tells of for this sink, the newest among them. Brokers that are away are waited for if `patient`."""
 
 
 class Outcome(NamedTuple):
@@ -163,6 +163,10 @@ class ExactCommit:
                 self._refuse_another_run(kept.done.batch, kept.done.rows, batch, row_count)
                 self._journal.drop_rows(batch.batch_id)
                 return Outcome(0, False, {})
+        readers = self._read(files)
+        plans = plan_queues([reader.batches for reader in readers])
+        self._brokers.prepare(plans)  # it waits for them; of others that are away, nothing is needed behind it
+        if kept.done is not None:
             if files and self._was_sent_by_others(kept.done, batch, row_count):
                 self._journal.drop_rows(batch.batch_id)
                 return Outcome(0, False, {})
@@ -173,9 +177,6 @@ class ExactCommit:
             if kept.done is None:  # so that the next batch finds a memory of its query
                 self._journal.save_done(Done(batch, (), 0))
             return Outcome(0, False, {})
-        readers = self._read(files)
-        plans = plan_queues([reader.batches for reader in readers])
-        self._brokers.prepare(plans)
         ends = self._brokers.ends(plans)
         spans = tuple(QueueSpan(queue, ends[queue], ends[queue]) for queue in plans)
         intent = Intent(batch, tuple(files), spans, (attempt_group(batch, 1, self._nonce()),), 1)
@@ -219,7 +220,7 @@ class ExactCommit:
         """What the sink's topic tells of; nothing where a broker of it cannot say so now, which is logged once."""
         directory = self._journal.directory
         try:
-            told = self._brokers.announced(sink_id)
+            told = self._brokers.announced(sink_id, patient=False)
         except ClientError as error:
             if not error.retriable:
                 raise
@@ -328,7 +329,9 @@ class ExactCommit:
 
         Raises StagingLostError unless that can be told: where its rows may begin is known only of queues that the batch before went to.
         """
-        known = max(self._brokers.announced(batch.sink_id), key=lambda done: done.batch.batch_id, default=None)
+        known = max(
+            self._brokers.announced(batch.sink_id, patient=True), key=lambda done: done.batch.batch_id, default=None
+        )
         if known is None and batch.batch_id == 0:
             return False
         if known is None:

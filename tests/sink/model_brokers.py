@@ -166,7 +166,7 @@ class ModelBrokers:
         self.cluster.topic.append(done)
         self.cluster.die()
 
-    def announced(self, sink_id: str) -> list[Done]:
+    def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
         return [done for done in self.cluster.topic if done.batch.sink_id == sink_id]
 
 

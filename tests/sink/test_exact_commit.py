@@ -357,7 +357,7 @@ def test_a_broker_that_cannot_be_asked_stops_no_query_that_its_directory_knows(
     sink.run(0, ROWS)
 
     def fail(error: ClientError) -> None:
-        def announced(brokers: ModelBrokers, sink_id: str) -> list[Done]:
+        def announced(brokers: ModelBrokers, sink_id: str, *, patient: bool) -> list[Done]:
             raise error
 
         monkeypatch.setattr(ModelBrokers, "announced", announced)
