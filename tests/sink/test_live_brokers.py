@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import BrokerUnreachableError, WaitedInVainError
 from spark_mq.client.message import decode_records
 from spark_mq.conditions import BatchInDoubtError, NotConfirmedError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
@@ -23,10 +27,12 @@ from spark_mq.sink.live_brokers import TOPIC, LiveBrokers
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
 from spark_mq.sink.send_plan import QueuePlan, plan_queues, remaining
+from spark_mq.sink.sent_batch import Done, QueueSpan
 from spark_mq.sink.staged_rows import StagedReader, StagedWriter
+from storage.batch.ledger import Batch
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import encode_record
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import Answer, FakeBroker
 from tests.support.message_builder import make_message
 
 QUEUE = MessageQueue("TopicA", "broker-a", 0)
@@ -55,6 +61,8 @@ class Master(FakeBroker):
                 if self.registers:
                     heartbeat = read_body(HeartbeatData, request.body)
                     self.groups |= {producer.group_name for producer in heartbeat.producers}
+                return make_response(request, 0, None)
+            case RequestCode.GET_TOPIC_CONFIG:
                 return make_response(request, 0, None)
             case RequestCode.UNREGISTER_CLIENT:
                 self.groups.discard(fields["producerGroup"])
@@ -283,3 +291,62 @@ def test_rows_that_were_not_safe_when_they_were_sent_are_safe_when_a_later_fence
         brokers.fence([QUEUE], [GROUP])
         assert len(brokers.marks(QUEUE, 0, PREFIX).marks) == 3
         brokers.check_safety({})
+
+
+def away(broker: FakeBroker, request: RemotingCommand) -> None:
+    """The connection is closed, as by a broker that ends."""
+
+
+def silent(broker: FakeBroker, request: RemotingCommand) -> bytes:
+    """As a broker that is frozen."""
+    return b""
+
+
+Question = Callable[[LiveBrokers], object]
+QUESTIONS: dict[str, Question] = {
+    "topic SPARK_MQ_SINK": lambda brokers: brokers.prepare([QUEUE]),
+    "where queues end": lambda brokers: brokers.ends([QUEUE]),
+    "begins": lambda brokers: brokers.marks(QUEUE, 0, PREFIX),
+    "announced": lambda brokers: brokers.announce(Done(Batch("w", "w", 0), (QueueSpan(QUEUE, 0, 1),), 1)),
+}
+
+
+@pytest.mark.parametrize("failure", [away, silent])
+@pytest.mark.parametrize("what", QUESTIONS)
+def test_a_question_whose_broker_is_away_is_asked_again(what: str, failure: Answer) -> None:
+    with Master() as master:
+        master.answers = [failure] * 2
+        brokers = brokers_of(master, sendTimeout="100ms", retryTimeout="20s")
+        QUESTIONS[what](brokers)
+        assert not master.answers, "it has gone on behind all of them"
+
+
+def test_a_question_that_nobody_answers_ends_with_what_was_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with Master() as master:
+        master.answers = [silent] * 1_000
+        brokers = brokers_of(master, sendTimeout="50ms", retryTimeout="300ms")
+        for what, ask in QUESTIONS.items():
+            if what == "announced":  # the batch is done already
+                ask(brokers)
+                assert re.search(r"waited 0\.\d s for broker broker-a \(the batch is announced\)", caplog.text)
+                continue
+            with pytest.raises(WaitedInVainError, match=r"waited 0\.\d s for broker broker-a \(.*no answer to"):
+                ask(brokers)
+
+
+def test_what_the_sinks_topic_tells_is_waited_for_only_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is registered and dead stops no query that may send nothing there."""
+    tries: list[int] = []
+
+    def topics(admin: Admin) -> tuple[str, ...]:
+        tries.append(1)
+        if len(tries) < 3:
+            raise BrokerUnreachableError("10.0.0.9:10911", "no connection")
+        return ()
+
+    monkeypatch.setattr(Admin, "topics", topics)
+    with Master() as master:
+        with pytest.raises(BrokerUnreachableError):
+            brokers_of(master).announced("w", patient=False)
+        assert brokers_of(master).announced("w", patient=True) == []
+    assert len(tries) == 3
