@@ -43,6 +43,8 @@ class QueueBatch(NamedTuple):
     """What is asked of the broker in place of a send."""
     row: int = -1
     """The row's number, of a batch of one, where its answer is to be told from others."""
+    waits: bool = False
+    """Of a batch of one: its broker may put it elsewhere first, and says the offset there."""
 
     @property
     def code(self) -> int:
@@ -217,7 +219,7 @@ class BrokerLane:
             self._alive_s = now_s
             requests.append((self._terms.keep_alive, None))
         for one in due:
-            queue, body, row_count, sys_flag, call, _ = one.batch
+            queue, body, row_count, sys_flag, call, *_ = one.batch
             group = self._terms.group
             made = call or send_request(queue, body, row_count, sys_flag, group=group, born_time_ms=now_ms)
             requests.append((made, one))

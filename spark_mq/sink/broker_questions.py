@@ -8,7 +8,7 @@ Each raises the client's errors; an answer that refuses is one of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeVar
@@ -20,8 +20,12 @@ from spark_mq.client.patience import patiently
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import ProducerConnection
 from spark_mq.remoting.consumer_headers import MaxOffsetRequest, OffsetAnswer, ProducerGroupRequest, QueueRequest
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.pull_outcome import PULL_CODES
+from spark_mq.source.pull_request import PullRequests, PullTerms
+from spark_mq.source.pull_window import Ask
 from storage.rules.response_codes import ResponseCode
 
 T = TypeVar("T")
@@ -103,6 +107,21 @@ class BrokerQuestions:
             return self._offset(connection, code, self.call(connection, code, header))
 
         return self.at(queue.broker_name, f"where queue {queue.topic}/{queue.queue_id} begins", ask)
+
+    def refuse_unreadable(self, connection: BlockingConnection[object], queues: Sequence[MessageQueue]) -> None:
+        """Raises what the connection's broker refuses a pull from one of the queues with. A topic that is not there has no messages."""
+        code = RequestCode.PULL_MESSAGE
+        terms, ask = PullTerms(self.settings, DEFAULT_GROUP), Ask(0, 1)
+        ids = [QueueId(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
+        connection.send(((PullRequests(queue, terms).request(ask), queue) for queue in ids), self._timeout_ms)
+        for _ in ids:
+            for queue, answer in connection.receive(self._timeout_ms):
+                assert isinstance(queue, QueueId)
+                if answer.code not in (*PULL_CODES, ResponseCode.TOPIC_NOT_EXIST):
+                    what = request_text(code)
+                    raise response_error(answer.code, answer.remark, connection.address, what, queue.topic)
+            if not connection.in_flight:
+                break
 
     def has_producers(self, connection: BlockingConnection[object], group: str) -> bool:
         """Whether the broker knows a connection of that producer group."""

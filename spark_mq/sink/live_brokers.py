@@ -83,10 +83,13 @@ class LiveBrokers:
 
     # What a commit asks.
 
-    def prepare(self, queues: Iterable[MessageQueue]) -> None:
-        """The sink's own topic is there, at each of the brokers. One that is away is waited for."""
+    def prepare(self, queues: Iterable[MessageQueue], places: Iterable[MessageQueue] = ()) -> None:
+        """The sink's own topic is there, at each of the brokers, and the places can be read. A broker that is away is waited for."""
         for name in self._questions.names(queues):
             self._questions.at(name, f"topic {self._topic}", self._make_topic)
+            if at := [place for place in places if place.broker_name == name]:
+                what = "where rows wait can be read"
+                self._questions.at(name, what, partial(self._questions.refuse_unreadable, queues=at))
 
     def _make_topic(self, connection: BlockingConnection[object]) -> None:
         """Asked again, a broker makes the topic that it has."""
@@ -165,7 +168,8 @@ class LiveBrokers:
         def take(batch: QueueBatch, answer: RemotingCommand) -> None:
             header = read_answer_header(SendMessageAnswer, answer, batch.queue.broker_name, 320)
             with lock:
-                ends[batch.queue] = header.queue_offset + batch.row_count
+                if not batch.waits:
+                    ends[batch.queue] = header.queue_offset + batch.row_count
                 statuses[answer.code] += batch.row_count
                 self._statuses[batch.queue.broker_name, answer.code] += batch.row_count
             reach("live-amid-send")
@@ -179,7 +183,9 @@ class LiveBrokers:
         try:
             for name in self._questions.names(plans):
                 connections.append(self._registered(name, group, heartbeat))
-                self._check_ends(connections[-1], {queue: least[queue] for queue in plans if queue.broker_name == name})
+                self._check_ends(
+                    connections[-1], {queue: at for queue, at in least.items() if queue.broker_name == name}
+                )
                 lanes[name] = self._lane(connections[-1], LaneTerms(group, True, *timeouts, take, heartbeat, leave))
             reach("live-connected")
             for batch in _interleaved(plans, files):
@@ -315,7 +321,8 @@ def _interleaved(plans: Mapping[MessageQueue, QueuePlan], files: Sequence[Staged
             body = files[one.file].read(one.batch.start, one.batch.size_bytes)
             if one.skip:
                 body = body[item_ends(body)[one.skip - 1] :]
-            yield QueueBatch(queue, body, len(one.batch.ranks) - one.skip, one.batch.sys_flag)
+            rows = len(one.batch.ranks) - one.skip
+            yield QueueBatch(queue, body, rows, one.batch.sys_flag, waits=one.batch.waits)
         turns = going_on
 
 

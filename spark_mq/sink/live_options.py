@@ -267,7 +267,6 @@ class LiveSinkOptions(ClusterOptions):
             ("sendBack", self.send_back, "what was sent back cannot be told from what another consumer sends back"),
             ("onInvalidRow", self.on_invalid_row != "fail", "an invalid row fails the write"),
             ("deadLetterPath", self.dead_letter_path is not None, "an invalid row fails the write"),
-            ("maxReconsumeTimes", self.max_reconsume_times is not None, "no row is sent back or tried again"),
         ):
             if is_given:
                 raise OptionError(option, f"belongs to guarantee=atLeastOnce; with exactlyOnce {why}")

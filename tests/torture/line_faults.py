@@ -296,7 +296,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a batch is decided before a fence is possible": _COMMIT.line(
             "ExactCommit.commit",
-            "self._brokers.prepare(plans)",
+            "self._brokers.prepare(plans, places)",
             "pass",
             "test_nothing_is_decided_where_a_fence_would_not_be_possible",
         ),
