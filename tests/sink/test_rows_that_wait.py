@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from spark_mq.conditions import SentRowsLostError
+from spark_mq.conditions import InvalidRowError, SentRowsLostError
 from spark_mq.remoting import MessageQueue
+from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.exact_writer import stage_for_brokers
+from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.parking_places import MOST_LEVEL, is_place, places_of, rows_stored_or_waiting
 from spark_mq.sink.send_plan import ROW, UNKNOWN_FILE, PlannedBatch, QueuePlan
 from spark_mq.sink.staged_rows import StagedBatch
+from storage.batch.ledger import Batch
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
-from tests.support.rows_that_wait import POINTS, SENT, WaitingWrite, answers_lost, write_through_death
+from tests.support.rows_that_wait import write_through_deaths
 
 QUEUE = MessageQueue("T", "a", 0)
 
@@ -52,7 +56,7 @@ PLAIN, WAITS = False, True
 def test_a_row_that_waits_is_stored_where_it_is_found_anywhere_and_others_in_their_queue(
     waits: list[bool], own: list[int], elsewhere: list[int], stored: int
 ) -> None:
-    """Copies come from delivery, from rolling, and from consumers that send back; a copy in another place proves no row that does not wait."""
+    """Copies come from delivery, from rolling, and from consumers that send back; a copy elsewhere proves nothing of other rows."""
     assert rows_stored_or_waiting(QUEUE, plan_of(waits), rows_of(*own), rows_of(*elsewhere)) == stored
 
 
@@ -94,35 +98,27 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OwnCluster]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", POINTS)
+@pytest.mark.parametrize("is_delivered", [False, True])
 def test_each_row_that_waits_is_delivered_once_wherever_the_commit_dies(
-    point: str, cluster: OwnCluster, tmp_path: Path
+    is_delivered: bool, cluster: OwnCluster, tmp_path: Path
 ) -> None:
-    topic = f"Waits-{point}"
-    cluster.make_topic(topic, 2)
-    write = WaitingWrite(cluster.name_server, tmp_path, topic)
-    write_through_death(write, point)
-    assert write.delivered() == write.expected
+    """Also where a row was delivered before it is looked for."""
+    prefix = "Delivered" if is_delivered else "Waits"
+    write_through_deaths(cluster.name_server, tmp_path, prefix, cluster.make_topic, is_delivered=is_delivered)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("point", SENT)
-def test_rows_that_were_delivered_before_they_are_looked_for_are_not_sent_again(
-    point: str, cluster: OwnCluster, tmp_path: Path
-) -> None:
-    topic = f"Delivered-{point}"
-    cluster.make_topic(topic, 2)
-    write = WaitingWrite(cluster.name_server, tmp_path, topic)
-    write_through_death(write, point, pause_seconds=3.5)
-    assert write.delivered() == write.expected
-
-
-@pytest.mark.slow
-def test_rows_whose_answers_are_lost_are_found_where_they_wait(cluster: OwnCluster, tmp_path: Path) -> None:
-    cluster.make_topic("LostAnswers", 2)
-    write = WaitingWrite(cluster.name_server, tmp_path, "LostAnswers")
-    began = time.monotonic()
-    with answers_lost():
-        write.commit()
-    assert time.monotonic() - began < 60
-    assert write.delivered() == write.expected
+def test_a_row_at_a_level_that_no_client_can_look_for_is_refused(cluster: OwnCluster, tmp_path: Path) -> None:
+    options = LiveSinkOptions.parse(
+        {"nameServer": cluster.name_server, "topic": "Levels", "stagingPath": str(tmp_path), "writeId": "w"}, "batch"
+    )
+    frame = pa.record_batch(
+        {
+            "body": [b"a", b"b", b"c"],
+            "delay_level": pa.array([18, None, 19], pa.int32()),
+            "retry_group": [None, "g", None],
+        }
+    )
+    columns, batch = InputColumns(("body", "delay_level", "retry_group")), Batch("w", "w", 0)
+    with pytest.raises(InvalidRowError, match=r"row 2, column delay_level: 19 is above 18"):
+        stage_for_brokers(options, columns, batch, 0, 0, iter([frame]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -29,6 +29,8 @@ KINDS = ("now", "level", "timer", "overdue", "retry", "dead")
 A_KIND = 3
 MOST_RETRIES = 16
 DELIVERED_SECONDS = 40
+DUE_SECONDS = 3.5
+"""After so long rows of each kind are due."""
 
 
 class Died(BaseException):
@@ -84,10 +86,10 @@ class WaitingWrite:
     def delivered(self) -> list[str]:
         """The same when nothing waits any more, and nothing more comes."""
         deadline = time.monotonic() + DELIVERED_SECONDS
-        while len(found := self.consumed()) < len(self.expected) and time.monotonic() < deadline:
+        while len(self.consumed()) < len(self.expected) and time.monotonic() < deadline:
             time.sleep(0.3)
-        time.sleep(1.5)
-        return self.consumed() if found else found
+        time.sleep(0.3)
+        return self.consumed()
 
 
 def bodies_of(name_server: str, topic: str) -> list[str]:
@@ -153,18 +155,31 @@ SENT = ("live-amid-send", "live-after-send", *LIVE_REDO)
 """Where rows may be sent, and the batch is not done."""
 
 
-def write_through_death(write: WaitingWrite, point: str, pause_seconds: float = 0.0) -> None:
-    """The write's first process dies at the point; so long after, another one finishes it."""
-    with dying_at(point) as deaths, answers_lost() if point in LIVE_REDO else _nothing():
-        try:
+def die_at(write: WaitingWrite, point: str) -> None:
+    """The write's first process dies at the point."""
+    with dying_at(point) as deaths, answers_lost() if point in LIVE_REDO else nullcontext():
+        with suppress(Died):
             write.commit()
-        except Died:
-            pass
         assert deaths == [point]
-    time.sleep(pause_seconds)
-    write.commit()
 
 
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield
+def write_through_deaths(
+    name_server: str, directory: Path, prefix: str, make_topic: Callable[[str, int], object], *, is_delivered: bool
+) -> None:
+    """A write for each point, whose first process dies there and whose second one finishes it, if `is_delivered` when all rows that
+    wait are delivered. Raises AssertionError unless consumers see each row once.
+    """
+    writes = []
+    for point in SENT if is_delivered else POINTS:
+        topic = f"{prefix}-{point}"
+        make_topic(topic, 2)
+        writes.append(WaitingWrite(name_server, directory / point, topic))
+        die_at(writes[-1], point)
+        if not is_delivered:
+            writes[-1].commit()
+    if is_delivered:
+        time.sleep(DUE_SECONDS)
+    for write in writes:
+        write.commit()
+    for write in writes:
+        assert write.delivered() == write.expected, write.topic
