@@ -115,7 +115,8 @@ class LiveSinkOptions(ClusterOptions):
         int,
         Option(
             values.parse_duration_ms,
-            "how long one batch of rows is tried again where a broker refuses it for a while, or is away",
+            "how long a batch of rows, or a question of a commit, is tried again while its broker is away (frozen, restarted, moved) "
+            "or refuses it for a while",
             shown="2m",
         ),
     ] = 120_000

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from spark_mq.client.admin import Admin
-from spark_mq.client.errors import BrokerUnreachableError, WaitedInVainError
+from spark_mq.client.errors import AccessDeniedError, BrokerUnreachableError, ClientError, WaitedInVainError
 from spark_mq.client.message import decode_records
 from spark_mq.conditions import BatchInDoubtError, NotConfirmedError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
@@ -317,7 +318,8 @@ def test_a_question_whose_broker_is_away_is_asked_again(what: str, failure: Answ
     with Master() as master:
         master.answers = [failure] * 2
         brokers = brokers_of(master, sendTimeout="100ms", retryTimeout="20s")
-        QUESTIONS[what](brokers)
+        with suppress(ClientError):
+            QUESTIONS[what](brokers)
         assert not master.answers, "it has gone on behind all of them"
 
 
@@ -350,3 +352,68 @@ def test_what_the_sinks_topic_tells_is_waited_for_only_where_it_is_needed(monkey
             brokers_of(master).announced("w", patient=False)
         assert brokers_of(master).announced("w", patient=True) == []
     assert len(tries) == 3
+
+
+class Moving(Master):
+    """Its name server still tells of the machine that it has left, for the first questions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def address_of(self, broker_name: str, topic: str) -> str:
+        self.looks += 1
+        return "127.0.0.1:1" if self.looks < 3 else self.address
+
+
+def test_a_broker_that_has_moved_is_asked_where_it_is_by_then() -> None:
+    with Moving() as master:
+        assert brokers_of(master).ends([QUEUE]) == {QUEUE: 0}
+        assert master.looks == 3
+
+
+PLACE = MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 4)
+
+
+def test_the_offset_of_a_row_that_waits_is_not_taken_for_its_queues(tmp_path: Path) -> None:
+    """The broker says where it lies, and that is another queue."""
+    writer = StagedWriter(LocalFileSystem(), str(tmp_path), "0-0-00000000-x.rows")
+    for rank in range(2):
+        item = encode_batch([BatchedMessage(b"%d" % rank, property_of(rank), 0)])
+        writer.append(QUEUE, item, 0, np.array([rank]), waits=rank == 1)
+    staged_file = writer.finish()
+    assert staged_file is not None
+    files = [StagedReader(LocalFileSystem(), str(tmp_path), staged_file)]
+    with Master() as master:
+        stored = brokers_of(master).send(GROUP, plan_queues([files[0].batches]), files, {QUEUE: 0, PLACE: 0})
+        assert (stored.ends, stored.statuses) == ({QUEUE: 1}, {0: 2})
+
+
+def test_nothing_is_sent_where_a_place_has_lost_its_end(tmp_path: Path) -> None:
+    """A row that waits would go below where it is looked for."""
+    plans, files = staged(tmp_path, 1)
+    with Master() as master:
+        with pytest.raises(SendInDoubtError, match="SCHEDULE_TOPIC_XXXX/broker-a/4 ended at 5 and ends at 0 now"):
+            brokers_of(master).send(GROUP, plans, files, {QUEUE: 0, PLACE: 5})
+        assert master.records == []
+
+
+def test_nothing_is_decided_where_a_place_cannot_be_looked_into() -> None:
+    """As with access control: without the right to read it, no redo could tell what is stored."""
+
+    def forbidden(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        return make_response(request, 16, "no permission to pull")
+
+    def answer(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        broker.answers.insert(0, answer)
+        if request.code == RequestCode.PULL_MESSAGE and (request.ext_fields or {})["topic"] == PLACE.topic:
+            return forbidden(broker, request)
+        broker.answers.pop(0)
+        return broker.pull(request)
+
+    with Master() as master:
+        brokers_of(master).prepare([QUEUE], [PLACE])
+        master.answers = [answer] * 10
+        with pytest.raises(AccessDeniedError, match="SCHEDULE_TOPIC_XXXX"):
+            brokers_of(master).prepare([QUEUE], [PLACE])
+        brokers_of(master).prepare([QUEUE])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +12,18 @@ import pytest
 
 from spark_mq.conditions import InvalidRowError, SentRowsLostError
 from spark_mq.remoting import MessageQueue
+from spark_mq.sink import exact_writer
 from spark_mq.sink.columns import InputColumns
-from spark_mq.sink.exact_writer import stage_for_brokers
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.parking_places import MOST_LEVEL, is_place, places_of, rows_stored_or_waiting
 from spark_mq.sink.send_plan import ROW, UNKNOWN_FILE, PlannedBatch, QueuePlan
-from spark_mq.sink.staged_rows import StagedBatch
+from spark_mq.sink.staged_rows import StagedBatch, StagedReader, StagedWriter
 from storage.batch.ledger import Batch
+from storage.files.local_file_system import LocalFileSystem
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
+from tests.support.fake_broker import FakeBroker
 from tests.support.rows_that_wait import write_through_deaths
+from tests.support.taking_broker import RoutesTo
 
 QUEUE = MessageQueue("T", "a", 0)
 
@@ -107,18 +111,46 @@ def test_each_row_that_waits_is_delivered_once_wherever_the_commit_dies(
     write_through_deaths(cluster.name_server, tmp_path, prefix, cluster.make_topic, is_delivered=is_delivered)
 
 
-@pytest.mark.slow
-def test_a_row_at_a_level_that_no_client_can_look_for_is_refused(cluster: OwnCluster, tmp_path: Path) -> None:
-    options = LiveSinkOptions.parse(
-        {"nameServer": cluster.name_server, "topic": "Levels", "stagingPath": str(tmp_path), "writeId": "w"}, "batch"
-    )
-    frame = pa.record_batch(
-        {
-            "body": [b"a", b"b", b"c"],
-            "delay_level": pa.array([18, None, 19], pa.int32()),
-            "retry_group": [None, "g", None],
-        }
-    )
-    columns, batch = InputColumns(("body", "delay_level", "retry_group")), Batch("w", "w", 0)
+def test_a_row_at_a_level_that_no_client_can_look_for_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(exact_writer, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
+    given = {"nameServer": "unused:1", "topic": "T", "stagingPath": str(tmp_path), "writeId": "w"}
+    options, batch = LiveSinkOptions.parse(given, "batch"), Batch("w", "w", 0)
+
+    def stage(levels: list[int | None], times: list[int]) -> int:
+        frame = pa.record_batch(
+            {
+                "body": [b"a", b"b", b"c"],
+                "delay_level": pa.array(levels, pa.int32()),
+                "retry_group": [None, "g", None],
+                "reconsume_times": pa.array(times, pa.int32()),
+            }
+        )
+        staged = exact_writer.stage_for_brokers(
+            options, InputColumns(tuple(frame.schema.names)), batch, 0, 0, iter([frame])
+        )
+        assert staged.file is not None
+        return staged.file.rows
+
+    assert stage([18, None, None], [0, 15, 0]) == 3
     with pytest.raises(InvalidRowError, match=r"row 2, column delay_level: 19 is above 18"):
-        stage_for_brokers(options, columns, batch, 0, 0, iter([frame]))
+        stage([18, None, 19], [0, 0, 0])
+    with pytest.raises(InvalidRowError, match=r"row 1, column delay_level: 19 is above 18"):
+        stage([18, None, None], [0, 16, 0])
+    assert stage([18, 18, None], [0, 16, 0]) == 3
+
+
+def test_staged_rows_that_wait_are_known_when_they_are_read(tmp_path: Path) -> None:
+    """And files without such rows are what they were for earlier versions."""
+    for number, waits in enumerate(([False, True, False], [False, False, False])):
+        writer = StagedWriter(LocalFileSystem(), str(tmp_path), f"0-{number}-00000000-x.rows")
+        for rank, is_waiting in enumerate(waits):
+            writer.append(QUEUE, b"body", 0, np.array([rank]), waits=is_waiting)
+        staged = writer.finish()
+        assert staged is not None
+        reader = StagedReader(LocalFileSystem(), str(tmp_path), staged)
+        assert [batch.waits for batch in reader.batches] == waits
+        content = (tmp_path / staged.name).read_bytes()
+        assert (b"[0, 4, 1, 0, 1]" in content) == any(waits)
+        assert (b"[0, 4, 1, 0]" in content) != any(waits)
