@@ -638,3 +638,35 @@ def test_staged_rows_that_were_changed_after_the_intent_are_not_sent_on(
         sink.commit(batch, sink.stage(batch, ROWS))
     assert sink.stored() == {}
     assert sink.journal.load().intent is not None, "the batch stays open"
+
+
+WAITING_ROWS = [[(QUEUES[0], [WAITS + b"0"]), (QUEUES[0], [b"a", b"b"]), (QUEUES[1], [WAITS + b"1"])]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_wait_are_found_without_the_staging_directory(seed: int, tmp_path: Path) -> None:
+    """Parked, delivered, or both: the sink's topic says where they may be, and from where on."""
+    sink = Sink(tmp_path / "staging", ModelCluster(random.Random(seed), trouble=0.0))
+    sink.run(0, WAITING_ROWS)
+    for _ in range(5):
+        sink.cluster.deliver()
+    shutil.rmtree(sink.directory)
+    batch = Batch(SINK, SINK, 0)
+    assert not sink.commit(batch, sink.stage(batch, WAITING_ROWS)).is_new
+    assert sink.cluster.puts == sink.expected
+    shutil.rmtree(sink.directory)
+    sink.run(1, WAITING_ROWS)
+    assert sink.cluster.puts == sink.expected
+
+
+def test_a_batch_whose_rows_wait_where_the_last_one_had_none_is_not_sent_without_the_staging_directory(
+    tmp_path: Path,
+) -> None:
+    """From where on they would lie there nobody knows."""
+    sink = peaceful(tmp_path)
+    sink.run(0, [[(QUEUES[0], [b"a"])]])
+    shutil.rmtree(sink.directory)
+    batch = Batch(SINK, SINK, 1)
+    with pytest.raises(StagingLostError, match="may have been begun in queue"):
+        sink.commit(batch, sink.stage(batch, [[(QUEUES[0], [WAITS + b"b"])]]))
+    assert sink.cluster.puts == {QUEUES[0]: [b"a"]}
