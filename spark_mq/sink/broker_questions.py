@@ -114,14 +114,14 @@ class BrokerQuestions:
         terms, ask = PullTerms(self.settings, DEFAULT_GROUP), Ask(0, 1)
         ids = [QueueId(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
         connection.send(((PullRequests(queue, terms).request(ask), queue) for queue in ids), self._timeout_ms)
-        for _ in ids:
+        left = len(ids)
+        while left:
             for queue, answer in connection.receive(self._timeout_ms):
                 assert isinstance(queue, QueueId)
+                left -= 1
                 if answer.code not in (*PULL_CODES, ResponseCode.TOPIC_NOT_EXIST):
                     what = request_text(code)
                     raise response_error(answer.code, answer.remark, connection.address, what, queue.topic)
-            if not connection.in_flight:
-                break
 
     def has_producers(self, connection: BlockingConnection[object], group: str) -> bool:
         """Whether the broker knows a connection of that producer group."""
