@@ -44,12 +44,13 @@ def from_client_error(error: DescribedError) -> SparkMqError:
     """The condition that an error of the client is for a Spark user; it says all that the original does: raise it `from None`."""
     if isinstance(error, errors.ClientSettingError):
         return OptionError(error.setting, error.rule)
-    for base in type(error).__mro__:
+    cause = error.cause if isinstance(error, errors.WaitedInVainError) else error
+    for base in type(cause).__mro__:
         if base in _CONDITIONS:
             condition, cure = _CONDITIONS[base]
-            if isinstance(error, errors.TlsError):
+            if isinstance(cause, errors.TlsError):
                 hint: str | None = _TLS_HINT
             else:
-                hint = error.cure() if isinstance(error, errors.ResponseError) else error.hint
+                hint = cause.cure() if isinstance(cause, errors.ResponseError) else cause.hint
             return ClusterConditionError(condition, error.describe(), *(line for line in (hint, cure) if line))
     raise TypeError(f"{type(error).__name__} is no error of the client")

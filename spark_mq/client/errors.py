@@ -11,6 +11,7 @@
         TlsError(address, reason)                         one side speaks TLS and the other does not, or a certificate is refused
         FrameRefusedError(address, reason)                the server sent what is no frame
       RequestTimeoutError(what, timeout_ms, address)      no answer in time; retriable
+      WaitedInVainError(cause, what, waited_ms)           asked again and again, until the time was over; retriable as its cause
       MalformedResponseError(address, …)                  an answer that does not fit its request
       RequestIllegalError(what, reason)                   a request that no frame can carry: it is too large
       ResponseError(code, remark, address, …)             the server refused; retriable by its code
@@ -195,6 +196,25 @@ class RequestTimeoutError(ClientError):
     def describe(self) -> str:
         of = "" if self.address is None else f"{self.address}: "
         return f"{of}no answer to {self.what} within {self.timeout_ms} ms"
+
+
+class WaitedInVainError(ClientError):
+    """A question was asked again until its time was over; `cause` is how the last try ended. Never the cause of another one."""
+
+    def __init__(self, cause: ClientError, what: str, waited_ms: int) -> None:
+        cause = cause.cause if isinstance(cause, WaitedInVainError) else cause
+        super().__init__(cause, what, waited_ms)
+        self.cause: ClientError = cause
+        self.what = what
+        self.waited_ms = waited_ms
+
+    @property
+    def retriable(self) -> bool:  # type: ignore[override]
+        """As its cause."""
+        return bool(self.cause.retriable)
+
+    def describe(self) -> str:
+        return f"waited {self.waited_ms / 1_000:.1f} s for {self.what}; the last try: {self.cause.describe()}"
 
 
 class RequestIllegalError(ClientError):

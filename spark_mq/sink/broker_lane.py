@@ -18,7 +18,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.errors import ClientError, RequestTimeoutError, request_text, response_error
+from spark_mq.client.errors import ClientError, RequestTimeoutError, WaitedInVainError, request_text, response_error
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.sink.live_request import send_request
 from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_call, verdict_of_failure
@@ -43,6 +43,8 @@ class QueueBatch(NamedTuple):
     """What is asked of the broker in place of a send."""
     row: int = -1
     """The row's number, of a batch of one, where its answer is to be told from others."""
+    waits: bool = False
+    """Of a batch of one: its broker may put it elsewhere first, and says the offset there."""
 
     @property
     def code(self) -> int:
@@ -217,7 +219,7 @@ class BrokerLane:
             self._alive_s = now_s
             requests.append((self._terms.keep_alive, None))
         for one in due:
-            queue, body, row_count, sys_flag, call, _ = one.batch
+            queue, body, row_count, sys_flag, call, *_ = one.batch
             group = self._terms.group
             made = call or send_request(queue, body, row_count, sys_flag, group=group, born_time_ms=now_ms)
             requests.append((made, one))
@@ -279,7 +281,11 @@ class BrokerLane:
         with self._changed:
             for one in tried:
                 pause_s = min(_FIRST_PAUSE_S * 2**one.tries, _LONGEST_PAUSE_S)
-                if self._is_given_up or now_s + pause_s - one.first_s > self._terms.retry_timeout_ms / 1_000:
+                waited_s = now_s - one.first_s
+                if not self._is_given_up and waited_s + pause_s > self._terms.retry_timeout_ms / 1_000:
+                    what = f"broker {one.batch.queue.broker_name} ({request_text(one.batch.code)})"
+                    error = WaitedInVainError(error, what, round(1_000 * waited_s))
+                if self._is_given_up or isinstance(error, WaitedInVainError):
                     raise LaneStoppedError(error, is_doubt=False)
                 one.tries += 1
                 one.not_before_s = now_s + pause_s

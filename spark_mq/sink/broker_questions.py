@@ -1,22 +1,34 @@
 """Requests of an exactly-once commit to masters, one connection a question: where queues end, which producers a broker knows.
 
+    at          questions that may be asked twice: again until `retryTimeout` is over, wherever the broker's master is by then
+    connected   once. For what has a rule of its own: a fence (`fenceTimeout`), a send (never again before it is looked for)
+
 Each raises the client's errors; an answer that refuses is one of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import TypeVar
 
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError, request_text, response_error
+from spark_mq.client.patience import patiently
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import ProducerConnection
 from spark_mq.remoting.consumer_headers import MaxOffsetRequest, OffsetAnswer, ProducerGroupRequest, QueueRequest
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
+from spark_mq.source.offsets import QueueId
+from spark_mq.source.pull_outcome import PULL_CODES
+from spark_mq.source.pull_request import PullRequests, PullTerms
+from spark_mq.source.pull_window import Ask
 from storage.rules.response_codes import ResponseCode
+
+T = TypeVar("T")
 
 
 class BrokerQuestions:
@@ -25,6 +37,7 @@ class BrokerQuestions:
     def __init__(self, options: LiveSinkOptions, routes: LiveRoutes) -> None:
         self.settings = options.client_settings()
         self._timeout_ms = options.send_timeout
+        self._retry_timeout_ms = options.retry_timeout
         self._routes = routes
         self._topic_of: dict[str, str] = {}
 
@@ -40,6 +53,19 @@ class BrokerQuestions:
         """Where the master of a broker is that `names` was told of."""
         return self._routes.address_of(broker_name, topic or self._topic_of[broker_name])
 
+    def at(self, broker_name: str, what: str, ask: Callable[[BlockingConnection[object]], T]) -> T:
+        """What `ask` gives over a connection to the broker. Raises WaitedInVainError, which says `what` was waited for."""
+
+        def once() -> T:
+            with self.connected(broker_name) as connection:
+                return ask(connection)
+
+        return self.patiently(once, f"broker {broker_name} ({what})")
+
+    def patiently(self, ask: Callable[[], T], what: str) -> T:
+        """The same for a question to no broker alone."""
+        return patiently(ask, self._retry_timeout_ms, what)
+
     @contextmanager
     def connected(self, broker_name: str) -> Iterator[BlockingConnection[object]]:
         """A connection for some questions."""
@@ -53,8 +79,8 @@ class BrokerQuestions:
         """Where queues end, as their masters say."""
         asked, ends = list(queues), dict[MessageQueue, int]()
         for name in self.names(asked):
-            with self.connected(name) as connection:
-                ends |= self.ends_at(connection, [queue for queue in asked if queue.broker_name == name])
+            of_broker = [queue for queue in asked if queue.broker_name == name]
+            ends |= self.at(name, "where queues end", partial(self.ends_at, queues=of_broker))
         return ends
 
     def ends_at(
@@ -74,10 +100,28 @@ class BrokerQuestions:
     def start(self, queue: MessageQueue) -> int:
         """Where a queue begins, as its master says."""
         self.names([queue])
-        with self.connected(queue.broker_name) as connection:
-            code = RequestCode.GET_MIN_OFFSET
-            header = QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        code = RequestCode.GET_MIN_OFFSET
+        header = QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+
+        def ask(connection: BlockingConnection[object]) -> int:
             return self._offset(connection, code, self.call(connection, code, header))
+
+        return self.at(queue.broker_name, f"where queue {queue.topic}/{queue.queue_id} begins", ask)
+
+    def refuse_unreadable(self, connection: BlockingConnection[object], queues: Sequence[MessageQueue]) -> None:
+        """Raises what the connection's broker refuses a pull from one of the queues with. A topic that is not there has no messages."""
+        code = RequestCode.PULL_MESSAGE
+        terms, ask = PullTerms(self.settings, DEFAULT_GROUP), Ask(0, 1)
+        ids = [QueueId(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
+        connection.send(((PullRequests(queue, terms).request(ask), queue) for queue in ids), self._timeout_ms)
+        left = len(ids)
+        while left:
+            for queue, answer in connection.receive(self._timeout_ms):
+                assert isinstance(queue, QueueId)
+                left -= 1
+                if answer.code not in (*PULL_CODES, ResponseCode.TOPIC_NOT_EXIST):
+                    what = request_text(code)
+                    raise response_error(answer.code, answer.remark, connection.address, what, queue.topic)
 
     def has_producers(self, connection: BlockingConnection[object], group: str) -> bool:
         """Whether the broker knows a connection of that producer group."""

@@ -11,7 +11,7 @@ An attempt that ends in doubt is followed by another, in this process or in a la
 
     a  its own producer group is added to the intent
     b  fence       no broker has a request of an earlier attempt on its way
-    c  look        which rows of the batch lie in each queue, row by row
+    c  look        which rows of the batch lie in each queue, row by row; of rows that wait, also where they may wait
     d  the intent forgets the earlier attempts; the rest is sent
 
 What brokers are asked is a Protocol, so that a model can stand in for them. The caller holds the journal's lock.
@@ -30,6 +30,7 @@ from spark_mq.client.errors import ClientError
 from spark_mq.conditions import BatchInDoubtError, StagingLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.journal import Journal
+from spark_mq.sink.parking_places import has_waiting, is_place, places_of, rows_stored_or_waiting
 from spark_mq.sink.send_plan import (
     QueuePlan,
     expected_rows,
@@ -74,8 +75,11 @@ class SendInDoubtError(Exception):
 class Brokers(Protocol):
     """What a commit asks of the brokers that its queues are on."""
 
-    def prepare(self, queues: Iterable[MessageQueue]) -> None:
-        """Make sure that a fence will be possible at the queues' brokers. Raises where it is not."""
+    def prepare(self, queues: Iterable[MessageQueue], places: Iterable[MessageQueue] = ()) -> None:
+        """Make sure that a fence will be possible at the queues' brokers, which are waited for, and that places can be looked into.
+
+        Raises where that is not so.
+        """
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """The end of each queue, which may lag behind what is stored."""
@@ -108,8 +112,8 @@ class Brokers(Protocol):
     def announce(self, done: Done) -> None:
         """Tell the sink's own topic."""
 
-    def announced(self, sink_id: str) -> list[Done]:
-        """Batches that the topic tells of for this sink, the newest among them."""
+    def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
+        """Batches that the topic tells of for this sink, the newest among them. Brokers that are away are waited for if `patient`."""
 
 
 class Outcome(NamedTuple):
@@ -163,6 +167,11 @@ class ExactCommit:
                 self._refuse_another_run(kept.done.batch, kept.done.rows, batch, row_count)
                 self._journal.drop_rows(batch.batch_id)
                 return Outcome(0, False, {})
+        readers = self._read(files)
+        plans = plan_queues([reader.batches for reader in readers])
+        places = _places(plans)
+        self._brokers.prepare(plans, places)  # it waits for them; of others that are away, nothing is needed behind it
+        if kept.done is not None:
             if files and self._was_sent_by_others(kept.done, batch, row_count):
                 self._journal.drop_rows(batch.batch_id)
                 return Outcome(0, False, {})
@@ -173,11 +182,8 @@ class ExactCommit:
             if kept.done is None:  # so that the next batch finds a memory of its query
                 self._journal.save_done(Done(batch, (), 0))
             return Outcome(0, False, {})
-        readers = self._read(files)
-        plans = plan_queues([reader.batches for reader in readers])
-        self._brokers.prepare(plans)
-        ends = self._brokers.ends(plans)
-        spans = tuple(QueueSpan(queue, ends[queue], ends[queue]) for queue in plans)
+        ends = self._brokers.ends([*plans, *places])
+        spans = tuple(QueueSpan(queue, end, end) for queue, end in ends.items())
         intent = Intent(batch, tuple(files), spans, (attempt_group(batch, 1, self._nonce()),), 1)
         reach("live-before-intent")
         self._journal.save_intent(intent)
@@ -219,7 +225,7 @@ class ExactCommit:
         """What the sink's topic tells of; nothing where a broker of it cannot say so now, which is logged once."""
         directory = self._journal.directory
         try:
-            told = self._brokers.announced(sink_id)
+            told = self._brokers.announced(sink_id, patient=False)
         except ClientError as error:
             if not error.retriable:
                 raise
@@ -255,7 +261,7 @@ class ExactCommit:
         self, intent: Intent, readers: Sequence[StagedReader], plans: Mapping[MessageQueue, QueuePlan]
     ) -> Outcome:
         """Attempts after the first, until one of them is not in doubt."""
-        stored_before, idle = -1, 0
+        stored_before, idle, said = -1, 0, ""
         while True:
             own = attempt_group(intent.batch, intent.attempt + 1, self._nonce())
             before, intent = intent.groups, intent._replace(groups=(*intent.groups, own), attempt=intent.attempt + 1)
@@ -274,12 +280,13 @@ class ExactCommit:
             idle = 0 if stored_rows > stored_before else idle + 1
             stored_before = stored_rows
             if idle >= ATTEMPTS_WITHOUT_PROGRESS:
-                reason = f"{intent.attempt} attempts were made, and the last {idle} have stored nothing more"
+                reason = f"{intent.attempt} attempts were made, and the last {idle} have stored nothing more: {said}"
                 raise BatchInDoubtError(_text(intent.batch), reason)
             try:
                 stored = self._brokers.send(own, left, readers, ends)
             except SendInDoubtError as doubt:
                 _LOG.warning("batch %d: attempt %d is in doubt: %s", intent.batch.batch_id, intent.attempt, doubt)
+                said = str(doubt)
                 continue
             return self._conclude(intent, {**ends, **stored.ends}, stored.statuses)
 
@@ -295,11 +302,18 @@ class ExactCommit:
         """Where the batch's rows end in each queue, what is left to be sent, and how many rows are stored."""
         prefix, ends, left, count = batch_prefix(intent.batch), {}, {}, 0
         starts = {span.queue: span.start for span in intent.spans}
+        found: dict[MessageQueue, np.ndarray] = {}
+        for queue in (*plans, *_places(plans)):
+            marks = self._brokers.marks(queue, starts.get(queue, 0), prefix)
+            found[queue] = found_rows(marks.marks, prefix, intent.files)
+            ends[queue] = int(marks.offsets[-1]) + 1 if len(marks.marks) else starts.get(queue, 0)
         for queue, plan in plans.items():
-            found = self._brokers.marks(queue, starts[queue], prefix)
-            stored = rows_stored(queue, expected_rows(plan), found_rows(found.marks, prefix, intent.files))
+            if has_waiting(plan):
+                elsewhere = np.concatenate([found[place] for place in places_of([queue])])
+                stored = rows_stored_or_waiting(queue, plan, found[queue], elsewhere)
+            else:
+                stored = rows_stored(queue, expected_rows(plan), found[queue])
             count += stored
-            ends[queue] = int(found.offsets[-1]) + 1 if stored else starts[queue]
             if rest := remaining(plan, stored):
                 left[queue] = rest
         return ends, left, count
@@ -308,7 +322,7 @@ class ExactCommit:
         """All rows are stored."""
         reach("live-after-send")
         self._brokers.check_safety(statuses)
-        spans = tuple(span._replace(end=ends[span.queue]) for span in intent.spans)
+        spans = tuple(span._replace(end=ends.get(span.queue, span.start)) for span in intent.spans)
         done = Done(intent.batch, spans, sum(staged.rows for staged in intent.files))
         self._journal.save_done(done)
         reach("live-after-done")
@@ -328,7 +342,9 @@ class ExactCommit:
 
         Raises StagingLostError unless that can be told: where its rows may begin is known only of queues that the batch before went to.
         """
-        known = max(self._brokers.announced(batch.sink_id), key=lambda done: done.batch.batch_id, default=None)
+        known = max(
+            self._brokers.announced(batch.sink_id, patient=True), key=lambda done: done.batch.batch_id, default=None
+        )
         if known is None and batch.batch_id == 0:
             return False
         if known is None:
@@ -343,7 +359,8 @@ class ExactCommit:
             start = span.start if known.batch.batch_id == batch.batch_id else span.end
             counts.update(self._brokers.marks(span.queue, start, prefix).marks)
         if known.batch.batch_id == batch.batch_id:
-            if len(counts) == known.rows and max(counts.values(), default=1) == 1:
+            may_be_twice = any(is_place(span.queue) for span in known.spans)
+            if len(counts) == known.rows and (may_be_twice or max(counts.values(), default=1) == 1):
                 self._journal.save_done(known)
                 return True
             rule = f"the sink's topic says that batch {batch.batch_id} is sent, and {len(counts)} of its {known.rows} rows are found"
@@ -354,7 +371,7 @@ class ExactCommit:
             )
             raise StagingLostError(batch.sink_id, rule)
         targets = plan_queues([reader.batches for reader in self._read(files)])
-        if unseen := sorted(set(targets) - {span.queue for span in known.spans}):
+        if unseen := sorted({*targets, *_places(targets)} - {span.queue for span in known.spans}):
             rule = (
                 f"batch {batch.batch_id} may have been begun in queue {queue_text(unseen[0])}, to which the last batch "
                 f"that the sink's topic tells of ({known.batch.batch_id}) did not go"
@@ -376,6 +393,11 @@ class ExactCommit:
                 f"sink {batch.sink_id} has batches of query {known.query_id}, and this is query {batch.query_id}: "
                 "go on with that query's checkpoint, or take another sinkId"
             )
+
+
+def _places(plans: Mapping[MessageQueue, QueuePlan]) -> list[MessageQueue]:
+    """Where rows of the plans may wait."""
+    return places_of(queue for queue, plan in plans.items() if has_waiting(plan))
 
 
 def _text(batch: Batch) -> str:

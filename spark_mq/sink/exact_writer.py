@@ -19,7 +19,7 @@ from spark_mq.sink.journal import Journal, sink_directory
 from spark_mq.sink.live_brokers import LiveBrokers
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import live_routes
-from spark_mq.sink.live_rows import route_rules
+from spark_mq.sink.live_rows import SINGLE_COLUMNS, route_rules
 from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.place import not_shared
 from spark_mq.sink.sent_batch import StagedFile, batch_prefix
@@ -72,13 +72,14 @@ def stage_for_brokers(
     place = (partition % 65_536).to_bytes(2, "big")  # the nonce is the task's own
     key = sink_digest(batch.sink_id, batch.query_id)[:4] + bytes.fromhex(nonce) + place
     row_count, ignored = 0, dict[str, str]()
+    may_wait = any(name in columns.names for name in SINGLE_COLUMNS)
     with live_routes(options) as routes:
         cutter = BatchCutter(options.batch_bytes, MOST_ROWS, lambda topic: routes.body_limit(topic).batch_bytes)
         rows = MessageRows(route_rules(options, routes, mark), key, partition + batch.batch_id)
 
         def stage(batches: Iterator[WireBatch]) -> None:
             for one in batches:
-                writer.append(routes.queue_at(*one.queue), one.body, one.sys_flag, one.ranks)
+                writer.append(routes.queue_at(*one.queue), one.body, one.sys_flag, one.ranks, waits=one.waits)
 
         try:
             for frame in frames:
@@ -90,7 +91,7 @@ def stage_for_brokers(
                 refuse_own(columns.own_topics.intersection(prepared.topics))
                 ignored |= prepared.overruled
                 row_count += len(prepared.messages.queue_codes)
-                stage(cutter.add(prepared.messages))
+                stage(cutter.add(prepared.messages, may_wait=may_wait))
             stage(cutter.finish())
             staged = writer.finish()
         except BaseException:

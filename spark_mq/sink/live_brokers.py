@@ -23,6 +23,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -31,6 +32,7 @@ from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.calls import make_call, read_answer_header
 from spark_mq.client.errors import ClientError
 from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.patience import may_pass
 from spark_mq.client.send_retries import stored_status
 from spark_mq.conditions import BatchInDoubtError, DataLossError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
@@ -81,26 +83,30 @@ class LiveBrokers:
 
     # What a commit asks.
 
-    def prepare(self, queues: Iterable[MessageQueue]) -> None:
-        """The sink's own topic is there, at each of the brokers."""
+    def prepare(self, queues: Iterable[MessageQueue], places: Iterable[MessageQueue] = ()) -> None:
+        """The sink's own topic is there, at each of the brokers, and the places can be read. A broker that is away is waited for."""
         for name in self._questions.names(queues):
-            with self._questions.connected(name) as connection:
-                answer = self._questions.call(
-                    connection, RequestCode.GET_TOPIC_CONFIG, QueueRequest(topic=self._topic, queue_id=0)
-                )
-                if answer.code == ResponseCode.SUCCESS:
-                    continue
-                code = RequestCode.UPDATE_AND_CREATE_TOPIC
-                header = CreateTopicRequest(
-                    topic=self._topic,
-                    default_topic="TBW102",
-                    read_queue_count=1,
-                    write_queue_count=1,
-                    perm=_READ_WRITE,
-                    topic_filter_type="SINGLE_TAG",
-                    topic_sys_flag=0,
-                )
-                self._questions.ask(connection, code, header)
+            self._questions.at(name, f"topic {self._topic}", self._make_topic)
+            if at := [place for place in places if place.broker_name == name]:
+                what = "where rows wait can be read"
+                self._questions.at(name, what, partial(self._questions.refuse_unreadable, queues=at))
+
+    def _make_topic(self, connection: BlockingConnection[object]) -> None:
+        """Asked again, a broker makes the topic that it has."""
+        there = QueueRequest(topic=self._topic, queue_id=0)
+        answer = self._questions.call(connection, RequestCode.GET_TOPIC_CONFIG, there)
+        if answer.code == ResponseCode.SUCCESS:
+            return
+        header = CreateTopicRequest(
+            topic=self._topic,
+            default_topic="TBW102",
+            read_queue_count=1,
+            write_queue_count=1,
+            perm=_READ_WRITE,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+        )
+        self._questions.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """As their masters say."""
@@ -132,7 +138,7 @@ class LiveBrokers:
         reader = PullReader(
             QueueId(queue.topic, queue.broker_name, queue.queue_id),
             {0: self._questions.address(queue.broker_name, queue.topic)},
-            PullTerms(self._questions.settings, DEFAULT_GROUP, timeout_ms=self._options.fence_timeout),
+            PullTerms(self._questions.settings, DEFAULT_GROUP, timeout_ms=self._options.retry_timeout),
         )
         try:
             for part in reader.slices(start, end):
@@ -162,7 +168,8 @@ class LiveBrokers:
         def take(batch: QueueBatch, answer: RemotingCommand) -> None:
             header = read_answer_header(SendMessageAnswer, answer, batch.queue.broker_name, 320)
             with lock:
-                ends[batch.queue] = header.queue_offset + batch.row_count
+                if not batch.waits:
+                    ends[batch.queue] = header.queue_offset + batch.row_count
                 statuses[answer.code] += batch.row_count
                 self._statuses[batch.queue.broker_name, answer.code] += batch.row_count
             reach("live-amid-send")
@@ -176,7 +183,9 @@ class LiveBrokers:
         try:
             for name in self._questions.names(plans):
                 connections.append(self._registered(name, group, heartbeat))
-                self._check_ends(connections[-1], {queue: least[queue] for queue in plans if queue.broker_name == name})
+                self._check_ends(
+                    connections[-1], {queue: at for queue, at in least.items() if queue.broker_name == name}
+                )
                 lanes[name] = self._lane(connections[-1], LaneTerms(group, True, *timeouts, take, heartbeat, leave))
             reach("live-connected")
             for batch in _interleaved(plans, files):
@@ -203,18 +212,21 @@ class LiveBrokers:
                 refuse_unsafe({code: rows}, broker_name)
 
     def announce(self, done: Done) -> None:
-        """A message with the sink's digest as key. The batch is done already, so an error is logged and no more."""
+        """A message with the sink's digest as key; twice is as good as once. The batch is done already, so an error is logged."""
         if not done.spans:
             return
         name = self._questions.names(span.queue for span in done.spans)[0]
+        put = lambda connection: self._put(connection, name, encode(done), key=_key(done.batch.sink_id))  # noqa: E731
         try:
-            with self._questions.connected(name) as connection:
-                self._put(connection, name, encode(done), key=_key(done.batch.sink_id))
+            self._questions.at(name, "the batch is announced", put)
         except ClientError as error:
             _LOG.warning("batch %d is sent; the sink's topic was not told: %s", done.batch.batch_id, error.describe())
 
-    def announced(self, sink_id: str) -> list[Done]:
+    def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
         """By the brokers' index, the newest."""
+        if patient:
+            asked = partial(self.announced, sink_id, patient=False)
+            return self._questions.patiently(asked, f"brokers (what topic {self._topic} tells of the sink)")
         with Admin(self._questions.settings) as admin:
             if self._topic not in admin.topics():
                 return []
@@ -248,10 +260,11 @@ class LiveBrokers:
                     return
             except ClientError as error:
                 reason = f"broker {broker_name} does not answer: {error.describe()}"
-                if not error.retriable:
+                if not may_pass(error):
                     raise BatchInDoubtError(self._batch_text, reason) from None
             if time.monotonic() > deadline:
-                raise BatchInDoubtError(self._batch_text, reason)
+                waited = f"waited {self._options.fence_timeout / 1_000:g} s (fenceTimeout)"
+                raise BatchInDoubtError(self._batch_text, f"{reason}; {waited}")
             time.sleep(_POLL_S)
 
     def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[object]:
@@ -308,7 +321,8 @@ def _interleaved(plans: Mapping[MessageQueue, QueuePlan], files: Sequence[Staged
             body = files[one.file].read(one.batch.start, one.batch.size_bytes)
             if one.skip:
                 body = body[item_ends(body)[one.skip - 1] :]
-            yield QueueBatch(queue, body, len(one.batch.ranks) - one.skip, one.batch.sys_flag)
+            rows = len(one.batch.ranks) - one.skip
+            yield QueueBatch(queue, body, rows, one.batch.sys_flag, waits=one.batch.waits)
         turns = going_on
 
 

@@ -125,7 +125,8 @@ class LiveSinkOptions(ClusterOptions):
         int,
         Option(
             values.parse_duration_ms,
-            "how long one batch of rows is tried again where a broker refuses it for a while, or is away",
+            "how long a batch of rows, or a question of a commit, is tried again while its broker is away (frozen, restarted, moved) "
+            "or refuses it for a while",
             shown="2m",
         ),
     ] = 120_000
@@ -289,7 +290,6 @@ class LiveSinkOptions(ClusterOptions):
             ("sendBack", self.send_back, "what was sent back cannot be told from what another consumer sends back"),
             ("onInvalidRow", self.on_invalid_row != "fail", "an invalid row fails the write"),
             ("deadLetterPath", self.dead_letter_path is not None, "an invalid row fails the write"),
-            ("maxReconsumeTimes", self.max_reconsume_times is not None, "no row is sent back or tried again"),
         ):
             if is_given:
                 raise OptionError(option, f"belongs to guarantee=atLeastOnce; with exactlyOnce {why}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from types import TracebackType
 from typing import Self
@@ -12,11 +11,11 @@ from spark_mq.client.errors import (
     BrokerUnreachableError,
     ClientError,
     MessageQueueNotFoundError,
-    NameServerUnreachableError,
     TopicRouteNotFoundError,
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
+from spark_mq.client.patience import may_pass, patiently
 from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
@@ -25,8 +24,6 @@ from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_request import DEFAULT_TOPIC_QUEUE_COUNT
 from storage.addresses import in_one_form
 from storage.names import MASTER_ID
-
-_POLL_S = 0.5
 
 
 class LiveRoutes:
@@ -53,18 +50,16 @@ class LiveRoutes:
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues of a topic that may be written, or those that it will get, as this was asked first.
 
-        Raises TopicRouteNotFoundError, MessageQueueNotFoundError, NameServerUnreachableError.
+        Raises TopicRouteNotFoundError for a topic that is not there; WaitedInVainError.
         """
-        deadline = time.monotonic() + self._retry_timeout_ms / 1_000
-        while topic not in self._queues:
-            try:
+        if topic not in self._queues:
+            what = f"the route of topic {topic}"
+
+            def ask() -> tuple[MessageQueue, ...]:
                 asked = self._instance.publish_queues(topic, default_queue_count=self._default_queue_count)
-                self._queues[topic] = run(asked, self._patience_ms, f"the route of topic {topic}")
-            except (TopicRouteNotFoundError, MessageQueueNotFoundError, NameServerUnreachableError) as error:
-                is_missing = isinstance(error, TopicRouteNotFoundError) and error.topic != DEFAULT_TOPIC
-                if is_missing or time.monotonic() > deadline:
-                    raise
-                time.sleep(_POLL_S)
+                return run(asked, self._patience_ms, what)
+
+            self._queues[topic] = patiently(ask, self._retry_timeout_ms, what, passes=_may_be_routed)
         return self._queues[topic]
 
     def queue_at(self, topic: str, place: int) -> MessageQueue:
@@ -99,26 +94,20 @@ class LiveRoutes:
             raise
 
     def broker_at(self, address: str) -> str:
-        """The name of the broker whose address that is. One that restarts is waited for, up to the time-out.
+        """The name of the broker whose address that is. One that restarts is waited for. Raises WaitedInVainError."""
 
-        Raises BrokerUnreachableError, NameServerUnreachableError.
-        """
-        deadline = time.monotonic() + self._retry_timeout_ms / 1_000
         spelt = in_one_form(address)
-        while spelt not in self._names:
-            try:
-                info = run(self._instance.name_servers.cluster_info(), self._patience_ms, "the cluster's brokers")
-                for name, broker in info.broker_address_table.items():
-                    self._names |= dict.fromkeys(map(in_one_form, broker.broker_addresses.values()), name)
-                if spelt in self._names:
-                    break
-                error: ClientError = BrokerUnreachableError(address, "no broker of the cluster is registered there")
-            except NameServerUnreachableError as unreachable:
-                error = unreachable
-            if time.monotonic() > deadline:
-                raise error
-            time.sleep(_POLL_S)
-        return self._names[spelt]
+
+        def ask() -> str:
+            info = run(self._instance.name_servers.cluster_info(), self._patience_ms, "the cluster's brokers")
+            for name, broker in info.broker_address_table.items():
+                self._names |= dict.fromkeys(map(in_one_form, broker.broker_addresses.values()), name)
+            if spelt not in self._names:
+                raise BrokerUnreachableError(address, "no broker of the cluster is registered there")
+            return self._names[spelt]
+
+        known = self._names.get(spelt)
+        return known or patiently(ask, self._retry_timeout_ms, f"the name of the broker at {address}")
 
     def close(self) -> None:
         """Give the client back."""
@@ -136,6 +125,13 @@ class LiveRoutes:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _may_be_routed(error: ClientError) -> bool:
+    """Not a topic that no broker has; a topic without queues, and a cluster without brokers, may be starting."""
+    if isinstance(error, TopicRouteNotFoundError):
+        return error.topic == DEFAULT_TOPIC
+    return isinstance(error, MessageQueueNotFoundError) or may_pass(error)
 
 
 def live_routes(options: LiveSinkOptions) -> LiveRoutes:

@@ -29,6 +29,7 @@ from spark_mq.sink.columns import (
 )
 from spark_mq.sink.live_lanes import Routes
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
+from spark_mq.sink.parking_places import MOST_LEVEL
 from storage.errors import NameIllegalError
 from storage.format.texts import as_texts
 from storage.messages.half_messages import PREPARED
@@ -45,12 +46,8 @@ LimitOf = Callable[[str], BodyLimit]
 DELAY_COLUMNS = ("delay_level", "deliver_at")
 SINGLE_COLUMNS = (*DELAY_COLUMNS, "retry_group")
 """Rows that say something in these may have to go alone."""
-_WAITS = "a row that waits lies in a system topic, where exactlyOnce does not look for it; say guarantee=atLeastOnce"
 _ENDS = "a half message lies in a system topic, where exactlyOnce does not look for it; say guarantee=atLeastOnce"
-_NOT_EXACTLY_ONCE = {
-    **dict.fromkeys(SINGLE_COLUMNS, _WAITS),
-    **dict.fromkeys(("transaction_state", "producer_group"), _ENDS),
-}
+_NOT_EXACTLY_ONCE = dict.fromkeys(("transaction_state", "producer_group"), _ENDS)
 _LEFT = ("born_timestamp",)
 """A message is born when it is sent, as one of Java's producer."""
 _SENT_BACK = ("topic", "msg_id")
@@ -158,6 +155,7 @@ def route_rules(options: LiveSinkOptions, routes: Routes, row_mark: str | None =
         strict_properties=options.strict_properties,
         is_sent=True,
         row_mark=row_mark,
+        most_level=MOST_LEVEL if options.is_exact else None,
         transaction=TransactionRules(group) if options.transactional else None,
         retries=RetryRules(max_reconsume_times=options.max_reconsume_times),
     )

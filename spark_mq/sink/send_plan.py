@@ -5,7 +5,8 @@
 
 One request is in flight a queue, and the next is sent when the one before is stored; so what lies there is a beginning of what is
 expected. A broker that crashed may have kept a part of one request: a part is a beginning too. Anything else is an error: a row that
-is missing before one that is there (the broker lost it), a row that is there twice, or a row that is not expected.
+is missing before one that is there (the broker lost it), a row that is there twice, or a row that is not expected. Of rows that wait
+says `parking_places.py` what is stored.
 """
 
 from __future__ import annotations
@@ -84,7 +85,7 @@ def rows_stored(queue: MessageQueue, expected: np.ndarray, found: np.ndarray) ->
     """How many of the first expected rows lie in the queue. Raises SentRowsLostError where they are no beginning."""
     if len(found) <= len(expected) and bool(np.all(found == expected[: len(found)])):
         return len(found)
-    raise SentRowsLostError(queue_text(queue), _difference(expected, found))
+    raise SentRowsLostError(queue_text(queue), difference(expected, found))
 
 
 def remaining(plan: QueuePlan, stored: int) -> QueuePlan:
@@ -103,7 +104,8 @@ def nothing_left(plans: Mapping[MessageQueue, QueuePlan]) -> bool:
     return not any(plans.values())
 
 
-def _difference(expected: np.ndarray, found: np.ndarray) -> str:
+def difference(expected: np.ndarray, found: np.ndarray) -> str:
+    """Why what was found is no beginning of what is expected."""
     if (found["file"] == UNKNOWN_FILE).any():
         return "it holds rows of this batch that another staging directory has sent, or this one before it was restored"
     if len(np.unique(found)) < len(found):

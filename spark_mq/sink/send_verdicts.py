@@ -3,7 +3,7 @@
                                    atLeastOnce     exactlyOnce
     0, 10, 11, 12                  stored          stored
     2, 14, 215, 1500               again           again: the broker refuses before it writes
-    13, 16, 17, 29, 3              as Java's       refused: nothing is written, and the next try would be refused too
+    13, 16, 17, 26, 29, 3          as Java's       refused: nothing is written, and the next try would be refused too
                                    producer says
     other codes                                    doubt
     no answer, no connection       again           doubt
@@ -29,6 +29,7 @@ REFUSING_CODES = frozenset(
         ResponseCode.MESSAGE_ILLEGAL,
         ResponseCode.NO_PERMISSION,
         ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
         ResponseCode.INVALID_PARAMETER,
     )
 )

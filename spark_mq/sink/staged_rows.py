@@ -3,7 +3,8 @@
     0        table_start                                                        size_bytes
     | bodies | length of the head (4) · head (JSON) · ranks of all rows (8 each, little-endian) |
 
-    head: {"queues": [[topic, broker, id] …], "batches": [[queue, body bytes, rows, sysFlag] …]}, in the order in which they were cut
+    head: {"queues": [[topic, broker, id] …], "batches": [[queue, body bytes, rows, sysFlag] …]}, in the order in which they were cut;
+          where rows wait, each batch says as a fifth number whether it is such a row (a version that cannot read this sends nothing)
 
 A file that is finished is on the disk, its directory entry too. What it holds is told by its `StagedFile`, which travels in the commit
 message and stands in the intent.
@@ -40,6 +41,8 @@ class StagedBatch(NamedTuple):
     sys_flag: int
     ranks: np.ndarray
     """int64: the rank of each row in its task."""
+    waits: bool = False
+    """One row, which its broker may put elsewhere first (`parking_places.py`)."""
 
 
 class StagedWriter:
@@ -55,10 +58,12 @@ class StagedWriter:
         self._position = 0
         self._crc = 0
         self._queues: dict[MessageQueue, int] = {}
-        self._batches: list[tuple[int, int, int, int]] = []
+        self._batches: list[tuple[int, int, int, int, int]] = []
         self._ranks: list[np.ndarray] = []
 
-    def append(self, queue: MessageQueue, body: bytes, sys_flag: int, ranks: np.ndarray) -> None:
+    def append(
+        self, queue: MessageQueue, body: bytes, sys_flag: int, ranks: np.ndarray, *, waits: bool = False
+    ) -> None:
         """One more batch."""
         if self._writer is None or self._sync is None:
             self._files.make_directories(self._directory)
@@ -70,7 +75,7 @@ class StagedWriter:
         self._sync.note(len(body))
         self._crc = isal_zlib.crc32(body, self._crc)
         self._position += len(body)
-        self._batches.append((code, len(body), len(ranks), sys_flag))
+        self._batches.append((code, len(body), len(ranks), sys_flag, int(waits)))
         self._ranks.append(ranks.astype("<i8"))
         reach("live-amid-staging")
 
@@ -78,7 +83,9 @@ class StagedWriter:
         """Write the table and put all of it on the disk; None where no batch came."""
         if self._writer is None or self._sync is None:
             return None
-        head = json.dumps({"queues": list(self._queues), "batches": self._batches}).encode()
+        width = 5 if any(waits for *_, waits in self._batches) else 4
+        batches = [one[:width] for one in self._batches]
+        head = json.dumps({"queues": list(self._queues), "batches": batches}).encode()
         table = len(head).to_bytes(_LENGTH_BYTES, "little") + head + np.concatenate(self._ranks).tobytes()
         self._writer.write(self._position, table)
         self._sync.finish()  # before it is let go: a full disk may say so only now, and `discard` then takes the file away
@@ -147,7 +154,13 @@ def _decode_table(table: bytes, staged: StagedFile) -> tuple[StagedBatch, ...]:
     head_size = int.from_bytes(table[:_LENGTH_BYTES], "little")
     head = json.loads(table[_LENGTH_BYTES : _LENGTH_BYTES + head_size])
     ranks = np.frombuffer(table, "<i8", offset=_LENGTH_BYTES + head_size)
-    numbers = np.array(head["batches"], np.int64).reshape(-1, 4)
+    numbers = np.array(head["batches"], np.int64)
+    if numbers.ndim != 2 or numbers.shape[1] not in (4, 5):
+        raise ValueError("its batches have other fields")
+    if numbers.shape[1] == 4:
+        numbers = np.column_stack([numbers, np.zeros(len(numbers), np.int64)])
+    if (numbers[numbers[:, 4] != 0, 2] != 1).any():
+        raise ValueError("of the rows that wait some are not alone")
     queues = [MessageQueue(str(topic), str(broker), int(queue_id)) for topic, broker, queue_id in head["queues"]]
     if (numbers < 0).any() or (numbers[:, 1].sum(), numbers[:, 2].sum()) != (staged.table_start, len(ranks)):
         raise ValueError("the sizes of its batches do not add up")
@@ -158,6 +171,6 @@ def _decode_table(table: bytes, staged: StagedFile) -> tuple[StagedBatch, ...]:
 
 def _batches(queues: list[MessageQueue], table: list[list[int]], ranks: np.ndarray) -> Iterator[StagedBatch]:
     start = first = 0
-    for code, size_bytes, rows, sys_flag in table:
-        yield StagedBatch(queues[code], start, size_bytes, sys_flag, ranks[first : first + rows])
+    for code, size_bytes, rows, sys_flag, waits in table:
+        yield StagedBatch(queues[code], start, size_bytes, sys_flag, ranks[first : first + rows], bool(waits))
         start, first = start + size_bytes, first + rows

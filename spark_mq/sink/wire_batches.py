@@ -41,6 +41,8 @@ class WireBatch(NamedTuple):
     """Its items back to back (`storage/format/batch_items.py`)."""
     ranks: np.ndarray
     """int64: the rank of each row in its task."""
+    waits: bool = False
+    """Whether it is a row that goes alone: its broker may put it elsewhere first."""
 
     @property
     def row_count(self) -> int:
@@ -127,4 +129,5 @@ class BatchCutter:
 
     def _closed(self, queue: Queue) -> WireBatch:
         open_ = self._open.pop(queue)
-        return WireBatch(queue, open_.sys_flag & ~_ALONE, b"".join(open_.pieces), np.concatenate(open_.ranks))
+        flags, ranks = open_.sys_flag, np.concatenate(open_.ranks)
+        return WireBatch(queue, flags & ~_ALONE, b"".join(open_.pieces), ranks, bool(flags & _ALONE))

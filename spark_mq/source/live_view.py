@@ -12,7 +12,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
-from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError
+from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError, WaitedInVainError
+from spark_mq.client.patience import may_pass, monotonic_ms, patiently
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.admin_bodies import TopicStatsTable
 from spark_mq.remoting.admin_headers import TopicRequest
@@ -29,7 +30,6 @@ from spark_mq.source.live_topics import (
     wanted_topics,
 )
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.pull_request import may_pass
 from spark_mq.source.subscription import Subscription
 from storage.names import is_system_topic
 from storage.rules.response_codes import ResponseCode
@@ -43,11 +43,6 @@ RETRY_INTERVAL_MS = 1_000
 """Between two looks at the names while a broker fails."""
 
 T = TypeVar("T")
-
-
-def monotonic_ms() -> int:
-    """A clock that never goes back."""
-    return time.monotonic_ns() // 1_000_000
 
 
 def look_interval_ms(requests: int) -> int:
@@ -106,9 +101,8 @@ class LiveView:
                 failures = {"": error}
             if not failures:
                 return
-            for failure in failures.values():
-                if not failure.retriable or self._clock() - began >= self._timeout_ms:
-                    raise failure
+            for name, failure in failures.items():
+                self._judge_one(name, failure, began)
             time.sleep(self._interval_ms / 1000)
 
     def refresh(self) -> bool:
@@ -122,16 +116,13 @@ class LiveView:
 
     def patiently(self, ask: Callable[[], T]) -> T:
         """What asking brokers gives. What may pass is tried again until the time is over, wherever the brokers are by then."""
-        began = self._clock()
-        while True:
-            try:
-                return ask()
-            except ClientError as error:
-                if not may_pass(error) or self._clock() - began >= self._timeout_ms:
-                    raise
-            time.sleep(LOOK_INTERVAL_MS / 1000)
+
+        def look() -> None:
             self._names_due_ms = min(self._names_due_ms, self._clock() + RETRY_INTERVAL_MS)
             self._look_at_names_in_time()
+
+        what, pause_ms = "brokers of the query's topics", LOOK_INTERVAL_MS
+        return patiently(ask, self._timeout_ms, what, between=look, longest_pause_ms=pause_ms, clock=self._clock)
 
     def all_topics(self) -> tuple[str, ...]:
         """The names of all topics of the cluster, for texts."""
@@ -255,5 +246,13 @@ class LiveView:
         if failures:
             self._names_due_ms = min(self._names_due_ms, now_ms + RETRY_INTERVAL_MS)
         for name, error in failures.items():
-            if not error.retriable or now_ms - self._silent_since[name] >= self._timeout_ms:
-                raise error
+            self._judge_one(name, error, self._silent_since[name])
+
+    def _judge_one(self, broker_name: str, error: ClientError, since_ms: int) -> None:
+        """Raises what cannot pass, and what a broker fails with since `timeout_ms`."""
+        if not may_pass(error):
+            raise error
+        waited_ms = self._clock() - since_ms
+        if waited_ms >= self._timeout_ms:
+            what = f"where queues end at broker {broker_name}" if broker_name else "the cluster's brokers and topics"
+            raise WaitedInVainError(error, what, waited_ms)

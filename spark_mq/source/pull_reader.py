@@ -12,13 +12,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.errors import BrokerNotFoundError, ClientError, MalformedResponseError, request_text
+from spark_mq.client.errors import (
+    BrokerNotFoundError,
+    ClientError,
+    MalformedResponseError,
+    WaitedInVainError,
+    request_text,
+)
+from spark_mq.client.patience import may_pass
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
 from spark_mq.source.broker_addresses import addresses_now
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
-from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, may_pass, no_news, pull_answer
+from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, no_news, pull_answer
 from spark_mq.source.pull_window import Ask, PullWindow
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
 from storage.format.memory import Memory
@@ -221,7 +228,8 @@ class PullReader:
         self._suggestions_count = self._suggestions_count and self._broker_id == MASTER
         pause = 0.0 if self._failures == 1 else min(0.1 * 2 ** (self._failures - 2), 2.0)
         if time.monotonic() + pause - self._last_news > self._terms.timeout_ms / 1000:
-            raise self._master_error or error
+            waited_ms = round(1_000 * (time.monotonic() - self._last_news))
+            raise WaitedInVainError(self._master_error or error, f"messages of queue {self._queue}", waited_ms)
         time.sleep(pause)
         if self._failures > 1:
             self._look_up_addresses()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_mq.client.errors import ClientError, MalformedResponseError, ResponseError, request_text, response_error
+from spark_mq.client.errors import MalformedResponseError, ResponseError, request_text, response_error
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body
 from spark_mq.remoting.client_bodies import CheckClientBody, SubscriptionData
@@ -25,7 +25,6 @@ HAS_SUBSCRIPTION = 4
 """Java: PullSysFlag.FLAG_SUBSCRIPTION."""
 MOST_BYTES = 262_144
 """Said to brokers, which ignore it up to 5.3.3."""
-_STORE_CLOSED = "store getMessage return null"
 
 
 class PullFilter(NamedTuple):
@@ -104,12 +103,6 @@ def pull_answer(command: RemotingCommand, address: str, queue: QueueId, group: s
         header.suggested_broker_id,
         command.body,
     )
-
-
-def may_pass(error: ClientError) -> bool:
-    """Whether the same request may succeed later; a broker that stops says SYSTEM_ERROR for a moment."""
-    is_closed_store = isinstance(error, ResponseError) and _STORE_CLOSED in (error.remark or "")
-    return error.retriable or is_closed_store
 
 
 def no_news(reason: str, address: str, queue: QueueId, group: str) -> ResponseError:

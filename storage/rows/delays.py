@@ -90,6 +90,9 @@ def read_delays(
     check_levels(levels, rejections)
     rule = "the row has a delay_level too, or a retry_group, which has one: a message waits for one or the other"
     rejections.add(np.flatnonzero((levels != 0) & is_timed), "deliver_at", rule)
+    if (most := rules.most_level) is not None:
+        why = f"above {most}: exactlyOnce cannot look for such a row, because brokers let no client read where it waits"
+        rejections.add(np.flatnonzero(levels > most), "delay_level", lambda row: f"{levels[row]} is {why}")
     if rules.is_sent:
         return _asked_delays(levels, is_timed, read_times_ms(time_column, count, 0))
     deliver_ms = np.maximum(read_times_ms(time_column, count, 0), 1)

@@ -150,6 +150,8 @@ class MessageRules:
     retries: RetryRules = field(default_factory=RetryRules)
     is_sent: bool = False
     """A broker will judge delays and move the rows: these only say what they ask for, as a client's messages do."""
+    most_level: int | None = None
+    """The highest delay level that a row may ask a broker for; None = any."""
     row_mark: str | None = None
     """Each message gets the property ROW_MARK: this text and its rank in the task, by which it can be found again."""
 

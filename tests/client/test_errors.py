@@ -30,6 +30,13 @@ EXAMPLES: list[tuple[ClientError, bool, str]] = [
     (errors.TlsError("b:1", "plain"), False, "b:1: TLS failed: plain"),
     (errors.FrameRefusedError("b:1", "length -1"), False, "b:1 sent what is no frame: length -1"),
     (TIMEOUT, True, "b:10911: no answer to HEART_BEAT within 3000 ms"),
+    (
+        errors.WaitedInVainError(
+            errors.WaitedInVainError(TIMEOUT, "a queue", 1), "broker b-0 (where queues end)", 120_049
+        ),
+        True,
+        "waited 120.0 s for broker b-0 (where queues end); the last try: b:10911: no answer to HEART_BEAT",
+    ),
     (errors.MalformedResponseError("b:1", "PULL_MESSAGE", "no offset"), False, "b:1: the answer to PULL_MESSAGE"),
     (
         errors.ResponseError(17, "no\nmore", "b:1", "GET", "T"),

@@ -8,9 +8,11 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,17 @@ from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_rows
+from spark_mq.sink.exact_writer import commit_to_brokers, stage_for_brokers
 from spark_mq.sink.live_brokers import LiveBrokers
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import live_routes
+from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
-from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until
 from tests.support.live_writer import QUERY
 from tests.support.live_writer import main as send_batch
 from tests.support.places import PROJECT
+from tests.support.rows_that_wait import write_through_deaths
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 
@@ -149,10 +154,16 @@ def test_a_stream_sends_each_row_once_also_where_spark_repeats_a_batch(
 
 def test_a_named_write_is_sent_once(spark: SparkSession, live_broker: RunningBroker, tmp_path: Path) -> None:
     make_topic(live_broker, "SinkNamed", 2)
-    rows = spark.range(100).select(F.format_string("key-%d", "id").alias("keys"), F.lit("b").alias("body"))
+    waits = F.when(F.col("id") % 2 == 0, 1).alias("delay_level")
+    rows = spark.range(100).select(F.format_string("key-%d", "id").alias("keys"), F.lit("b").alias("body"), waits)
     for _ in range(2):
         write = rows.write.format("spark_mq").mode("append").option("nameServer", live_broker.name_server)
         write.option("topic", "SinkNamed").option("stagingPath", str(tmp_path / "s")).option("writeId", "once").save()
+    with Admin(ClientSettings((live_broker.name_server,))) as admin:
+        wait_until(lambda: sum(admin.max_offsets("SinkNamed").values()) >= 100, "the delayed rows are delivered")
+    assert {line["keys"] for line in consumed(tmp_path, live_broker, "SinkNamed")} == {
+        f"key-{row}" for row in range(100)
+    }
     assert len(consumed(tmp_path, live_broker, "SinkNamed")) == 100
 
 
@@ -336,3 +347,37 @@ def test_a_batch_whose_writer_died_is_finished_on_an_older_broker(oracle: Oracle
         assert subprocess.run(command, cwd=PROJECT, check=False).returncode == 0
         messages = consumed(tmp_path, broker, "SinkOlder")
     assert len(messages) == len({line["keys"] for line in messages}) == 2 * 100
+
+
+@pytest.mark.parametrize("version", ["5.3.3", pytest.param("4.9.7", marks=pytest.mark.long)])
+def test_rows_that_wait_are_delivered_once_wherever_the_commit_dies(
+    version: str, oracle: Oracle, tmp_path: Path
+) -> None:
+    """With a delay level, a deliver time, a retry group: found where Apache's broker has put them, delivered or not."""
+    timer = {"timerWheelEnable": "true", "mappedFileSizeTimerLog": 10_400} if version.startswith("5.") else {}
+    try:
+        own = oracle if version == "5.3.3" else oracle.release(version)
+    except OracleError as error:
+        pytest.skip(f"RocketMQ {version} could not be had from Maven: {str(error).strip().splitlines()[-1]}")
+    with oracle.namesrv() as name_server, own.broker(tmp_path / "store", name_server, **timer) as broker:
+        for is_delivered in (False, True):
+            prefix, make = "SinkDelivered" if is_delivered else "SinkWaits", partial(make_topic, broker)
+            write_through_deaths(name_server, tmp_path / prefix, prefix, make, is_delivered=is_delivered)
+
+
+def test_a_commit_waits_for_a_broker_that_is_frozen(live_broker: RunningBroker, tmp_path: Path) -> None:
+    make_topic(live_broker, "SinkFrozen", 2)
+    times = {"sendTimeout": "500ms", "retryTimeout": "60s", "writeId": "frozen", "stagingPath": str(tmp_path)}
+    options = LiveSinkOptions.parse({"nameServer": live_broker.name_server, "topic": "SinkFrozen", **times}, "batch")
+    rows = pa.record_batch({"body": [b"%d" % row for row in range(10)]})
+    columns, batch = InputColumns(("body",)), Batch("frozen", "frozen", 0)
+    staged = [stage_for_brokers(options, columns, batch, 0, 0, iter([rows]))]
+    os.kill(live_broker.pid, signal.SIGSTOP)
+    thaw = threading.Timer(3.0, os.kill, (live_broker.pid, signal.SIGCONT))
+    thaw.start()
+    try:
+        commit_to_brokers(options, staged, 0)
+    finally:
+        thaw.join()
+    found = [line["bodySha256"] for line in consumed(tmp_path, live_broker, "SinkFrozen")]
+    assert sorted(found) == sorted(digest(b"%d" % row) for row in range(10))

@@ -2,8 +2,8 @@
 
 A request that is sent may be stored and answered, stored without an answer, lost, cut by a crash after some of its rows, or held back
 on its way and stored later: at the latest when a fence has waited for its group. So may the requests of other queues that are in flight
-then. Foreign messages come in between, and a broker that loses power loses the last of them. The process that commits dies (`Died`) at
-any point, also within these calls.
+then. A row that waits goes where its broker likes, and is delivered, rolled and sent back. Foreign messages come in between, and a
+broker that loses power loses the last of them. The process that commits dies (`Died`) at any point, also within these calls.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from spark_mq.conditions import BatchInDoubtError
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
+from spark_mq.sink.parking_places import places_of
 from spark_mq.sink.send_plan import PlannedBatch, QueuePlan
 from spark_mq.sink.sent_batch import Done
 from spark_mq.sink.staged_rows import StagedReader
@@ -34,6 +35,7 @@ class Held:
     group: str
     queue: MessageQueue
     rows: list[tuple[str, bytes]]
+    waits: bool = False
 
 
 @dataclass
@@ -45,6 +47,9 @@ class ModelCluster:
     queues: dict[MessageQueue, list[tuple[str, bytes]]] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     topic: list[Done] = field(default_factory=list)
+    puts: dict[MessageQueue, list[bytes]] = field(default_factory=dict)
+    """The sink's rows as they were put, by the queue that they were sent to; what follows from that are copies."""
+    waiting: list[tuple[MessageQueue, list[tuple[str, bytes]]]] = field(default_factory=list)
     forgets_requests: bool = False
     """A broken fence: it does not wait for requests on their way."""
 
@@ -55,11 +60,23 @@ class ModelCluster:
         if self.happens(weight):
             raise Died
 
-    def store(self, queue: MessageQueue, rows: list[tuple[str, bytes]]) -> None:
-        stored = self.queues.setdefault(queue, [])
+    def store(self, queue: MessageQueue, rows: list[tuple[str, bytes]], *, waits: bool = False) -> None:
+        self.deliver()
+        self.puts.setdefault(queue, []).extend(body for _, body in rows)
+        at = self.random.choice([queue, *places_of([queue])]) if waits else queue
+        stored = self.queues.setdefault(at, [])
         if self.happens(0.5):
             stored.append(("", b"somebody else's"))
         stored += rows
+        if waits:
+            self.waiting.append((queue, rows))
+
+    def deliver(self) -> None:
+        """Rows that wait are delivered, rolled, or sent back by a consumer: each is one more copy."""
+        for queue, rows in list(self.waiting):
+            if self.random.random() < 0.3:
+                at = self.random.choice([queue, queue, *places_of([queue])])
+                self.queues.setdefault(at, []).extend(rows)
 
     def lose_end(self, queue: MessageQueue) -> None:
         """The broker loses power, and starts again without the last messages of a queue; none of them is the sink's."""
@@ -75,7 +92,7 @@ class ModelCluster:
             if groups is None or one.group in groups:
                 self.held.remove(one)
                 if self.random.random() < 0.7:
-                    self.store(one.queue, one.rows)
+                    self.store(one.queue, one.rows, waits=one.waits)
 
 
 class ModelBrokers:
@@ -84,7 +101,7 @@ class ModelBrokers:
     def __init__(self, cluster: ModelCluster) -> None:
         self.cluster = cluster
 
-    def prepare(self, queues: Iterable[MessageQueue]) -> None:
+    def prepare(self, queues: Iterable[MessageQueue], places: Iterable[MessageQueue] = ()) -> None:
         self.cluster.die(0.1)
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
@@ -122,7 +139,7 @@ class ModelBrokers:
         for queue in plans:
             if cluster.happens(0.5):
                 cluster.lose_end(queue)
-        for queue in plans:  # a connection is there, so that a broker that starts again is noticed from here on
+        for queue in least:  # a connection is there, so that a broker that starts again is noticed from here on
             if len(cluster.queues.get(queue, [])) < least[queue]:
                 raise SendInDoubtError("a queue has lost its end")
         work = {queue: list(plan) for queue, plan in plans.items()}
@@ -132,29 +149,30 @@ class ModelBrokers:
             cluster.release(None)
             queue = cluster.random.choice(sorted(work))
             one = work[queue].pop(0)
-            rows = _rows(one, files)
             if cluster.happens():
-                others = {other: _rows(left[0], files) for other, left in work.items() if left and other != queue}
-                self._fail(group, {queue: rows, **{other: others[other] for other in others if cluster.happens(2.0)}})
-            cluster.store(queue, rows)
-            ends[queue] = len(cluster.queues[queue])
+                others = {other: left[0] for other, left in work.items() if left and other != queue}
+                failing = {queue: one, **{other: others[other] for other in others if cluster.happens(2.0)}}
+                self._fail(group, {at: (_rows(failed, files), failed.batch.waits) for at, failed in failing.items()})
+            cluster.store(queue, _rows(one, files), waits=one.batch.waits)
+            if not one.batch.waits:
+                ends[queue] = len(cluster.queues[queue])
             if not work[queue]:
                 del work[queue]
         cluster.die()
         return Stored(ends, {0: 1})
 
-    def _fail(self, group: str, in_flight: Mapping[MessageQueue, list[tuple[str, bytes]]]) -> None:
+    def _fail(self, group: str, in_flight: Mapping[MessageQueue, tuple[list[tuple[str, bytes]], bool]]) -> None:
         """Each request in flight ends without an answer in one of the ways that there are."""
         cluster = self.cluster
         kinds = []
-        for queue, rows in in_flight.items():
+        for queue, (rows, waits) in in_flight.items():
             kinds.append(cluster.random.choice(["stored", "lost", "cut", "held", "held"]))
             if kinds[-1] == "stored":
-                cluster.store(queue, rows)
+                cluster.store(queue, rows, waits=waits)
             elif kinds[-1] == "cut":
-                cluster.store(queue, rows[: cluster.random.randrange(len(rows) + 1)])
+                cluster.store(queue, rows[: cluster.random.randrange(len(rows) + 1)], waits=waits)
             elif kinds[-1] == "held":
-                cluster.held.append(Held(group, queue, rows))
+                cluster.held.append(Held(group, queue, rows, waits))
         cluster.die(2.0)
         raise SendInDoubtError(", ".join(kinds))
 
@@ -166,7 +184,7 @@ class ModelBrokers:
         self.cluster.topic.append(done)
         self.cluster.die()
 
-    def announced(self, sink_id: str) -> list[Done]:
+    def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
         return [done for done in self.cluster.topic if done.batch.sink_id == sink_id]
 
 

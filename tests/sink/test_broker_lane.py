@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections import defaultdict
@@ -12,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.errors import FrameRefusedError, RequestTimeoutError, ResponseError
+from spark_mq.client.errors import FrameRefusedError, RequestTimeoutError, ResponseError, WaitedInVainError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import NotConfirmedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
@@ -161,11 +162,14 @@ def test_the_time_for_tries_has_an_end() -> None:
         broker.answers = [refused(2)] * 50
         with pytest.raises(LaneStoppedError) as stopped:
             send(broker, batches(1), is_exact=False, retry_ms=500)
-        assert isinstance(stopped.value.cause, ResponseError)
+        assert isinstance(stopped.value.cause, WaitedInVainError)
+        assert isinstance(stopped.value.cause.cause, ResponseError)
+        assert re.search(r"waited 0\.\d s for broker broker-a \(SEND_MESSAGE_V2", stopped.value.describe())
         broker.answers = [silent] * 50
         with pytest.raises(LaneStoppedError) as stopped:
             send(broker, batches(1), is_exact=False, timeout_ms=200, retry_ms=500)
-        assert isinstance(stopped.value.cause, RequestTimeoutError)
+        assert isinstance(stopped.value.cause, WaitedInVainError)
+        assert isinstance(stopped.value.cause.cause, RequestTimeoutError)
 
 
 def no_frame(broker: FakeBroker, request: RemotingCommand) -> bytes:

@@ -35,6 +35,8 @@ from .model_brokers import Died, ModelBrokers, ModelCluster
 QUEUES = [MessageQueue("T", broker, queue_id) for broker in ("a", "b") for queue_id in (0, 1)]
 SINK = "query"
 SEEDS_A_TEST = 10
+WAITS = b"waits:"
+"""How the body of a row begins that goes alone, and that its broker puts where it likes."""
 
 
 class UnsyncedFiles(LocalFileSystem):
@@ -73,7 +75,7 @@ class Sink:
                     BatchedMessage(body, f"SPARK_MQ_ROW\x01{mark}\x02".encode())
                     for body, mark in zip(bodies, marks, strict=True)
                 ]
-                writer.append(queue, encode_batch(items), 0, ranks)
+                writer.append(queue, encode_batch(items), 0, ranks, waits=bodies[0].startswith(WAITS))
             if (finished := writer.finish()) is not None:
                 staged.append(finished)
         return staged
@@ -188,6 +190,45 @@ def test_without_a_fence_rows_would_be_doubled_or_noticed(tmp_path: Path, dying:
         if wrong > 5:
             return
     pytest.fail(f"only {wrong} seeds of 60 show it")
+
+
+def rows_that_wait(chance: random.Random, batch_id: int) -> list[list[tuple[MessageQueue, list[bytes]]]]:
+    """As `some_rows`; about half of them wait. Some queues are those of a retry topic."""
+    queues = [*QUEUES, MessageQueue("%RETRY%g", "a", 0)]
+    tasks: list[list[tuple[MessageQueue, list[bytes]]]] = []
+    for task in range(chance.randint(1, 3)):
+        tasks.append([])
+        for number in range(chance.randint(0, 6)):
+            queue, body = chance.choice(queues), b"%d:%d:%d" % (batch_id, task, number)
+            waits = queue.topic != "T" or chance.random() < 0.5
+            tasks[-1].append((queue, [WAITS + body] if waits else [body, body + b"b"]))
+    return tasks
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        0,
+        *(pytest.param(at, marks=pytest.mark.slow) for at in range(10, 60, 10)),
+        *(pytest.param(at, marks=pytest.mark.long) for at in range(60, 400, 10)),
+    ],
+)
+def test_each_row_that_waits_is_put_once_whatever_goes_wrong(
+    first: int, tmp_path: Path, dying: list[ModelCluster]
+) -> None:
+    tries = 0
+    for seed in range(first, first + SEEDS_A_TEST):
+        chance = random.Random(seed)
+        cluster = ModelCluster(chance, trouble=chance.choice([0.05, 0.2, 0.4]))
+        dying[:] = [cluster]
+        sink = Sink(tmp_path / str(seed), cluster)
+        for batch_id in range(3):
+            tries += sink.run(batch_id, rows_that_wait(chance, batch_id))
+        cluster.trouble = 0.0
+        cluster.release([one.group for one in cluster.held])
+        assert cluster.puts == sink.expected, f"seed {seed}"
+        shutil.rmtree(tmp_path / str(seed))
+    assert tries > 1.3 * 3 * SEEDS_A_TEST, "the rounds were too peaceful"
 
 
 ROWS = [[(QUEUES[0], [b"a", b"b", b"c"]), (QUEUES[2], [b"d"])]]
@@ -357,7 +398,7 @@ def test_a_broker_that_cannot_be_asked_stops_no_query_that_its_directory_knows(
     sink.run(0, ROWS)
 
     def fail(error: ClientError) -> None:
-        def announced(brokers: ModelBrokers, sink_id: str) -> list[Done]:
+        def announced(brokers: ModelBrokers, sink_id: str, *, patient: bool) -> list[Done]:
             raise error
 
         monkeypatch.setattr(ModelBrokers, "announced", announced)
@@ -529,7 +570,7 @@ def test_nothing_is_decided_where_a_fence_would_not_be_possible(
 ) -> None:
     sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
 
-    def refuse(brokers: ModelBrokers, queues: Iterable[MessageQueue]) -> None:
+    def refuse(brokers: ModelBrokers, queues: Iterable[MessageQueue], places: Iterable[MessageQueue] = ()) -> None:
         raise WriteFailedError("the sink's topic cannot be made")
 
     with monkeypatch.context() as patched:
@@ -597,3 +638,35 @@ def test_staged_rows_that_were_changed_after_the_intent_are_not_sent_on(
         sink.commit(batch, sink.stage(batch, ROWS))
     assert sink.stored() == {}
     assert sink.journal.load().intent is not None, "the batch stays open"
+
+
+WAITING_ROWS = [[(QUEUES[0], [WAITS + b"0"]), (QUEUES[0], [b"a", b"b"]), (QUEUES[1], [WAITS + b"1"])]]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_rows_that_wait_are_found_without_the_staging_directory(seed: int, tmp_path: Path) -> None:
+    """Parked, delivered, or both: the sink's topic says where they may be, and from where on."""
+    sink = Sink(tmp_path / "staging", ModelCluster(random.Random(seed), trouble=0.0))
+    sink.run(0, WAITING_ROWS)
+    for _ in range(5):
+        sink.cluster.deliver()
+    shutil.rmtree(sink.directory)
+    batch = Batch(SINK, SINK, 0)
+    assert not sink.commit(batch, sink.stage(batch, WAITING_ROWS)).is_new
+    assert sink.cluster.puts == sink.expected
+    shutil.rmtree(sink.directory)
+    sink.run(1, WAITING_ROWS)
+    assert sink.cluster.puts == sink.expected
+
+
+def test_a_batch_whose_rows_wait_where_the_last_one_had_none_is_not_sent_without_the_staging_directory(
+    tmp_path: Path,
+) -> None:
+    """From where on they would lie there nobody knows."""
+    sink = peaceful(tmp_path)
+    sink.run(0, [[(QUEUES[0], [b"a"])]])
+    shutil.rmtree(sink.directory)
+    batch = Batch(SINK, SINK, 1)
+    with pytest.raises(StagingLostError, match="may have been begun in queue"):
+        sink.commit(batch, sink.stage(batch, [[(QUEUES[0], [WAITS + b"b"])]]))
+    assert sink.cluster.puts == {QUEUES[0]: [b"a"]}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from spark_mq.client.admin import Admin
+from spark_mq.client.errors import AccessDeniedError, BrokerUnreachableError, ClientError, WaitedInVainError
 from spark_mq.client.message import decode_records
 from spark_mq.conditions import BatchInDoubtError, NotConfirmedError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
@@ -23,10 +28,12 @@ from spark_mq.sink.live_brokers import TOPIC, LiveBrokers
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
 from spark_mq.sink.send_plan import QueuePlan, plan_queues, remaining
+from spark_mq.sink.sent_batch import Done, QueueSpan
 from spark_mq.sink.staged_rows import StagedReader, StagedWriter
+from storage.batch.ledger import Batch
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import encode_record
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import Answer, FakeBroker
 from tests.support.message_builder import make_message
 
 QUEUE = MessageQueue("TopicA", "broker-a", 0)
@@ -55,6 +62,8 @@ class Master(FakeBroker):
                 if self.registers:
                     heartbeat = read_body(HeartbeatData, request.body)
                     self.groups |= {producer.group_name for producer in heartbeat.producers}
+                return make_response(request, 0, None)
+            case RequestCode.GET_TOPIC_CONFIG:
                 return make_response(request, 0, None)
             case RequestCode.UNREGISTER_CLIENT:
                 self.groups.discard(fields["producerGroup"])
@@ -283,3 +292,128 @@ def test_rows_that_were_not_safe_when_they_were_sent_are_safe_when_a_later_fence
         brokers.fence([QUEUE], [GROUP])
         assert len(brokers.marks(QUEUE, 0, PREFIX).marks) == 3
         brokers.check_safety({})
+
+
+def away(broker: FakeBroker, request: RemotingCommand) -> None:
+    """The connection is closed, as by a broker that ends."""
+
+
+def silent(broker: FakeBroker, request: RemotingCommand) -> bytes:
+    """As a broker that is frozen."""
+    return b""
+
+
+Question = Callable[[LiveBrokers], object]
+QUESTIONS: dict[str, Question] = {
+    "topic SPARK_MQ_SINK": lambda brokers: brokers.prepare([QUEUE]),
+    "where queues end": lambda brokers: brokers.ends([QUEUE]),
+    "begins": lambda brokers: brokers.marks(QUEUE, 0, PREFIX),
+    "announced": lambda brokers: brokers.announce(Done(Batch("w", "w", 0), (QueueSpan(QUEUE, 0, 1),), 1)),
+}
+
+
+@pytest.mark.parametrize("failure", [away, silent])
+@pytest.mark.parametrize("what", QUESTIONS)
+def test_a_question_whose_broker_is_away_is_asked_again(what: str, failure: Answer) -> None:
+    with Master() as master:
+        master.answers = [failure] * 2
+        brokers = brokers_of(master, sendTimeout="100ms", retryTimeout="20s")
+        with suppress(ClientError):
+            QUESTIONS[what](brokers)
+        assert not master.answers, "it has gone on behind all of them"
+
+
+def test_a_question_that_nobody_answers_ends_with_what_was_waited_for(caplog: pytest.LogCaptureFixture) -> None:
+    with Master() as master:
+        master.answers = [silent] * 1_000
+        brokers = brokers_of(master, sendTimeout="50ms", retryTimeout="300ms")
+        for what, ask in QUESTIONS.items():
+            if what == "announced":  # the batch is done already
+                ask(brokers)
+                assert re.search(r"waited 0\.\d s for broker broker-a \(the batch is announced\)", caplog.text)
+                continue
+            with pytest.raises(WaitedInVainError, match=r"waited 0\.\d s for broker broker-a \(.*no answer to"):
+                ask(brokers)
+
+
+def test_what_the_sinks_topic_tells_is_waited_for_only_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that is registered and dead stops no query that may send nothing there."""
+    tries: list[int] = []
+
+    def topics(admin: Admin) -> tuple[str, ...]:
+        tries.append(1)
+        if len(tries) < 3:
+            raise BrokerUnreachableError("10.0.0.9:10911", "no connection")
+        return ()
+
+    monkeypatch.setattr(Admin, "topics", topics)
+    with Master() as master:
+        with pytest.raises(BrokerUnreachableError):
+            brokers_of(master).announced("w", patient=False)
+        assert brokers_of(master).announced("w", patient=True) == []
+    assert len(tries) == 3
+
+
+class Moving(Master):
+    """Its name server still tells of the machine that it has left, for the first questions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.looks = 0
+
+    def address_of(self, broker_name: str, topic: str) -> str:
+        self.looks += 1
+        return "127.0.0.1:1" if self.looks < 3 else self.address
+
+
+def test_a_broker_that_has_moved_is_asked_where_it_is_by_then() -> None:
+    with Moving() as master:
+        assert brokers_of(master).ends([QUEUE]) == {QUEUE: 0}
+        assert master.looks == 3
+
+
+PLACE = MessageQueue("SCHEDULE_TOPIC_XXXX", "broker-a", 4)
+
+
+def test_the_offset_of_a_row_that_waits_is_not_taken_for_its_queues(tmp_path: Path) -> None:
+    """The broker says where it lies, and that is another queue."""
+    writer = StagedWriter(LocalFileSystem(), str(tmp_path), "0-0-00000000-x.rows")
+    for rank in range(2):
+        item = encode_batch([BatchedMessage(b"%d" % rank, property_of(rank), 0)])
+        writer.append(QUEUE, item, 0, np.array([rank]), waits=rank == 1)
+    staged_file = writer.finish()
+    assert staged_file is not None
+    files = [StagedReader(LocalFileSystem(), str(tmp_path), staged_file)]
+    with Master() as master:
+        stored = brokers_of(master).send(GROUP, plan_queues([files[0].batches]), files, {QUEUE: 0, PLACE: 0})
+        assert (stored.ends, stored.statuses) == ({QUEUE: 1}, {0: 2})
+
+
+def test_nothing_is_sent_where_a_place_has_lost_its_end(tmp_path: Path) -> None:
+    """A row that waits would go below where it is looked for."""
+    plans, files = staged(tmp_path, 1)
+    with Master() as master:
+        with pytest.raises(SendInDoubtError, match="SCHEDULE_TOPIC_XXXX/broker-a/4 ended at 5 and ends at 0 now"):
+            brokers_of(master).send(GROUP, plans, files, {QUEUE: 0, PLACE: 5})
+        assert master.records == []
+
+
+def test_nothing_is_decided_where_a_place_cannot_be_looked_into() -> None:
+    """As with access control: without the right to read it, no redo could tell what is stored."""
+
+    def forbidden(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        return make_response(request, 16, "no permission to pull")
+
+    def answer(broker: FakeBroker, request: RemotingCommand) -> RemotingCommand:
+        broker.answers.insert(0, answer)
+        if request.code == RequestCode.PULL_MESSAGE and (request.ext_fields or {})["topic"] == PLACE.topic:
+            return forbidden(broker, request)
+        broker.answers.pop(0)
+        return broker.pull(request)
+
+    with Master() as master:
+        brokers_of(master).prepare([QUEUE], [PLACE])
+        master.answers = [answer] * 10
+        with pytest.raises(AccessDeniedError, match="SCHEDULE_TOPIC_XXXX"):
+            brokers_of(master).prepare([QUEUE], [PLACE])
+        brokers_of(master).prepare([QUEUE])

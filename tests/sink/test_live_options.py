@@ -95,19 +95,20 @@ def test_rows_of_the_source_are_taken_without_what_belongs_to_their_earlier_plac
     assert columns_to_send(SCHEMA, batch(), mode="append").names == ("body",)
 
 
-@pytest.mark.parametrize(("name", "kind"), [("delay_level", "integer"), ("deliver_at", "timestamp")])
-def test_rows_that_wait_are_sent_at_least_once_alone(name: str, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind"), [("delay_level", "integer"), ("deliver_at", "timestamp"), ("retry_group", "string")]
+)
+def test_rows_that_wait_are_sent_with_both_guarantees(name: str, kind: str) -> None:
     schema = StructType().add("body", "binary").add(name, kind)
-    assert name in columns_to_send(schema, batch(), mode="append").names
-    with pytest.raises(SinkSchemaError, match="guarantee=atLeastOnce"):
-        columns_to_send(schema, batch(stagingPath="/s", writeId="w"), mode="append")
+    retries = {"maxReconsumeTimes": "3"} if name == "retry_group" else {}
+    for given in (batch(), batch(stagingPath="/s", writeId="w", **retries)):
+        assert name in columns_to_send(schema, given, mode="append").names
 
 
-@pytest.mark.parametrize("name", ["retry_group", "transaction_state", "producer_group"])
+@pytest.mark.parametrize("name", ["transaction_state", "producer_group"])
 def test_columns_of_other_kinds_are_for_at_least_once_alone(name: str) -> None:
     schema = StructType().add("body", "binary").add(name, "string")
-    given = {} if name == "retry_group" else {"transactional": "true"}
-    assert columns_to_send(schema, batch(**given), mode="append").names == ("body", name)
+    assert columns_to_send(schema, batch(transactional="true"), mode="append").names == ("body", name)
     with pytest.raises(SinkSchemaError, match="guarantee=atLeastOnce") as caught:
         columns_to_send(schema, batch(stagingPath="/s", writeId="w"), mode="append")
     assert caught.value.column == name
@@ -120,7 +121,6 @@ def test_columns_of_other_kinds_are_for_at_least_once_alone(name: str) -> None:
         ({"sendBack": "true", "consumerGroup": "g"}, "sendBack"),
         ({"onInvalidRow": "deadLetter", "deadLetterPath": "/d"}, "onInvalidRow"),
         ({"deadLetterPath": "/d"}, "deadLetterPath"),
-        ({"maxReconsumeTimes": "3"}, "maxReconsumeTimes"),
     ],
 )
 def test_options_of_other_kinds_are_for_at_least_once_alone(given: dict[str, str], refused: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_mq.client.errors import BrokerNotFoundError, BrokerUnreachableError
+from spark_mq.client.errors import BrokerNotFoundError, WaitedInVainError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
 from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo
@@ -38,5 +38,5 @@ def test_a_broker_whose_topics_are_gone_is_found_by_name_and_by_its_address() ->
             assert len(server.requests) == asked, "it is asked for once"
             with pytest.raises(BrokerNotFoundError):
                 routes.address_of("broker-b", "Gone")
-            with pytest.raises(BrokerUnreachableError, match="no broker of the cluster is registered there"):
+            with pytest.raises(WaitedInVainError, match="no broker of the cluster is registered there"):
                 routes.broker_at("10.0.0.9:10911")

@@ -52,6 +52,9 @@ _ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")
 _LIMITS = _Room("spark_mq.sink.body_limits", "tests/sink/test_body_limits.py")
 _REPLAY = _Room("spark_mq.replay", "tests/jobs/test_replay_dead_letters.py")
 _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
+_PATIENT = _Room("spark_mq.client.patience", "tests/sink/test_live_brokers.py")
+_PLACES = _Room("spark_mq.sink.parking_places", "tests/sink/test_rows_that_wait.py")
+_SHOWN_LEVELS = _Room("storage.rows.delays", "tests/sink/test_rows_that_wait.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
 _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
 _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
@@ -308,6 +311,51 @@ LINES: Mapping[str, Line] = MappingProxyType(
         "a batch that is there in part is sent whole": _LIVE.line(
             "_interleaved", "if one.skip:", "if False:", "test_of_a_batch_that_is_there_in_part_the_rest_is_sent"
         ),
+        "a question of a commit is asked once": _PATIENT.line(
+            "patiently", "if not passes(error):", "if True:", "test_a_question_whose_broker_is_away_is_asked_again"
+        ),
+        "rows are sent though a place where they wait has lost its end": _LIVE.line(
+            "LiveBrokers.send",
+            "for queue, at in least.items() if ",
+            "for queue, at in least.items() if queue in plans and ",
+            "test_nothing_is_sent_where_a_place_has_lost_its_end",
+        ),
+        "the offset of a row that waits is taken for its queue's": _LIVE.line(
+            "LiveBrokers.send",
+            "if not batch.waits:",
+            "if True:",
+            "test_the_offset_of_a_row_that_waits_is_not_taken_for_its_queues",
+        ),
+        "a batch is decided whose rows could not be looked for": _LIVE.line(
+            "LiveBrokers.prepare",
+            "if at := [",
+            "if not [",
+            "test_nothing_is_decided_where_a_place_cannot_be_looked_into",
+        ),
+        "rows that wait are looked for in their queue alone": _PLACES.line(
+            "rows_stored_or_waiting",
+            "found = np.concatenate([own, elsewhere])",
+            "found = own",
+            "test_a_row_that_waits_is_stored_where_it_is_found_anywhere_and_others_in_their_queue",
+        ),
+        "a copy elsewhere counts for a row that does not wait": _PLACES.line(
+            "rows_stored_or_waiting",
+            "is_there[~waits] = ",
+            "_ = ",
+            "test_a_row_that_waits_is_stored_where_it_is_found_anywhere_and_others_in_their_queue",
+        ),
+        "a row goes to a level that no client can look into": _SHOWN_LEVELS.line(
+            "read_delays",
+            "np.flatnonzero(levels > most)",
+            "np.flatnonzero(levels < 0)",
+            "test_a_row_at_a_level_that_no_client_can_look_for_is_refused",
+        ),
+        "rows that wait are looked for without the places": _COMMIT.line(
+            "ExactCommit._look",
+            "elsewhere = np.concatenate([found[place] for place in places_of([queue])])",
+            "elsewhere = found[queue]",
+            "test_each_row_that_waits_is_put_once_whatever_goes_wrong[0]",
+        ),
         "a batch that is stored less safely than wanted is done": _COMMIT.line(
             "ExactCommit._conclude",
             "self._brokers.check_safety(statuses)",
@@ -316,7 +364,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a batch is decided before a fence is possible": _COMMIT.line(
             "ExactCommit.commit",
-            "self._brokers.prepare(plans)",
+            "self._brokers.prepare(plans, places)",
             "pass",
             "test_nothing_is_decided_where_a_fence_would_not_be_possible",
         ),

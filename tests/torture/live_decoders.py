@@ -169,7 +169,7 @@ def _staged(samples: Samples) -> list[bytes]:
         writer = StagedWriter(_FILES, str(directory), f"3-{number}-0123abcd-n.rows")
         writer.append(MessageQueue("T", "b", 0), b"x" * 60, 0, np.arange(2))
         if number:
-            writer.append(MessageQueue("T", "b", 1), b"y" * 40, 0, np.arange(2, 3))
+            writer.append(MessageQueue("T", "b", 1), b"y" * 40, 0, np.arange(2, 3), waits=True)
         done = writer.finish()
         assert done is not None
         content = (directory / done.name).read_bytes()

@@ -139,7 +139,8 @@ class _Asked(BrokerQuestions):
     """Over connections that answer as the input says."""
 
     def __init__(self, answers: _Answers) -> None:
-        self._timeout_ms = 1
+        self.settings = _SETTINGS
+        self._timeout_ms = self._retry_timeout_ms = 1
         self._topic_of = {}
         self._kind = type("Own", (_Connection,), {"answers": answers})
 
@@ -161,7 +162,7 @@ class _Brokers(LiveBrokers):
 def _read_commit(content: bytes, directory: Path) -> bool:
     _, answers = answer_parts(content)
     brokers, queue = _Brokers(answers), MessageQueue(*_QUEUE)
-    brokers.prepare([queue])
+    brokers.prepare([queue], [queue])
     assert all(isinstance(end, int) for end in brokers.ends([queue]).values())
     assert isinstance(brokers._questions.start(queue), int)
     assert brokers._is_past("b", ["SPARK_MQ_x"]) in (True, False)
@@ -170,7 +171,7 @@ def _read_commit(content: bytes, directory: Path) -> bool:
 
 def _commits(samples: Samples) -> list[bytes]:
     honest = honest_answers("TopicA")
-    codes = (351, 17, 30, 31, 310)
+    codes = (351, 17, 30, 31, 310, 11)
     asked = [answer(code, *honest[code]) for code in codes]
     gone = answer(204, "remark=the+group+not+exist", b"", 1)
     return [SEPARATOR.join((b"", *asked, answer(204, *honest[204]))), SEPARATOR.join((b"", *asked, gone))]
