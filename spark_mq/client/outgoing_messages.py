@@ -234,7 +234,7 @@ def _check_batched(message: Message, first: Message, number: int) -> None:
 
 def _keys_text(message: Message) -> str:
     keys: Sequence[str] = message.keys
-    if len(keys) > 1 and any(" " in key for key in keys):
+    if any(" " in key for key in keys):
         _refuse(message, "keys", BLANK_IN_KEY)
     text = " ".join(filter(None, keys))
     _check_text(message, "keys", text, SEPARATORS)

@@ -22,6 +22,7 @@ from spark_mq.sink.columns import (
     LIVE_SEND_BACK_COLUMNS,
     SINK_COLUMNS,
     InputColumns,
+    check_topic,
     check_types,
     columns_sent_back,
     names_to_take,
@@ -68,7 +69,9 @@ def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) 
     taken = KAFKA_SINK_COLUMNS if kafka else {name: one for name, one in SINK_COLUMNS.items() if name not in _LEFT}
     left = kafka_rows.COLUMNS if kafka else (*LEFT_COLUMNS, *_LEFT)
     check_types(schema, taken, left, needed="value" if kafka else "body")
-    return InputColumns(names_to_take(schema.names, taken, options), kafka)
+    names = names_to_take(schema.names, taken, options)
+    check_topic(names, options.topic)
+    return InputColumns(names, kafka)
 
 
 def with_group_namespaces(rows: pa.RecordBatch, namespace: str | None) -> pa.RecordBatch:

@@ -29,6 +29,14 @@ class StorageError(DescribedError):
     """Base of all errors of this package."""
 
 
+def cause_and_cure(cause: str, cure: str | None) -> str:
+    """One line: what happened, and behind it what to do."""
+    if not cure:
+        return cause
+    first, rest = cure[:1], cure[1:].removesuffix(".")
+    return f"{cause}; {first.lower() if rest[:1].islower() or rest[:1] == ' ' else first}{rest}"
+
+
 def place_text(file: str | None, position: int) -> str:
     """Where in a file something stands."""
     return f"at byte {position}" if file is None else f"in {file} at byte {position}"

@@ -197,7 +197,7 @@ def test_options_of_the_other_kind_of_write_are_refused() -> None:
 
 def test_what_spark_adds_to_a_streams_options_is_passed_over() -> None:
     assert parse(checkpointlocation="/c", queryname="q") == parse()
-    with pytest.raises(UnknownOptionError):
+    with pytest.raises(OptionError, match="checkpointLocation: it belongs to the query"):
         parse("batch", checkpointLocation="/c")
 
 
