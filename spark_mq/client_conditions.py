@@ -29,9 +29,7 @@ _CONDITIONS: dict[type[errors.ClientError], tuple[str, str | None]] = {
 }
 
 
-_NAME_SERVER_HINT = (
-    "check the option nameServer, that a name server runs there, and that this machine reaches it"
-)
+_NAME_SERVER_HINT = "check the option nameServer, that a name server runs there, and that this machine reaches it"
 _TLS_HINT = (
     "Set tls=true exactly where the server speaks TLS (tls.server.mode). A self-signed certificate needs tlsCaFile, "
     "or tlsVerify=false where that risk is taken"

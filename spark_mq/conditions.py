@@ -135,6 +135,23 @@ class OffsetJsonError(SparkMqError):
         where = f" at {self.pointer}" if self.pointer else ""
         return f"{self.source}{where}: {self.rule}"
 
+    def details(self) -> tuple[str, ...]:
+        shape = _SHAPES.get(self.source)
+        return () if shape is None else (f"write {shape}",)
+
+
+_OFFSETS = '{"TOPIC": {"BROKER": {"0": 12}}}, with one broker {"TOPIC": {"0": 12}}'
+_TIMES = _OFFSETS.replace("12", "1767225600000")
+_SHAPES = {
+    "startingOffsets": _OFFSETS,
+    "endingOffsets": _OFFSETS,
+    "startingOffsetsByTimestamp": _TIMES,
+    "endingOffsetsByTimestamp": _TIMES,
+    "assign": '{"TOPIC": {"BROKER": [0, 1]}}, with one broker {"TOPIC": [0, 1]}',
+    "paths": '["/one/store", "/another/store"]',
+}
+"""What options with JSON look like."""
+
 
 class QueuesNotMatchedError(SparkMqError):
     """An option's JSON must name exactly the queues of the query: it names some that are not there, or omits

@@ -105,7 +105,9 @@ def _of_the_sink(error: UnknownOptionError) -> OptionError | UnknownOptionError:
 
     for row in (*sink_option_rows(), *live_sink_option_rows()):
         if row.name.lower() == error.option:
-            return OptionError(row.name, "it is for writing, and this query reads: give it to df.write or df.writeStream")
+            return OptionError(
+                row.name, "it is for writing, and this query reads: give it to df.write or df.writeStream"
+            )
     return error
 
 

@@ -74,7 +74,7 @@ class ClientSettingError(ClientError, ValueError):
 class ClientClosedError(ClientError):
     """A call of something that was closed, or that the process inherited by a fork."""
 
-    hint = _CLOSED_HINT
+    hint: str | None = _CLOSED_HINT
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)

@@ -205,7 +205,10 @@ class PushConsumer:
     def _running(self) -> _AtWork:
         if self._at_work is None or self._pid != os.getpid():
             reason = "it is closed" if self._is_closed else "it was not started in this process"
-            raise ClientClosedError(f"the consumer of group {self.group}", reason)
+            error = ClientClosedError(f"the consumer of group {self.group}", reason)
+            if not self._is_closed and self._at_work is None:
+                error.hint = "Call start(), which `with` does"
+            raise error
         return self._at_work
 
     def _check_open(self) -> None:

@@ -250,7 +250,9 @@ def check_types(schema: StructType, taken: Mapping[str, SinkColumn], left: Seque
     for field in schema:
         if field.name in taken and not taken[field.name].fits(field.dataType):
             found, expected = field.dataType.simpleString().upper(), taken[field.name].sql_type
-            raise SinkSchemaError(field.name, f"it is {found}, expected {expected}")
+            is_nested = isinstance(field.dataType, StructType | MapType | ArrayType) and "STRING" in expected
+            cure = f"write to_json({field.name})" if is_nested and field.name in ("body", "value") else "cast it"
+            raise SinkSchemaError(field.name, f"it is {found}, expected {expected}: {cure}")
 
 
 _NOT_SENT_BACK = ("deliver_at", "retry_group", "transaction_state", "producer_group")

@@ -237,7 +237,9 @@ class SourceOptions(PullOptions):
             hint = "Kafka's client options are accepted, and ignored, with columns=kafka only"
             raise UnknownOptionError(clients[0], ours, hint)
         if "kafka.bootstrap.servers" in given and not _PLACES & given.keys():
-            raise OptionError("nameServer", "kafka.bootstrap.servers names no RocketMQ: give nameServer (host:9876) or path")
+            raise OptionError(
+                "nameServer", "kafka.bootstrap.servers names no RocketMQ: give nameServer (host:9876) or path"
+            )
         for name in clients:
             del given[name]
         parsed = _TABLE.parse(given, mode)
@@ -291,9 +293,9 @@ class SourceOptions(PullOptions):
     def _check_batch(self) -> None:
         start, end = self.batch_start, self.batch_end
         if start is Edge.LATEST:
-            raise OptionError("startingOffsets", "a batch query cannot start at the latest offset")
+            raise OptionError("startingOffsets", f"{_NOT_AT_LATEST}: write earliest, or read a stream")
         for limit, sentinel, rule in (
-            (start, LATEST, "a batch query cannot start at the latest offset"),
+            (start, LATEST, f"{_NOT_AT_LATEST} (-1)"),
             (end, EARLIEST, "a batch query cannot end at the earliest offset"),
         ):
             if isinstance(limit, AtOffsets):
@@ -386,6 +388,7 @@ class SourceOptions(PullOptions):
         return self.mode == "PERMISSIVE"
 
 
+_NOT_AT_LATEST = "a batch query cannot start at the latest offset"
 _PLACES = frozenset({"path", "paths", "nameserver"})
 _TABLE = OptionTable(SourceOptions, {})
 

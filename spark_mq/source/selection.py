@@ -131,7 +131,9 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         raise OptionError("schema", f"it has no column; there are {', '.join(known)}")
     for field in schema:
         if field.name not in known:
-            raise OptionError("schema", _no_column(schema, field.name, known, "value" if options.kafka_columns else "body"))
+            raise OptionError(
+                "schema", _no_column(schema, field.name, known, "value" if options.kafka_columns else "body")
+            )
         if field.name == CORRUPT_COLUMN and not options.permissive:
             raise OptionError("schema", f"the column {CORRUPT_COLUMN} needs mode=PERMISSIVE")
         (column,) = columns_named([field.name], kafka=options.kafka_columns, permissive=options.permissive)

@@ -92,6 +92,12 @@ def test_a_row_of_an_illegal_group_is_invalid() -> None:
     assert "stay" not in str(refused.value)
 
 
+def test_rows_that_were_sent_before_an_invalid_one_are_said_to_stay() -> None:
+    with TakingBroker() as broker, pytest.raises(InvalidRowError) as refused:
+        send(broker, options(batchBytes="64b"), {"body": [bytes(100)]}, {"body": pa.array([None], pa.binary())})
+    assert "Rows that this task sent before stay at their brokers" in str(refused.value)
+
+
 # Transactions
 
 

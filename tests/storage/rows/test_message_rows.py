@@ -759,7 +759,7 @@ def test_properties_of_an_earlier_life_are_dropped_or_refused(name: str) -> None
     properties = written(row).properties
     assert list(properties) == ["MSG_REGION", "TRACE_ON", "CLUSTER", "WAIT", "UNIQ_KEY", "p", "q"]
     assert "3" not in properties.values()
-    assert refusal(row, rules(strict_properties=True)) == f"properties: {name} is reserved"
+    assert refusal(row, rules(strict_properties=True)) == f"properties: {name} is reserved for brokers and clients; take another name"
 
 
 def test_properties_that_the_columns_say_too_stand_once() -> None:
