@@ -16,7 +16,6 @@ from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import NeedMoreBytes, decode_record, host_text
 
-
 _KEYS = "give a list of texts, or one text with blanks between keys"
 
 
@@ -50,10 +49,11 @@ class Message:
             return []
         if isinstance(given, str):
             return [key for key in given.split(" ") if key]
-        listed = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
-        for key in listed:
+        listed: list[str] = []
+        for key in given if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]:
             if not isinstance(key, str):
                 raise MessageRefusedError(self.topic, "keys", f"{key!r} is {type(key).__name__}; {_KEYS}")
+            listed.append(key)
         return listed
 
 

@@ -92,7 +92,8 @@ class PushConsumer:
         """
         if (listener is None) == (orderly_listener is None):
             raise ClientSettingError("listener", listener, "give either listener or orderly_listener")
-        for name, given in (("listener", listener), ("orderly_listener", orderly_listener)):
+        called: tuple[tuple[str, object], ...] = (("listener", listener), ("orderly_listener", orderly_listener))
+        for name, given in called:
             if given is not None and not callable(given):
                 rule = "it must be a function; settings of the consumer go to options=PushSettings(…)"
                 raise ClientSettingError(name, given, rule)

@@ -55,7 +55,8 @@ def split_shown(
 def select_queues(cluster: QueryCluster, options: SourceOptions) -> list[QueueId]:
     """The queues of a batch query, and those that a new stream starts with.
 
-    Raises OptionError for a topic or queue that was named and is not there, and without `allowEmpty` for a pattern that matches no topic.
+    Raises OptionError for a topic or queue that was named and is not there, and for a pattern that matches no topic,
+    unless `allowEmpty`.
     """
     subscription, queues = options.subscription, cluster.queues()
     cluster.refuse_batch_topics(subscription.topics)
@@ -148,7 +149,8 @@ def _no_column(schema: StructType, name: str, known: Collection[str], body: str)
         return f"there is no column {name!r}; did you mean {near}?"
     fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
     parsed = f'.select(from_json(col("{body}").cast("string"), "{fields}"))'
-    return f"there is no column {name!r}, and bodies are not parsed: leave out .schema(…) and write .load(){parsed}"
+    instead = f"leave out .schema(…) and write .load(){parsed}; docs/recipes.md counts what does not parse"
+    return f"there is no column {name!r}, and bodies are not parsed: {instead}"
 
 
 def nullable_columns(schema: StructType) -> list[str]:
