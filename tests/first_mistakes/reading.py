@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from unittest.mock import patch
+
 from pyspark.sql.types import DoubleType, LongType, StringType
 
 from tests.first_mistakes.usages import Places, Wrong, read, schema_of, stream
@@ -33,6 +36,19 @@ def _moved_checkpoint(places: Places) -> None:
     """Of the same topic in a store that had ten messages more."""
     position = {"orders": {"broker-tiny": {"0": {"next": 15, "before": [9000, 1_700_000_000_000]}}}}
     stream(position, path=places.store, topic="orders")
+
+
+def _of_another_owner(places: Places) -> None:
+    """Who runs the tests may mostly read everything: the error is what the system would raise."""
+    owned, scandir = places.directory("owned"), os.scandir
+
+    def refuse(path: str = ".") -> object:
+        if str(path).startswith(owned):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    with patch("os.scandir", refuse):
+        read(path=owned, topic="orders")
 
 
 _SHAPE = 'with one broker {"TOPIC": {"0": 12}}'
@@ -183,6 +199,7 @@ PLACES = (
         "give",
     ),
     Wrong("a relative path that is not there", _at("data/store"), "/data/store", "give the directory"),
+    Wrong("the directory of another user", _of_another_owner, "may not open", "the right to read"),
     Wrong("a path with ~", _at("~/store"), "~ is not expanded", "write the home directory out"),
     Wrong(
         "the address of a name server as path",
