@@ -40,18 +40,18 @@ GROWN = ['{"order": 1, "customer": 2, "amount": 3.5, "coupon": "SPRING"}', '{"Or
 def recipe() -> Callable[[DataFrame], DataFrame]:
     """`parsed` of docs/recipes.md with its FIELDS."""
     (code,) = (each.code for each in examples("docs/recipes.md") if "def parsed(" in each.code)
-    wanted = [
-        node
-        for node in ast.parse(code).body
-        if isinstance(node, ast.FunctionDef)
-        and node.name == "parsed"
-        or isinstance(node, ast.Assign)
-        and ast.unparse(node.targets[0]) == "FIELDS"
-    ]
+    wanted = [node for node in ast.parse(code).body if _name(node) in ("FIELDS", "parsed")]
     names: dict[str, Any] = {"F": F}
     exec(compile(ast.Module(wanted, []), "docs/recipes.md", "exec"), names)
     found: Callable[[DataFrame], DataFrame] = names["parsed"]
     return found
+
+
+def _name(node: ast.stmt) -> str | None:
+    """What the statement defines."""
+    if isinstance(node, ast.FunctionDef):
+        return node.name
+    return ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else None
 
 
 def test_what_does_not_parse_is_named_counted_and_kept(spark: SparkSession) -> None:
