@@ -234,7 +234,7 @@ class SourceOptions(PullOptions):
         clients = [name for name in given if name.startswith("kafka.")]
         if clients and not kafka:
             ours = NAMES_ELSEWHERE.get(clients[0])
-            hint = "Kafka's client options are accepted, and ignored, with columns=kafka only"
+            hint = "options of Kafka's clients are accepted, and ignored, with columns=kafka only"
             raise UnknownOptionError(clients[0], ours, hint)
         if "kafka.bootstrap.servers" in given and not _PLACES & given.keys():
             raise OptionError(

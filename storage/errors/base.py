@@ -33,6 +33,8 @@ def cause_and_cure(cause: str, cure: str | None) -> str:
     """One line: what happened, and behind it what to do."""
     if not cure:
         return cause
+    if cause.endswith("?"):
+        return f"{cause} {cure}"
     first, rest = cure[:1], cure[1:].removesuffix(".")
     return f"{cause}; {first.lower() if rest[:1].islower() or rest[:1] == ' ' else first}{rest}"
 
