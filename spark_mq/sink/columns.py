@@ -166,11 +166,11 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
     left = kafka_rows.COLUMNS if kafka else LEFT_COLUMNS
     check_types(schema, taken, left, needed="value" if kafka else "body")
     names = names_to_take(schema.names, taken, options)
-    check_topic(names, options.topic)
+    require_topic(names, options.topic)
     return InputColumns(names, kafka)
 
 
-def check_topic(names: Collection[str], topic: str | None) -> None:
+def require_topic(names: Collection[str], topic: str | None) -> None:
     """Raises SinkSchemaError where no row can say where it goes, and no option does. What is tried again has its group's topic."""
     if topic is None and "topic" not in names and "retry_group" not in names:
         raise SinkSchemaError("topic", "it is missing, and so is the option topic; give one of them")

@@ -22,7 +22,7 @@ from spark_mq.sink.columns import (
     LIVE_SEND_BACK_COLUMNS,
     SINK_COLUMNS,
     InputColumns,
-    check_topic,
+    require_topic,
     check_types,
     columns_sent_back,
     names_to_take,
@@ -70,7 +70,7 @@ def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) 
     left = kafka_rows.COLUMNS if kafka else (*LEFT_COLUMNS, *_LEFT)
     check_types(schema, taken, left, needed="value" if kafka else "body")
     names = names_to_take(schema.names, taken, options)
-    check_topic(names, options.topic)
+    require_topic(names, options.topic)
     return InputColumns(names, kafka)
 
 

@@ -35,8 +35,7 @@ def cause_and_cure(cause: str, cure: str | None) -> str:
         return cause
     if cause.endswith("?"):
         return f"{cause} {cure}"
-    first, rest = cure[:1], cure[1:].removesuffix(".")
-    return f"{cause}; {first.lower() if rest[:1].islower() or rest[:1] == ' ' else first}{rest}"
+    return f"{cause}. {cure}" if cure[0].isupper() else f"{cause}; {cure}"
 
 
 def place_text(file: str | None, position: int) -> str:

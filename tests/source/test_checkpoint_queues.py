@@ -18,7 +18,7 @@ def test_a_checkpoint_of_other_topics_is_another_querys() -> None:
         refuse_other_checkpoint([A0, A1], [], ["broker-a"])
     text = str(pickle.loads(pickle.dumps(caught.value)))
     assert text.startswith("[SPARK_MQ_CHECKPOINT_OF_ANOTHER_QUERY] the checkpoint is another query's")
-    assert "holds offsets of A, which the query's options do not ask for; give" in text
+    assert "holds offsets of A, which the query's options do not ask for. Give" in text
     assert "checkpointLocation of its own" in text
     assert "Set failOnDataLoss" not in text
 
@@ -59,7 +59,7 @@ def test_losses_of_several_kinds_say_each_cure_once() -> None:
     text = str(DataLossError(*losses))
     first, *rest = text.splitlines()
     assert "broker-b" in first
-    assert "; and 2 more; mount the store of broker-b" in first
+    assert "; and 2 more. Mount the store of broker-b" in first
     assert text.count("they expired") == 1
     assert text.count("ount the store of broker-b") == 1
     assert [line for line in rest if line.endswith("is gone")] == [

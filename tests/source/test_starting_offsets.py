@@ -270,7 +270,7 @@ def test_a_store_that_ends_before_the_record_that_was_read_is_an_older_one(log_e
 def test_an_offset_behind_the_end_is_not_said_to_have_expired(asked: int, is_behind: bool) -> None:
     with pytest.raises(DataLossError) as caught:
         start(AtOffsets("startingOffsets", named(asked, 0, 0)))
-    assert ("no message has that offset yet" in str(caught.value)) == is_behind
+    assert ("No message has that offset yet" in str(caught.value)) == is_behind
     assert ("they expired" in str(caught.value)) != is_behind
 
 
