@@ -22,10 +22,10 @@ from spark_mq.sink.columns import (
     LIVE_SEND_BACK_COLUMNS,
     SINK_COLUMNS,
     InputColumns,
-    require_topic,
     check_types,
     columns_sent_back,
     names_to_take,
+    require_topic,
 )
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from storage.errors import NameIllegalError
