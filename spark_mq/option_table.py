@@ -47,7 +47,9 @@ def given_options(options: Mapping[str, str]) -> dict[str, str]:
             raise OptionError(name, "is given twice")
         given[name.lower()] = text
     if not given:  # also where a table is read or written
-        raise OptionError("path", f"none is given: {_PLACE_AND_TOPIC}; a table of CREATE TABLE loses them: {_NO_TABLE}")
+        raise OptionError(
+            "path", f"no option is given: {_PLACE_AND_TOPIC}; a table of CREATE TABLE loses its options: {_NO_TABLE}"
+        )
     if {"provider", "owner"} <= given.keys():  # a table is made
         raise OptionError(
             "path", f"Spark keeps a table's options from the source, for reading and writing alike: {_NO_TABLE}"

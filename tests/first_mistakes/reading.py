@@ -57,7 +57,7 @@ OPTIONS = (
     Wrong(
         "no options",
         lambda places: read(),
-        "none is given",
+        "no option is given",
         "give path (a store) or nameServer (a running cluster), and topic",
     ),
     Wrong("no topic", lambda places: read(path=places.store), "option topic", "give exactly one of topic, subscribe"),

@@ -60,7 +60,7 @@ USAGES = (
     Wrong(
         "load() alone",
         lambda spark, places: spark.read.format("spark_mq").load(),
-        "none is given",
+        "no option is given",
         "give path (a store) or nameServer (a running cluster), and topic",
     ),
     Wrong(
@@ -77,7 +77,7 @@ USAGES = (
         "there is no column 'amount'",
         '.load().select(from_json(col("body").cast("string"), "amount double"))',
     ),
-    Wrong("a table that loses its options", _table, "none is given", "CREATE TEMPORARY VIEW"),
+    Wrong("a table that loses its options", _table, "no option is given", "CREATE TEMPORARY VIEW"),
     Wrong(
         "a stream's pattern that matches nothing",
         lambda spark, places: _run(_stream(spark, places, subscribePattern="order"), places, checkpoint="pattern"),

@@ -60,7 +60,7 @@ OPTIONS = (
     Wrong(
         "no options",
         lambda places: plan_write(),
-        "none is given",
+        "no option is given",
         "give path (a store) or nameServer (a running cluster), and topic",
     ),
     Wrong("no place", lambda places: plan_write(topic="orders"), "option path", "nameServer"),
