@@ -231,7 +231,7 @@ def play(
     crashes: int = CRASHES,
     forgets: Callable[[str], bool] = lambda path: False,
 ) -> Outcome:
-    """One round. Chance chooses the flush type where no option is given; `forgets` is a planted fault."""
+    """One round. Chance chooses the flush type where none is given; `forgets` is a planted fault."""
     slice_bytes = random.choice((700, storage.log.writer.SLICE_BYTES))
     writes = mock.patch.object(storage.log.writer, "SLICE_BYTES", slice_bytes)  # several writes for a few rows
     slices = mock.patch.object(storage.batch.slices, "SLICE_BYTES", 2 * slice_bytes)  # and several slices
