@@ -90,7 +90,10 @@ def test_kafkas_rows_go_straight_into_the_sink() -> None:
 def test_a_unique_key_is_taken_only_where_it_is_to_be_kept() -> None:
     columns = {"body": BinaryType(), "unique_key": StringType()}
     assert take(**columns).names == ("body",)
-    assert take(options=SinkOptions(path="/s", topic="T", keep_unique_key=True), **columns).names == ("body", "unique_key")
+    assert take(options=SinkOptions(path="/s", topic="T", keep_unique_key=True), **columns).names == (
+        "body",
+        "unique_key",
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,9 @@ def test_ours_and_kafkas_names_are_not_mixed() -> None:
 def test_rows_without_a_topic_are_refused_before_a_task_sees_them() -> None:
     nowhere = SinkOptions(path="/s")
     for column in ("body", "value"):
-        with pytest.raises(SinkSchemaError, match="column topic: it is missing, and so is the option topic; give one of them"):
+        with pytest.raises(
+            SinkSchemaError, match="column topic: it is missing, and so is the option topic; give one of them"
+        ):
             take(options=nowhere, **{column: BinaryType()})
     assert take(options=nowhere, body=BinaryType(), topic=StringType()).names == ("body", "topic")
     assert take(options=nowhere, body=BinaryType(), retry_group=StringType()).names == ("body", "retry_group")
