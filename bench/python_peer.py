@@ -100,7 +100,7 @@ class PythonPeer:
             return ConsumeStatus.SUCCESS
 
         push = PushSettings(consume_from=ConsumeFrom.FIRST, batch_size=size)
-        consumer = PushConsumer(self._settings, _new_group("push"), listen, push=push)
+        consumer = PushConsumer(self._settings, _new_group("push"), listen, options=push)
         consumer.subscribe(topic)
         with consumer:
             is_all.wait(PATIENCE_S)
@@ -108,7 +108,7 @@ class PythonPeer:
 
     def idle(self, prefix: str, topics: int, seconds: int) -> Done:
         consumer = PushConsumer(
-            self._settings, _new_group("idle"), lambda messages, context: ConsumeStatus.SUCCESS, push=PushSettings()
+            self._settings, _new_group("idle"), lambda messages, context: ConsumeStatus.SUCCESS, options=PushSettings()
         )
         for number in range(topics):
             consumer.subscribe(f"{prefix}_{number}")

@@ -223,8 +223,11 @@ def _run_once(run: Run, options: argparse.Namespace, *, after_idle: bool = False
         reason, may_pass, told = error.describe(), True, None
         report = JobReport([f"nothing done: {reason}"], is_busy=True, figures={"nothingDone": reason})
     except (OSError, *SESSION_ERRORS, SparkMqError, StorageError) as error:
-        may_pass, told = _may_pass(error), str(from_os_error(error) if isinstance(error, OSError) else error)
+        may_pass, named = _may_pass(error), from_os_error(error) if isinstance(error, OSError) else error
+        told = str(named)
         text, _, hint = told.partition("\n")
+        if isinstance(named, SparkMqError):
+            text, hint = f"[{named.condition}] {named.describe()}", "\n".join(named.details())
         report = JobReport(exit_code=exit_code_of(error), figures={"error": text, "hint": hint or None})
     if report.is_busy and report.exit_code == DONE and not options.busy_ok:
         report = replace(report, exit_code=BUSY)

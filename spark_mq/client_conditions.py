@@ -15,7 +15,7 @@ _NOT_LOST = "No message is lost by it; failOnDataLoss does not matter here"
 
 _CONDITIONS: dict[type[errors.ClientError], tuple[str, str | None]] = {
     errors.ClientError: ("SPARK_MQ_CLIENT_ERROR", None),
-    errors.NameServerUnreachableError: ("SPARK_MQ_NAME_SERVER_UNREACHABLE", "Check the option nameServer"),
+    errors.NameServerUnreachableError: ("SPARK_MQ_NAME_SERVER_UNREACHABLE", None),
     errors.TopicRouteNotFoundError: ("SPARK_MQ_TOPIC_ROUTE_NOT_FOUND", None),
     errors.MessageQueueNotFoundError: ("SPARK_MQ_TOPIC_ROUTE_NOT_FOUND", None),
     errors.BrokerNotFoundError: ("SPARK_MQ_BROKER_UNREACHABLE", _NOT_LOST),
@@ -29,6 +29,7 @@ _CONDITIONS: dict[type[errors.ClientError], tuple[str, str | None]] = {
 }
 
 
+_NAME_SERVER_HINT = "check the option nameServer, that a name server runs there, and that this machine reaches it"
 _TLS_HINT = (
     "Set tls=true exactly where the server speaks TLS (tls.server.mode). A self-signed certificate needs tlsCaFile, "
     "or tlsVerify=false where that risk is taken"
@@ -50,6 +51,8 @@ def from_client_error(error: DescribedError) -> SparkMqError:
             condition, cure = _CONDITIONS[base]
             if isinstance(cause, errors.TlsError):
                 hint: str | None = _TLS_HINT
+            elif isinstance(error, errors.NameServerUnreachableError):
+                hint = _NAME_SERVER_HINT
             else:
                 hint = cause.cure() if isinstance(cause, errors.ResponseError) else cause.hint
             return ClusterConditionError(condition, error.describe(), *(line for line in (hint, cure) if line))

@@ -32,6 +32,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from storage.errors.base import cause_and_cure
 
 _NAMES_SHOWN = 10
 
@@ -46,15 +49,17 @@ class SparkMqError(Exception):
     condition: str = "SPARK_MQ_ERROR"
 
     def describe(self) -> str:
-        """What happened, where and by which rule: one sentence, which is the text's first line."""
+        """What happened, where and by which rule, in one sentence: with it the text's first line begins."""
         return ": ".join(str(value) for value in self.args)
 
     def details(self) -> tuple[str, ...]:
-        """What to do about it, and more about what happened: the lines after the first."""
+        """What to do about it, which ends the first line unless `describe` says so; then more about what happened, line by line."""
         return ()
 
     def __str__(self) -> str:
-        return "\n".join((f"[{self.condition}] {self.describe()}", *self.details()))
+        cure, *others = self.details() or (None,)
+        first = cause_and_cure(f"[{self.condition}] {self.describe()}", cure)
+        return "\n".join((first, *(line for line in others if line)))
 
 
 class ConvertedError(SparkMqError):
@@ -103,7 +108,12 @@ class UnknownOptionError(SparkMqError):
         return text if self.nearest is None else f"{text}; did you mean {self.nearest}?"
 
     def details(self) -> tuple[str, ...]:
-        return () if self.hint is None else (self.hint,)
+        if self.hint is not None:
+            return (self.hint,)
+        return (_LISTED,) if self.nearest is None else ()
+
+
+_LISTED = "docs/reading.md and docs/writing.md list the options"
 
 
 class OffsetJsonError(SparkMqError):
@@ -124,6 +134,23 @@ class OffsetJsonError(SparkMqError):
     def describe(self) -> str:
         where = f" at {self.pointer}" if self.pointer else ""
         return f"{self.source}{where}: {self.rule}"
+
+    def details(self) -> tuple[str, ...]:
+        shape = _SHAPES.get(self.source)
+        return () if shape is None else (f"write {shape}",)
+
+
+_OFFSETS = '{"TOPIC": {"BROKER": {"0": 12}}}, with one broker {"TOPIC": {"0": 12}}'
+_TIMES = _OFFSETS.replace("12", "1767225600000")
+_SHAPES = {
+    "startingOffsets": _OFFSETS,
+    "endingOffsets": _OFFSETS,
+    "startingOffsetsByTimestamp": _TIMES,
+    "endingOffsetsByTimestamp": _TIMES,
+    "assign": '{"TOPIC": {"BROKER": [0, 1]}}, with one broker {"TOPIC": [0, 1]}',
+    "paths": '["/one/store", "/another/store"]',
+}
+"""What options with JSON look like."""
 
 
 class QueuesNotMatchedError(SparkMqError):
@@ -161,6 +188,9 @@ class StartBeyondEndError(SparkMqError):
 
     def describe(self) -> str:
         return f"queue {self.queue}: its start, {self.start}, is greater than its end, {self.end}"
+
+    def details(self) -> tuple[str, ...]:
+        return ("start it earlier, or end it later",)
 
 
 class NoOffsetForTimestampError(SparkMqError):
@@ -232,13 +262,13 @@ class DataLossError(SparkMqError):
 
     def details(self) -> tuple[str, ...]:
         parts = [loss.partition("\n") for loss in self.losses]
-        cures = dict.fromkeys(cure or _LOST for _, _, cure in parts)
-        return (*(cause for cause, _, _ in parts[1:]), *cures)
+        first, *others = dict.fromkeys(cure or _LOST for _, _, cure in parts or [("", "", "")])
+        return (first, *(cause for cause, _, _ in parts[1:]), *others)
 
 
 _LOST = (
-    "Some messages may have been lost: they expired, or the topic was deleted before they were read. "
-    "Set failOnDataLoss to false to go on with what is there"
+    "Set failOnDataLoss to false to go on with what is there. "
+    "Some messages may have been lost: they expired, or the topic was deleted before they were read"
 )
 
 
@@ -307,20 +337,27 @@ class WritesOwnSourceError(SparkMqError):
         return ("Name another topic (option topic), or say writeToSource=true if that is meant",)
 
 
-PUT_ASIDE = (
-    "Nothing of the batch was written. With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside, "
-    "but for a deliver_at for which the timer is full"
+class Consequence(NamedTuple):
+    """What to do about invalid rows, and what became of the others; `said` may be empty."""
+
+    cure: str
+    said: str
+
+
+_PUT_ASIDE = "correct or filter such rows, or put them aside with onInvalidRow=deadLetter and a deadLetterPath"
+PUT_ASIDE = Consequence(
+    _PUT_ASIDE, "Nothing of the batch was written. A deliver_at for which the timer is full cannot be put aside"
 )
-SENT_ROWS_STAY = (
-    "Rows that were sent before stay at their brokers. "
-    "With onInvalidRow=deadLetter and a deadLetterPath such rows are put aside"
+SENT_ROWS_STAY = Consequence(_PUT_ASIDE, "Rows that this task sent before stay at their brokers")
+TASK_SENT_NONE = Consequence(_PUT_ASIDE, "This task sent none of its rows")
+NONE_SENT = Consequence(
+    "correct or filter such rows: only guarantee=atLeastOnce can put them aside", "Nothing of the batch was sent"
 )
-NONE_SENT = "Nothing of the batch was sent. Correct or filter such rows: only guarantee=atLeastOnce can put them aside"
 
 
 class InvalidRowError(SparkMqError):
     """Rows that no broker would take, and `onInvalidRow` is fail. `consequence` says what became of the others, and what to do:
-    `PUT_ASIDE` for a store, `SENT_ROWS_STAY` for running brokers at least once, `NONE_SENT` exactly once.
+    `PUT_ASIDE` for a store; for running brokers `SENT_ROWS_STAY` or `TASK_SENT_NONE` at least once, `NONE_SENT` exactly once.
 
     `rejections` are (row of the task from 0, column, rule) of the first few; `count` says how many there were in the Arrow batch
     that held the first.
@@ -329,7 +366,7 @@ class InvalidRowError(SparkMqError):
     condition = "SPARK_MQ_INVALID_ROW"
 
     def __init__(
-        self, partition: int, count: int, *rejections: tuple[int, str, str], consequence: str = PUT_ASIDE
+        self, partition: int, count: int, *rejections: tuple[int, str, str], consequence: Consequence = PUT_ASIDE
     ) -> None:
         super().__init__(partition, count, *rejections)
         self.partition = partition
@@ -345,9 +382,10 @@ class InvalidRowError(SparkMqError):
     def details(self) -> tuple[str, ...]:
         unnamed = self.count - len(self.rejections)
         return (
+            self.consequence.cure,
             *self._others(),
             *([f"and {unnamed} more rows of the same Arrow batch"] if unnamed > 0 else []),
-            self.consequence,
+            self.consequence.said,
         )
 
     def _others(self) -> Iterator[str]:
@@ -391,8 +429,8 @@ class NotConfirmedError(SparkMqError):
 
     def details(self) -> tuple[str, ...]:
         return (
-            "With exactlyOnce the next try finds these rows and does not send them again; with atLeastOnce they are sent again",
             "acks=stored takes such an answer for success",
+            "With exactlyOnce the next try finds these rows and does not send them again; with atLeastOnce they are sent again",
         )
 
 
@@ -411,8 +449,8 @@ class BatchInDoubtError(SparkMqError):
 
     def details(self) -> tuple[str, ...]:
         return (
-            "Nothing is sent until every broker of the batch has told what it holds. Start the query again when they answer; "
-            "fenceTimeout says how long a commit waits for them",
+            "Start the query again when its brokers answer; fenceTimeout says how long a commit waits for them",
+            "Nothing is sent until every broker of the batch has told what it holds",
         )
 
 
@@ -430,7 +468,7 @@ class SentRowsLostError(SparkMqError):
         return f"queue {self.queue}: {self.rule}"
 
     def details(self) -> tuple[str, ...]:
-        return ("What became of the batch cannot be known any more. docs/live.md says what to do",)
+        return ("docs/live.md says what to do", "What became of the batch cannot be known any more")
 
 
 class StagingLostError(SparkMqError):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from spark_mq.conditions import OptionError, UnknownOptionError
 from spark_mq.worker_errors import named_for_spark
 
 if TYPE_CHECKING:
@@ -66,7 +68,8 @@ class SparkMqDataSource(DataSource):
 
         if _is_live(self.options):
             return _live_writer(self.options, schema, overwrite=overwrite)
-        options = SinkOptions.parse(self.options, "batch")
+        with _naming_options_of_the_source():
+            options = SinkOptions.parse(self.options, "batch")
         columns = columns_to_write(schema, options, mode="overwrite" if overwrite else "append")
         return BatchWriter(options, columns, check_place(options))
 
@@ -80,7 +83,8 @@ class SparkMqDataSource(DataSource):
 
         if _is_live(self.options):
             return _live_stream_writer(self.options, schema, overwrite=overwrite)
-        options = SinkOptions.parse(self.options, "streaming")
+        with _naming_options_of_the_source():
+            options = SinkOptions.parse(self.options, "streaming")
         columns = columns_to_write(schema, options, mode="complete" if overwrite else "append")
         seen = check_place(options)
         return StreamWriter(options, columns._replace(own_topics=own_topics(self.options, options)), seen)
@@ -88,7 +92,38 @@ class SparkMqDataSource(DataSource):
     def _source_options(self, mode: str | None = None) -> SourceOptions:
         from spark_mq.source.options import SourceOptions
 
-        return SourceOptions.parse(self.options, mode)  # type: ignore[arg-type]
+        try:
+            return SourceOptions.parse(self.options, mode)  # type: ignore[arg-type]
+        except UnknownOptionError as error:
+            raise _of_the_sink(error) from None
+
+
+def _of_the_sink(error: UnknownOptionError) -> OptionError | UnknownOptionError:
+    """What the source says of an option that it does not have."""
+    from spark_mq.sink.live_options import live_sink_option_rows
+    from spark_mq.sink.options import sink_option_rows
+
+    for row in (*sink_option_rows(), *live_sink_option_rows()):
+        if row.name.lower() == error.option:
+            return OptionError(
+                row.name, "it is for writing, and this query reads: give it to df.write or df.writeStream"
+            )
+    return error
+
+
+@contextmanager
+def _naming_options_of_the_source() -> Iterator[None]:
+    """What a sink says of an option that the source alone has."""
+    from spark_mq.source.options import option_rows
+
+    try:
+        yield
+    except UnknownOptionError as error:
+        for row in option_rows():
+            if row.name.lower() == error.option:
+                rule = "it is for reading, and this query writes: give it to spark.read or spark.readStream"
+                raise OptionError(row.name, rule) from None
+        raise
 
 
 def _is_live(options: Mapping[str, str]) -> bool:
@@ -101,7 +136,8 @@ def _live_writer(given: Mapping[str, str], schema: StructType, *, overwrite: boo
     from spark_mq.sink.live_rows import columns_to_send
     from spark_mq.sink.live_writers import LiveBatchWriter
 
-    options = LiveSinkOptions.parse(given, "batch")
+    with _naming_options_of_the_source():
+        options = LiveSinkOptions.parse(given, "batch")
     return LiveBatchWriter(options, columns_to_send(schema, options, mode="overwrite" if overwrite else "append"))
 
 
@@ -111,6 +147,7 @@ def _live_stream_writer(given: Mapping[str, str], schema: StructType, *, overwri
     from spark_mq.sink.live_writers import LiveStreamWriter
     from spark_mq.sink.own_source import own_topics
 
-    options = LiveSinkOptions.parse(given, "streaming")
+    with _naming_options_of_the_source():
+        options = LiveSinkOptions.parse(given, "streaming")
     columns = columns_to_send(schema, options, mode="complete" if overwrite else "append")
     return LiveStreamWriter(options, columns._replace(own_topics=own_topics(given, options)))

@@ -46,10 +46,46 @@ def given_options(options: Mapping[str, str]) -> dict[str, str]:
         if name.lower() in given:
             raise OptionError(name, "is given twice")
         given[name.lower()] = text
-    if not given or {"provider", "owner"} <= given.keys():  # a table is read, written, or made
-        rule = "Spark keeps a table's options from the source, for reading and writing alike: use CREATE TEMPORARY VIEW, or .option(…)"
-        raise OptionError("path", rule)
+    if not given:  # also where a table is read or written
+        raise OptionError(
+            "path", f"no option is given: {_PLACE_AND_TOPIC}; a table of CREATE TABLE loses its options: {_NO_TABLE}"
+        )
+    if {"provider", "owner"} <= given.keys():  # a table is made
+        raise OptionError(
+            "path", f"Spark keeps a table's options from the source, for reading and writing alike: {_NO_TABLE}"
+        )
     return given
+
+
+_PLACE_AND_TOPIC = "give path (a store) or nameServer (a running cluster), and topic"
+_NO_TABLE = "use CREATE TEMPORARY VIEW, or .option(…)"
+
+NAMES_ELSEWHERE: Mapping[str, str] = {
+    name: ours
+    for ours, theirs in {
+        "nameServer": "bootstrap.servers kafka.bootstrap.servers brokers namesrv namesrvAddr nameServers nameServerAddress "
+        "rocketmq.namesrv.addr rocketmq.nameserver.address",
+        "topic": "kafka.topic topicName",
+        "subscribePattern": "topicsPattern topicPattern pattern",
+        "consumerGroup": "group.id kafka.group.id groupId group groupIdPrefix",
+        "startingOffsets": "auto.offset.reset kafka.auto.offset.reset",
+        "commitOffsets": "enable.auto.commit kafka.enable.auto.commit",
+        "maxOffsetsPerTrigger": "max.poll.records kafka.max.poll.records maxRowsPerTrigger maxFilesPerTrigger",
+        "pullTimeout": "kafkaConsumer.pollTimeoutMs fetchOffset.numRetries fetchOffset.retryIntervalMs",
+        "acks": "kafka.acks",
+        "tls": "kafka.security.protocol security.protocol",
+        "accessKey": "kafka.sasl.jaas.config sasl.jaas.config kafka.sasl.mechanism sasl.mechanism",
+        "batchBytes": "kafka.batch.size batch.size",
+    }.items()
+    for name in theirs.lower().split()
+}
+"""By the name that Spark's Kafka connector or a client of RocketMQ or Kafka has for it, our option."""
+
+_NO_OPTION_HERE: Mapping[str, tuple[str, str]] = {
+    "checkpointlocation": ("checkpointLocation", "it belongs to the query: .writeStream.option(…)"),
+    "includeheaders": ("includeHeaders", "it is for reading; headers are written where rows have a column headers"),
+}
+"""Options that exist, and not here."""
 
 
 class OptionTable:
@@ -70,6 +106,11 @@ class OptionTable:
         """The documentation's table, in the order of declaration."""
         return [row for _, row, _ in self._declared.values()]
 
+    def _unknown(self, name: str) -> OptionError | UnknownOptionError:
+        if name in _NO_OPTION_HERE:
+            return OptionError(*_NO_OPTION_HERE[name])
+        return UnknownOptionError(name, NAMES_ELSEWHERE.get(name) or nearest(name, [row.name for row in self.rows()]))
+
     def parse(self, given: Mapping[str, str], mode: Mode | None) -> dict[str, Any]:
         """Field → value of what is given, by lower-case name; with a `mode` also refuses what has no meaning in it."""
         parsed: dict[str, Any] = {}
@@ -77,7 +118,7 @@ class OptionTable:
             if name in self._not_yet:
                 raise OptionError(*self._not_yet[name])
             if name not in self._declared:
-                raise UnknownOptionError(name, nearest(name, [row.name for row in self.rows()]))
+                raise self._unknown(name)
             field, row, option = self._declared[name]
             if mode is not None and option.mode not in (None, mode):
                 raise OptionError(row.name, f"is for {option.mode} queries only, this is a {mode} query")

@@ -116,7 +116,8 @@ def test_a_rule_that_several_rows_break_is_said_once() -> None:
     ]
     text = str(InvalidRowError(3, 9, *rows))
     assert text.splitlines()[:4] == [
-        "[SPARK_MQ_INVALID_ROW] partition 3: row 0, column body: it is null; and 8 more",
+        "[SPARK_MQ_INVALID_ROW] partition 3: row 0, column body: it is null; and 8 more; correct or filter such rows, "
+        "or put them aside with onInvalidRow=deadLetter and a deadLetterPath",
         "rows 1, 5: the same",
         "rows 2, 7, column topic: it is blank",
         "and 4 more rows of the same Arrow batch",
@@ -125,6 +126,7 @@ def test_a_rule_that_several_rows_break_is_said_once() -> None:
 
 def test_hints_of_a_cluster_name_sparks_options_and_the_likely_mistake() -> None:
     text = str(from_client_error(TlsError("a:9876", "it may not speak TLS")))
+    assert len(text.splitlines()) == 1
     assert "tlsCaFile" in text
     assert "tlsVerify=false" in text
     assert "ca_file" not in text

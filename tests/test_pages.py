@@ -183,7 +183,11 @@ def test_the_package_lists_what_it_gives_before_anything_of_it_is_loaded() -> No
 def test_the_recipes_run_one_after_the_other(tmp_path: Path) -> None:
     """Ends with what the recipes leave behind: 1,000 orders once in a table, twice copied, and gauges of every queue."""
     ending = """
-print("sum", spark.read.format("delta").load("tables/orders").selectExpr("sum(amount)").first()[0])
+whole, unparsed = (spark.read.format("delta").load(f"tables/orders{name}") for name in ("", "-unparsed"))
+print("sum", whole.selectExpr("sum(amount)").first()[0])
+raw = [bytes(row.body) for table in (whole, unparsed) for row in table.select("body").collect()]
+sent = [bytes(row.body) for row in spark.read.format("spark_mq").option("path", "shop").option("topic", "orders").load().collect()]
+print("lost", len(set(sent) - set(raw)), "twice", len(raw) - len(set(raw)), "left", unparsed.count())
 import time
 until = time.monotonic() + 60
 while generate_latest().decode().count("spark_mq_lag_rows{") < 4 and time.monotonic() < until:
@@ -196,12 +200,18 @@ server.shutdown()
     )
     assert ran.returncode == 0, ran.stderr
     for shown in (
-        "|       9|  100|",  # the table of the stream: each customer's orders, none twice
+        "read 1004 unparsed 4",  # of the stream
+        "|       9|  100|",  # its table: each customer's orders, none twice
+        "|  also has coupon|    1|",
+        "|not of the schema|    3|",
+        "| 1001|SPRING|",  # with the field that was added
+        "lost 0 twice 0 left 3",
+        "left out: 3",
         "|customer 9|",  # the backfill
         "|  TopicRetry|",  # the dead letters
-        "| all-orders| 1000|",  # foreachBatch
+        "| all-orders| 1004|",  # foreachBatch
         "|paid-orders| 1000|",
-        "sum 249750.0",
+        "sum 249750.25",
         'spark_mq_lag_rows{broker="broker-lab",query="watched",queue="3",topic="TopicA"}',
     ):
         assert shown in ran.stdout, ran.stdout

@@ -182,7 +182,7 @@ def _push(settings: ClientSettings, asked: _Asked, printed: _Printed, goes_on: _
         return ConsumeStatus.SUCCESS
 
     push = PushSettings(consume_from=asked.begin, consume_time_ms=asked.time_ms, thread_count=1, batch_size=32)
-    consumer = PushConsumer(settings, asked.group, listen, push=push)
+    consumer = PushConsumer(settings, asked.group, listen, options=push)
     consumer.subscribe(asked.topic, asked.expression, expression_type=asked.kind)
     with consumer:
         while goes_on():

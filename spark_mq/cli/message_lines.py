@@ -179,7 +179,9 @@ def _time_ms(value: object) -> int:
 
 def _keys(value: object) -> str:
     """Property KEYS: a text as it is, in which blanks separate keys; of a list each key that is not empty."""
-    if not isinstance(value, list):
+    if not isinstance(value, str | list):
+        raise _ValueError(f"expected a text or a list of texts, found {_shown(value)}")
+    if isinstance(value, str):
         return _text(value)
     keys = [_text(key) for key in value]
     if any(" " in key for key in keys):

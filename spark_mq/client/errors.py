@@ -36,7 +36,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from spark_mq.remoting import RequestCode
-from storage.errors.base import DescribedError
+from storage.errors.base import DescribedError, cause_and_cure
 from storage.rules.response_codes import ResponseCode
 
 RETRIABLE_CODES = frozenset(
@@ -53,7 +53,10 @@ _CLOSED_HINT = "Open a new one. What was opened before a fork belongs to the par
 
 
 class ClientError(DescribedError):
-    """Base of all errors of the client."""
+    """Base of all errors of the client. The text is one line: what happened, and what to do."""
+
+    def __str__(self) -> str:
+        return cause_and_cure(self.describe(), self.hint)
 
 
 class ClientSettingError(ClientError, ValueError):
@@ -72,7 +75,7 @@ class ClientSettingError(ClientError, ValueError):
 class ClientClosedError(ClientError):
     """A call of something that was closed, or that the process inherited by a fork."""
 
-    hint = _CLOSED_HINT
+    hint: str | None = _CLOSED_HINT
 
     def __init__(self, what: str, reason: str) -> None:
         super().__init__(what, reason)
@@ -367,8 +370,12 @@ class SendFailedError(ClientError):
         return bool(self.tries) and bool(getattr(self.tries[-1][1], "retriable", False))
 
     def describe(self) -> str:
-        told = "; ".join(f"{broker}: {str(error).splitlines()[0]}" for broker, error in self.tries)
+        told = "; ".join(f"{broker}: {_cause(error)}" for broker, error in self.tries)
         return f"a message to topic {self.topic} was not sent, {len(self.tries)} tries ({told})"
+
+
+def _cause(error: Exception) -> str:
+    return error.describe() if isinstance(error, DescribedError) else str(error).partition("\n")[0]
 
 
 def code_text(code: int) -> str:

@@ -6,19 +6,25 @@ it is first read, in the reader's thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from spark_mq.client.errors import MessageRefusedError
 from spark_mq.remoting import MessageQueue as MessageQueue
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import NeedMoreBytes, decode_record, host_text
 
+_KEYS = "give a list of texts, or one text with blanks between keys"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
     """What a program sends. `properties` are the program's own; tags, keys and delay have fields.
+
+    `keys` is a list of them as in a received message; a text is taken too, in which blanks separate keys, as in the column `keys` of a
+    row and in property KEYS.
 
     `delay_level` is a broker's level (1 is its first, 0 none); `deliver_time_ms` a time since 1970 UTC, for brokers with a timer.
     `wait_stored` asks the broker to answer only when the message is flushed and replicated as it is configured.
@@ -35,8 +41,20 @@ class Message:
     wait_stored: bool = True
 
     def __post_init__(self) -> None:
-        one = isinstance(self.keys, str)  # as a program writes it most often
-        object.__setattr__(self, "keys", (self.keys,) if one else tuple(self.keys))
+        object.__setattr__(self, "keys", self._listed_keys())
+
+    def _listed_keys(self) -> list[str]:
+        given: object = self.keys
+        if given is None:
+            return []
+        if isinstance(given, str):
+            return [key for key in given.split(" ") if key]
+        listed: list[str] = []
+        for key in given if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]:
+            if not isinstance(key, str):
+                raise MessageRefusedError(self.topic, "keys", f"{key!r} is {type(key).__name__}; {_KEYS}")
+            listed.append(key)
+        return listed
 
 
 @dataclass(frozen=True)

@@ -207,9 +207,13 @@ class MessageMaker:
     def _check_body(self, message: Message) -> None:
         body = message.body
         if not isinstance(body, bytes):
-            _refuse(message, "body", f"it is {type(body).__name__}, not bytes")
+            _refuse(
+                message,
+                "body",
+                f"it is {type(body).__name__}, not bytes" + (": write body.encode()" if isinstance(body, str) else ""),
+            )
         if not body:
-            _refuse(message, "body", "it is empty")
+            _refuse(message, "body", "it is empty; brokers want one byte at least")
         if len(body) > self._max_bytes:
             _refuse(message, "body", f"it is {len(body)} bytes, max_message_bytes is {self._max_bytes}")
 
@@ -234,7 +238,7 @@ def _check_batched(message: Message, first: Message, number: int) -> None:
 
 def _keys_text(message: Message) -> str:
     keys: Sequence[str] = message.keys
-    if len(keys) > 1 and any(" " in key for key in keys):
+    if any(" " in key for key in keys):
         _refuse(message, "keys", BLANK_IN_KEY)
     text = " ".join(filter(None, keys))
     _check_text(message, "keys", text, SEPARATORS)

@@ -34,7 +34,7 @@ from spark_mq.client.selectors import QueueSelector
 from spark_mq.client.send_futures import SendFuture
 from spark_mq.client.send_results import SendResult
 from spark_mq.client.sender import Sender, Sending, SendMode
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, check_kind
 from spark_mq.client.unique_ids import UniqueIds
 from storage.errors import NameIllegalError
 from storage.names import validate_group
@@ -58,6 +58,8 @@ class Producer:
         topics: Iterable[str] = (),
     ) -> None:
         """Raises GroupTakenError where this process has one of that group and settings, ClientSettingError."""
+        check_kind("settings", settings, ClientSettings)
+        check_kind("options", options, ProducerSettings)
         try:
             validate_group(group)
         except NameIllegalError as error:

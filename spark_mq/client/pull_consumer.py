@@ -33,7 +33,7 @@ from spark_mq.client.member import ConsumerMember
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.namespaces import with_namespace, without_namespace
 from spark_mq.client.pull_engine import PullEngine
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, check_kind
 from spark_mq.client.subscriptions import ExpressionType, subscription
 from spark_mq.remoting.client_bodies import ConsumerData, ConsumerRunningInfo, ConsumeType
 from storage.epoch_times import current_time_ms, other_unit_rule, steady_time_ms
@@ -47,11 +47,13 @@ _MARGIN_MS = 15_000
 class PullConsumer:
     """A pull consumer of one group; its calls may come from any thread, one at a time. Begun when it is made or by `with`."""
 
-    def __init__(self, settings: ClientSettings, group: str, pull: PullSettings | None = None) -> None:
+    def __init__(self, settings: ClientSettings, group: str, options: PullSettings | None = None) -> None:
         """Raises NameIllegalError, and ClientError where there is no name server, or the group is taken in this client."""
+        check_kind("settings", settings, ClientSettings)
+        check_kind("options", options, PullSettings)
         self.group = validate_group(group)
         self._settings = settings
-        self._pull = pull or PullSettings()
+        self._pull = options or PullSettings()
         self._lock = threading.RLock()
         self._closing = threading.Lock()
         self._pid = os.getpid()

@@ -47,7 +47,7 @@ from spark_mq.client.member import ConsumerMember
 from spark_mq.client.message import MessageExt, MessageQueue, decode_records
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, check_kind
 from spark_mq.client.subscriptions import ExpressionType, Subscription, subscription
 from spark_mq.remoting.client_bodies import (
     ConsumeDirectlyResult,
@@ -83,7 +83,7 @@ class PushConsumer:
         listener: ConcurrentListener | None = None,
         *,
         orderly_listener: OrderlyListener | None = None,
-        push: PushSettings | None = None,
+        options: PushSettings | None = None,
         queue_listener: QueueListener | None = None,
     ) -> None:
         """Give a `listener`, which many threads call at once, or an `orderly_listener`, called for a queue once at a time.
@@ -92,9 +92,16 @@ class PushConsumer:
         """
         if (listener is None) == (orderly_listener is None):
             raise ClientSettingError("listener", listener, "give either listener or orderly_listener")
+        called: tuple[tuple[str, object], ...] = (("listener", listener), ("orderly_listener", orderly_listener))
+        for name, given in called:
+            if given is not None and not callable(given):
+                rule = "it must be a function; settings of the consumer go to options=PushSettings(…)"
+                raise ClientSettingError(name, given, rule)
+        check_kind("settings", settings, ClientSettings)
+        check_kind("options", options, PushSettings)
         self.group = validate_group(group)
         self._settings = settings
-        self._push = push or PushSettings()
+        self._push = options or PushSettings()
         self._listener = listener
         self._orderly_listener = orderly_listener
         self._queue_listener = queue_listener
@@ -199,7 +206,10 @@ class PushConsumer:
     def _running(self) -> _AtWork:
         if self._at_work is None or self._pid != os.getpid():
             reason = "it is closed" if self._is_closed else "it was not started in this process"
-            raise ClientClosedError(f"the consumer of group {self.group}", reason)
+            error = ClientClosedError(f"the consumer of group {self.group}", reason)
+            if not self._is_closed and self._at_work is None:
+                error.hint = "Call start(), which `with` does"
+            raise error
         return self._at_work
 
     def _check_open(self) -> None:

@@ -151,6 +151,13 @@ def split_address(address: str, setting: str = "address") -> tuple[str, int]:
         raise ClientSettingError(setting, address, str(rule)) from None
 
 
+def check_kind(name: str, given: object, kind: type) -> None:
+    """Raises ClientSettingError where an argument is of another kind; None is a default where there is one."""
+    if not isinstance(given, kind) and not (given is None and name == "options"):
+        example = f'{kind.__name__}("host:9876")' if kind is ClientSettings else f"{kind.__name__}(…)"
+        raise ClientSettingError(name, given, f"it is {type(given).__name__}; give {example}")
+
+
 def check_range(settings: object, name: str, least: int, most: int) -> None:
     """Raises ClientSettingError where a setting is no whole number in the range, ends included."""
     value = getattr(settings, name)

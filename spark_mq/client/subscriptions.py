@@ -10,7 +10,7 @@ Not supported: class filters, which brokers from 5.0 on do not have either.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from spark_mq.remoting.client_bodies import SubscriptionData
 from storage.format.java_hash import string_hash
@@ -64,6 +64,8 @@ def subscription(
 
     Raises ValueError where Java refuses the expression.
     """
+    if expression_type not in get_args(ExpressionType):
+        raise ValueError(f"{expression_type!r} is no expression type: write {' or '.join(get_args(ExpressionType))}")
     if expression_type == "SQL92":
         if not expression:
             raise ValueError("an SQL92 subscription needs an expression; to get everything, subscribe to tags '*'")

@@ -165,7 +165,15 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
     taken = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
     left = kafka_rows.COLUMNS if kafka else LEFT_COLUMNS
     check_types(schema, taken, left, needed="value" if kafka else "body")
-    return InputColumns(names_to_take(schema.names, taken, options), kafka)
+    names = names_to_take(schema.names, taken, options)
+    require_topic(names, options.topic)
+    return InputColumns(names, kafka)
+
+
+def require_topic(names: Collection[str], topic: str | None) -> None:
+    """Raises SinkSchemaError where no row can say where it goes, and no option does. What is tried again has its group's topic."""
+    if topic is None and "topic" not in names and "retry_group" not in names:
+        raise SinkSchemaError("topic", "it is missing, and so is the option topic; give one of them")
 
 
 class RowKinds(Protocol):
@@ -242,7 +250,9 @@ def check_types(schema: StructType, taken: Mapping[str, SinkColumn], left: Seque
     for field in schema:
         if field.name in taken and not taken[field.name].fits(field.dataType):
             found, expected = field.dataType.simpleString().upper(), taken[field.name].sql_type
-            raise SinkSchemaError(field.name, f"it is {found}, expected {expected}")
+            is_nested = isinstance(field.dataType, StructType | MapType | ArrayType) and "STRING" in expected
+            cure = f"write to_json({field.name})" if is_nested and field.name in ("body", "value") else "cast it"
+            raise SinkSchemaError(field.name, f"it is {found}, expected {expected}: {cure}")
 
 
 _NOT_SENT_BACK = ("deliver_at", "retry_group", "transaction_state", "producer_group")

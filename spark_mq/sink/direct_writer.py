@@ -148,6 +148,7 @@ class _DirectWriter:
         self._lanes = Lanes(routes, options, self._take)
         self._halves = OpenHalves(routes, options) if options.transactional else None
         self._is_finished = False
+        self._has_offered = False
         self.row_count = 0
 
     def append(self, frame: pa.RecordBatch) -> None:
@@ -157,7 +158,7 @@ class _DirectWriter:
         prepared = self._rows.prepare(with_group_namespaces(taken, self._options.namespace), current_time_ms())
         refuse_own(self._columns.own_topics.intersection(prepared.topics))
         self.overruled = {**self.overruled, **prepared.overruled}
-        self._rejected.take(frame, prepared.rejected, prepared.rejected_indices)
+        self._rejected.take(frame, prepared.rejected, prepared.rejected_indices, were_sent=self._has_offered)
         self.row_count += len(prepared.messages.queue_codes)
         if self._halves is not None and prepared.sent_states is not None:
             self._halves.expect(prepared.sent_states)
@@ -183,6 +184,7 @@ class _DirectWriter:
         for batch in batches:
             queue = self._routes.queue_at(*batch.queue)
             row = int(batch.ranks[0])
+            self._has_offered = True
             self._lanes.offer(QueueBatch(queue, batch.body, batch.row_count, batch.sys_flag, row=row))
 
     def _take(self, batch: QueueBatch, answer: RemotingCommand) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from spark_mq.conditions import SENT_ROWS_STAY, InvalidRowError
+from spark_mq.conditions import SENT_ROWS_STAY, TASK_SENT_NONE, InvalidRowError
 from spark_mq.sink.dead_letters import DeadLetterWriter, Rejection
 from spark_mq.sink.live_options import LiveSinkOptions
 from storage.batch.dead_letter_file import DeadLetterFile
@@ -37,13 +37,18 @@ class RejectedRows:
                 attempt=f"{attempt}-{uuid.uuid4().hex}",
             )
 
-    def take(self, frame: pa.RecordBatch, rejected: Sequence[Rejection], indices: np.ndarray) -> None:
-        """Rows of a frame, as they came, at these places in it. Raises InvalidRowError where nothing is put aside."""
+    def take(
+        self, frame: pa.RecordBatch, rejected: Sequence[Rejection], indices: np.ndarray, *, were_sent: bool
+    ) -> None:
+        """Rows of a frame, as they came, at these places in it. Raises InvalidRowError where nothing is put aside; `were_sent` says
+        whether the task has sent rows before.
+        """
         if not rejected:
             return
         if self._writer is None:
             shown = rejected[:REJECTIONS_SHOWN]
-            raise InvalidRowError(self._partition, len(rejected), *shown, consequence=SENT_ROWS_STAY)
+            consequence = SENT_ROWS_STAY if were_sent else TASK_SENT_NONE
+            raise InvalidRowError(self._partition, len(rejected), *shown, consequence=consequence)
         self._writer.append(frame.take(pa.array(indices)), rejected)
 
     def finish(self) -> DeadLetterFile | None:

@@ -71,7 +71,7 @@ class ReturnWriter:
         indices = sorted(rejections)
         listed = [RejectedRow(self._seen + row, *rejections[row]) for row in indices]
         self._seen += len(frame)
-        self._rejected.take(frame, listed, np.array(indices, np.int64))
+        self._rejected.take(frame, listed, np.array(indices, np.int64), were_sent=self.row_count > 0)
 
     def finish(self) -> dict[int, int]:
         """Rows by the code of their answers: all of them by 0."""

@@ -26,6 +26,7 @@ from spark_mq.sink.columns import (
     check_types,
     columns_sent_back,
     names_to_take,
+    require_topic,
 )
 from spark_mq.sink.live_lanes import Routes
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
@@ -69,7 +70,9 @@ def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) 
     taken = KAFKA_SINK_COLUMNS if kafka else {name: one for name, one in SINK_COLUMNS.items() if name not in _LEFT}
     left = kafka_rows.COLUMNS if kafka else (*LEFT_COLUMNS, *_LEFT)
     check_types(schema, taken, left, needed="value" if kafka else "body")
-    return InputColumns(names_to_take(schema.names, taken, options), kafka)
+    names = names_to_take(schema.names, taken, options)
+    require_topic(names, options.topic)
+    return InputColumns(names, kafka)
 
 
 def with_group_namespaces(rows: pa.RecordBatch, namespace: str | None) -> pa.RecordBatch:

@@ -299,7 +299,8 @@ class SinkOptions:
             if name in parsed:
                 parsed[name] = absolute_path(parsed[name])
         if "path" not in parsed:
-            raise OptionError("path", "give the store to write: save(path), start(path) or option path")
+            rule = "give the store to write: save(path), start(path) or option path; or a running cluster, nameServer"
+            raise OptionError("path", rule)
         made = cls(**parsed)
         made._check()
         return made

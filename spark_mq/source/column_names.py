@@ -38,6 +38,9 @@ def parse_columns(text: str, option: str) -> tuple[str, ...]:
     known = (*COLUMN_NAMES, *EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN)
     for column in columns:
         if column not in known:
+            if column in (*KAFKA_COLUMN_NAMES, KAFKA_HEADERS):
+                rule = f"there is no column {column!r}: write columns=kafka for Kafka's columns"
+                raise OptionError(option, rule + (", with includeHeaders=true" if KAFKA_HEADERS in text else ""))
             instead = advice(column, known) or f"; there are {', '.join(known)}"
             raise OptionError(option, f"there is no column {column!r}{instead}")
     if len(set(columns)) != len(columns):

@@ -77,7 +77,7 @@ def parse_pattern(text: str, option: str) -> re.Pattern[str]:
     try:
         return re.compile(parse_text(text, option), re.ASCII)  # as in Java, \d and \w are ASCII
     except re.error as error:
-        raise OptionError(option, f"{text!r} is not a regular expression: {error}") from error
+        raise OptionError(option, f"{text!r} is not a regular expression: {error}; .* stands for any text") from error
 
 
 def parse_boolean(text: str, option: str) -> bool:

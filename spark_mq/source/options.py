@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from spark_mq.conditions import OptionError, UnknownOptionError
-from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
+from spark_mq.option_table import NAMES_ELSEWHERE, Mode, Option, OptionRow, OptionTable, given_options
 from spark_mq.source import option_values as values
 from spark_mq.source.cluster_options import PullOptions
 from spark_mq.source.column_names import (
@@ -70,6 +70,10 @@ class SourceOptions(PullOptions):
         frozenset[NamedQueue],
         Option(parse_assignment, 'queues to read: `{"t": {"broker-a": [0, 1]}}`, with one broker `{"t": [0, 1]}`'),
     ] = frozenset()
+    allow_empty: Annotated[
+        bool,
+        Option(values.parse_boolean, "let subscribePattern match no topic (yet); else that is an error", shown="false"),
+    ] = False
     include_system_topics: Annotated[
         bool,
         Option(values.parse_boolean, "a pattern matches RocketMQ's own topics too", shown="false"),
@@ -229,7 +233,13 @@ class SourceOptions(PullOptions):
         kafka = given.get("columns", "").strip().lower() == "kafka"
         clients = [name for name in given if name.startswith("kafka.")]
         if clients and not kafka:
-            raise UnknownOptionError(clients[0], None, "Kafka's client options are accepted with columns=kafka only")
+            ours = NAMES_ELSEWHERE.get(clients[0])
+            hint = "options of Kafka's clients are accepted, and ignored, with columns=kafka only"
+            raise UnknownOptionError(clients[0], ours, hint)
+        if "kafka.bootstrap.servers" in given and not _PLACES & given.keys():
+            raise OptionError(
+                "nameServer", "kafka.bootstrap.servers names no RocketMQ: give nameServer (host:9876) or path"
+            )
         for name in clients:
             del given[name]
         parsed = _TABLE.parse(given, mode)
@@ -250,6 +260,8 @@ class SourceOptions(PullOptions):
         selectors = (self.topic, self.subscribe, self.subscribe_pattern, self.assign)
         if sum(bool(selector) for selector in selectors) != 1:
             raise OptionError("topic", "give exactly one of topic, subscribe, subscribePattern and assign")
+        if self.allow_empty and self.subscribe_pattern is None:
+            raise OptionError("allowEmpty", "belongs to subscribePattern; a topic that is named must be there")
         if self.consumer_group is None and (self.starting_offsets == "group" or self.commit_offsets):
             wanting = "commitOffsets" if self.commit_offsets else "startingOffsets=group"
             raise OptionError("consumerGroup", f"{wanting} needs it")
@@ -281,9 +293,9 @@ class SourceOptions(PullOptions):
     def _check_batch(self) -> None:
         start, end = self.batch_start, self.batch_end
         if start is Edge.LATEST:
-            raise OptionError("startingOffsets", "a batch query cannot start at the latest offset")
+            raise OptionError("startingOffsets", f"{_NOT_AT_LATEST}: write earliest, or read a stream")
         for limit, sentinel, rule in (
-            (start, LATEST, "a batch query cannot start at the latest offset"),
+            (start, LATEST, f"{_NOT_AT_LATEST} (-1)"),
             (end, EARLIEST, "a batch query cannot end at the earliest offset"),
         ):
             if isinstance(limit, AtOffsets):
@@ -376,6 +388,8 @@ class SourceOptions(PullOptions):
         return self.mode == "PERMISSIVE"
 
 
+_NOT_AT_LATEST = "a batch query cannot start at the latest offset"
+_PLACES = frozenset({"path", "paths", "nameserver"})
 _TABLE = OptionTable(SourceOptions, {})
 
 

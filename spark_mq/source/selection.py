@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Collection, Iterator, Sequence
 
 from pyspark.sql.types import StructType
@@ -19,7 +18,7 @@ from spark_mq.source.ranges import QueueRange, split_ranges
 from spark_mq.source.row_batches import RowRequest
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, columns_named
 from storage.names import names_several
-from storage.nearest_name import advice
+from storage.nearest_name import advice, nearest
 
 
 def open_cluster(options: SourceOptions) -> QueryCluster:
@@ -56,7 +55,8 @@ def split_shown(
 def select_queues(cluster: QueryCluster, options: SourceOptions) -> list[QueueId]:
     """The queues of a batch query, and those that a new stream starts with.
 
-    Raises OptionError for a topic or queue that was named and is not there; warns of a pattern that matches no topic.
+    Raises OptionError for a topic or queue that was named and is not there, and for a pattern that matches no topic,
+    unless `allowEmpty`.
     """
     subscription, queues = options.subscription, cluster.queues()
     cluster.refuse_batch_topics(subscription.topics)
@@ -72,18 +72,18 @@ def select_queues(cluster: QueryCluster, options: SourceOptions) -> list[QueueId
             raise OptionError(
                 "queueId", f"{min(subscription.queue_ids)} is no queue of the topic; its queues are 0 to {count - 1}"
             )
-    if not selected and subscription.pattern is not None:
-        _warn_of_no_match(subscription.pattern, _topics_of_users(cluster), cluster.place)
+    if not selected and subscription.pattern is not None and not options.allow_empty:
+        _refuse_no_match(subscription.pattern, _topics_of_users(cluster), cluster.place)
     return selected
 
 
-def _warn_of_no_match(pattern: re.Pattern[str], topics: Sequence[str], place: str) -> None:
-    """One line, unless `queueId` is why nothing was selected. A topic that matches may be made later, so it is no error."""
+def _refuse_no_match(pattern: re.Pattern[str], topics: Sequence[str], place: str) -> None:
+    """Raises OptionError, unless `queueId` is why nothing was selected."""
     if any(map(pattern.fullmatch, topics)):
         return
-    rule = "a pattern matches the whole name of a topic"
-    text = f"subscribePattern {pattern.pattern!r} matches no topic in {place} ({rule}); there are {names(topics) or 'no topics'}"
-    warnings.warn_explicit(text, RuntimeWarning, "<spark_mq>", 0)  # in <>, so that Python adds no line of a program
+    rule = f"{pattern.pattern!r} matches no topic in {place} (a pattern matches the whole name of a topic)"
+    there = f"there are {names(topics) or 'no topics'}"
+    raise OptionError("subscribePattern", f"{rule}; {there}; allowEmpty=true waits for topics that are made later")
 
 
 def _topics_of_users(cluster: QueryCluster) -> list[str]:
@@ -132,12 +132,25 @@ def check_schema(options: SourceOptions, schema: StructType) -> None:
         raise OptionError("schema", f"it has no column; there are {', '.join(known)}")
     for field in schema:
         if field.name not in known:
-            raise OptionError("schema", f"there is no column {field.name!r}; there are {', '.join(known)}")
+            raise OptionError(
+                "schema", _no_column(schema, field.name, known, "value" if options.kafka_columns else "body")
+            )
         if field.name == CORRUPT_COLUMN and not options.permissive:
             raise OptionError("schema", f"the column {CORRUPT_COLUMN} needs mode=PERMISSIVE")
         (column,) = columns_named([field.name], kafka=options.kafka_columns, permissive=options.permissive)
         if column.nullable and not field.nullable:
             raise OptionError("schema", f"column {field.name} can be null")
+
+
+def _no_column(schema: StructType, name: str, known: Collection[str], body: str) -> str:
+    """A schema with names of its own is mostly that of the bodies, as other sources take it."""
+    near = nearest(name, known, 0.8)
+    if near is not None:
+        return f"there is no column {name!r}; did you mean {near}?"
+    fields = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
+    parsed = f'.select(from_json(col("{body}").cast("string"), "{fields}"))'
+    instead = f"leave out .schema(…) and write .load(){parsed}; docs/recipes.md counts what does not parse"
+    return f"there is no column {name!r}, and bodies are not parsed: {instead}"
 
 
 def nullable_columns(schema: StructType) -> list[str]:

@@ -29,6 +29,15 @@ class StorageError(DescribedError):
     """Base of all errors of this package."""
 
 
+def cause_and_cure(cause: str, cure: str | None) -> str:
+    """One line: what happened, and behind it what to do."""
+    if not cure:
+        return cause
+    if cause.endswith("?"):
+        return f"{cause} {cure}"
+    return f"{cause}. {cure}" if cure[0].isupper() else f"{cause}; {cure}"
+
+
 def place_text(file: str | None, position: int) -> str:
     """Where in a file something stands."""
     return f"at byte {position}" if file is None else f"in {file} at byte {position}"

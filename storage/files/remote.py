@@ -62,7 +62,10 @@ def name_server(path: str) -> str | None:
     """The rule that a path breaks which is `host:port`, or several of them as RocketMQ's clients take them. None if it is not."""
     if not _NAME_SERVERS.fullmatch(path):
         return None
-    return "a path names a store's directory, and this looks like a name server; a running cluster is read with the option nameServer"
+    return (
+        "a path names a store's directory, and this looks like a name server; a running cluster is read with the option "
+        "nameServer, by spark-mq with --name-server"
+    )
 
 
 def only_for_reading(path: str) -> str | None:

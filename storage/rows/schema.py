@@ -43,9 +43,12 @@ def check_names(names: Sequence[str], known: Collection[str], left: Collection[s
         raise ColumnIllegalError(needed, f"it is missing; there are {', '.join(names) or 'no columns'}")
     for name in names:
         if name not in known and name not in left:
-            raise ColumnIllegalError(name, "no message has such a column" + advice(name, [*left, *known]))
+            raise ColumnIllegalError(name, "no message has such a column" + (advice(name, [*left, *known]) or _DROP_IT))
         if name in known and names.count(name) > 1:
             raise ColumnIllegalError(name, "it is there twice")
+
+
+_DROP_IT = "; drop it, or put it into the column properties"
 
 
 class _Kind(NamedTuple):

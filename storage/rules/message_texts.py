@@ -56,7 +56,7 @@ def of_property(name: str, what: str, rule: str) -> str:
 
 def reserved(name: str) -> str:
     """What is told of a name that brokers and clients act on."""
-    return f"{name} is reserved"
+    return f"{name} is reserved for brokers and clients; take another name"
 
 
 def _is_utf8(text: str) -> bool:

@@ -143,7 +143,7 @@ class Coming(threading.Thread):
         while not self.stop.is_set():
             settings = self._settings[self.joined % len(self._settings)]
             push = PushSettings(consume_from=ConsumeFrom.FIRST, thread_count=4, batch_size=4)
-            consumer = PushConsumer(settings, GROUP, self._listen, push=push)
+            consumer = PushConsumer(settings, GROUP, self._listen, options=push)
             try:
                 consumer.subscribe(TOPIC)
                 consumer.start()

@@ -113,7 +113,7 @@ def test_a_server_that_trickles_or_says_nothing_takes_no_longer_than_the_time_ou
                 ask(server.address, SLOW_MS)
             assert 0.9 * SLOW_MS < 1_000 * (time.monotonic() - begun) < LIMIT_MS
             what = f"{server.address}: no answer to GET_ROUTEINFO_BY_TOPIC (105) within {SLOW_MS} ms"
-            assert str(caught.value).splitlines() == [what, RequestTimeoutError.hint]
+            assert str(caught.value) == f"{what}. {RequestTimeoutError.hint}"
 
 
 # Liars.

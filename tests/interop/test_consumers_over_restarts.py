@@ -44,8 +44,8 @@ def test_after_a_brokers_crash_every_message_comes_and_order_holds(oracle: Oracl
         push = PushSettings(consume_from=ConsumeFrom.FIRST)
         with oracle.broker(store, name_server, port=port, flushDiskType="SYNC_FLUSH") as broker:
             sent = [line["msgId"] for line in oracle.send(tmp_path / "sent", broker, "Crash", queues=4, count=400)]
-            concurrent = PushConsumer(settings, "crash-concurrent", listen, push=push)
-            orderly = PushConsumer(settings, "crash-orderly", orderly_listener=listen_in_order, push=push)
+            concurrent = PushConsumer(settings, "crash-concurrent", listen, options=push)
+            orderly = PushConsumer(settings, "crash-orderly", orderly_listener=listen_in_order, options=push)
             puller = PullConsumer(settings, "crash-pull", PullSettings(consume_from=ConsumeFrom.FIRST))
             for consumer in (concurrent, orderly):
                 consumer.subscribe("Crash")

@@ -200,7 +200,7 @@ def test_our_clients_go_round_both_brokers(mixed: Mixed) -> None:
 
     bodies = [b"%d" % number for number in range(80)]
     push = PushSettings(consume_from=ConsumeFrom.FIRST)
-    consumer = PushConsumer(mixed.settings, "GOurs", push=push, listener=listen)
+    consumer = PushConsumer(mixed.settings, "GOurs", options=push, listener=listen)
     consumer.subscribe("Ours")
     with Producer(mixed.settings, "GOursProducer") as producer, consumer:
         results = [producer.send(Message("Ours", body)) for body in bodies]

@@ -65,7 +65,7 @@ class Group:
 
         settings = ClientSettings((self.broker.name_server,), instance_name=name, **self.settings)
         listeners = {"orderly_listener": listen} if orderly else {"listener": listen}
-        consumer = PushConsumer(settings, self.group, push=push, **listeners)
+        consumer = PushConsumer(settings, self.group, options=push, **listeners)
         consumer.subscribe(topic, **subscribed)
         return self._stack.enter_context(consumer)
 

@@ -58,7 +58,7 @@ def test_a_group_gets_what_was_written_after_the_cut(
             for number in range(BEFORE):
                 assert producer.send(Message("Cut", b"after %d" % number)).queue_offset == BEFORE + number
             producer.send(Message("Cut", b"late", delay_level=1))
-        consumer = PushConsumer(settings, "G", listen, push=PushSettings(consume_from=ConsumeFrom.FIRST))
+        consumer = PushConsumer(settings, "G", listen, options=PushSettings(consume_from=ConsumeFrom.FIRST))
         consumer.subscribe("Cut")
         consumer.start()
         try:

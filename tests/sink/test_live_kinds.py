@@ -88,7 +88,14 @@ def test_retries_go_to_the_groups_topic_in_the_namespace() -> None:
 def test_a_row_of_an_illegal_group_is_invalid() -> None:
     with TakingBroker() as broker, pytest.raises(InvalidRowError, match="retry_group") as refused:
         send(broker, options(), {"body": [b"a"], "retry_group": ["no group!"]})
-    assert "sent before stay" in str(refused.value)
+    assert "none of its rows" in str(refused.value)
+    assert "stay" not in str(refused.value)
+
+
+def test_rows_that_were_sent_before_an_invalid_one_are_said_to_stay() -> None:
+    with TakingBroker() as broker, pytest.raises(InvalidRowError) as refused:
+        send(broker, options(batchBytes="64b"), {"body": [bytes(100)]}, {"body": pa.array([None], pa.binary())})
+    assert "Rows that this task sent before stay at their brokers" in str(refused.value)
 
 
 # Transactions

@@ -32,7 +32,7 @@ from storage.rows import columns as message_columns
 from storage.rows import kafka as kafka_rows
 from storage.rows import retry_rows
 
-OPTIONS = SinkOptions(path="/store")
+OPTIONS = SinkOptions(path="/store", topic="T")
 TEXT_MAP = MapType(StringType(), StringType())
 LATER_COLUMNS = {"delay_level", "deliver_at", "retry_group", "reconsume_times", "origin_msg_id"}
 TRANSACTION_COLUMNS = {"transaction_state", "producer_group"}
@@ -90,7 +90,10 @@ def test_kafkas_rows_go_straight_into_the_sink() -> None:
 def test_a_unique_key_is_taken_only_where_it_is_to_be_kept() -> None:
     columns = {"body": BinaryType(), "unique_key": StringType()}
     assert take(**columns).names == ("body",)
-    assert take(options=SinkOptions(path="/s", keep_unique_key=True), **columns).names == ("body", "unique_key")
+    assert take(options=SinkOptions(path="/s", topic="T", keep_unique_key=True), **columns).names == (
+        "body",
+        "unique_key",
+    )
 
 
 @pytest.mark.parametrize(
@@ -162,6 +165,17 @@ def test_ours_and_kafkas_names_are_not_mixed() -> None:
         take(value=BinaryType(), tags=StringType())
 
 
+def test_rows_without_a_topic_are_refused_before_a_task_sees_them() -> None:
+    nowhere = SinkOptions(path="/s")
+    for column in ("body", "value"):
+        with pytest.raises(
+            SinkSchemaError, match="column topic: it is missing, and so is the option topic; give one of them"
+        ):
+            take(options=nowhere, **{column: BinaryType()})
+    assert take(options=nowhere, body=BinaryType(), topic=StringType()).names == ("body", "topic")
+    assert take(options=nowhere, body=BinaryType(), retry_group=StringType()).names == ("body", "retry_group")
+
+
 def test_a_body_is_needed() -> None:
     with pytest.raises(SinkSchemaError, match="column body: it is missing; there are topic"):
         take(topic=StringType())
@@ -184,16 +198,16 @@ def test_columns_of_transactions_need_their_option(name: str) -> None:
     columns = {"body": BinaryType(), name: StringType()}
     with pytest.raises(SinkSchemaError, match=f"column {name}: it needs the option transactional=true"):
         take(**columns)
-    assert take(options=SinkOptions(path="/s", transactional=True), **columns).names == ("body", name)
+    assert take(options=SinkOptions(path="/s", topic="T", transactional=True), **columns).names == ("body", name)
 
 
 def test_a_transaction_is_not_tried_again() -> None:
     with pytest.raises(SinkSchemaError, match="column retry_group: it is not for transactional=true"):
-        take(options=SinkOptions(path="/s", transactional=True), body=BinaryType(), retry_group=StringType())
+        take(options=SinkOptions(path="/s", topic="T", transactional=True), body=BinaryType(), retry_group=StringType())
 
 
 def test_a_number_of_tries_needs_rows_that_are_tried_again() -> None:
-    options = SinkOptions(path="/s", max_reconsume_times=3)
+    options = SinkOptions(path="/s", topic="T", max_reconsume_times=3)
     with pytest.raises(OptionError, match="option maxReconsumeTimes: belongs to sendBack=true, or to the column"):
         take(options=options, body=BinaryType())
     assert "retry_group" in take(options=options, body=BinaryType(), retry_group=StringType()).names

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from spark_mq.conditions import OptionError, SparkMqError, UnknownOptionError
-from spark_mq.option_table import Mode
+from spark_mq.option_table import NAMES_ELSEWHERE, Mode
 from spark_mq.sink.live_options import live_sink_option_rows
 from spark_mq.sink.options import SinkOptions, sink_option_rows
+from spark_mq.source.options import option_rows
 
 
 def parse(mode: Mode = "streaming", **options: str) -> SinkOptions:
@@ -197,8 +198,14 @@ def test_options_of_the_other_kind_of_write_are_refused() -> None:
 
 def test_what_spark_adds_to_a_streams_options_is_passed_over() -> None:
     assert parse(checkpointlocation="/c", queryname="q") == parse()
-    with pytest.raises(UnknownOptionError):
+    with pytest.raises(OptionError, match="checkpointLocation: it belongs to the query"):
         parse("batch", checkpointLocation="/c")
+
+
+def test_names_of_other_connectors_lead_to_options_that_there_are() -> None:
+    ours = {row.name for row in (*option_rows(), *sink_option_rows(), *live_sink_option_rows())}
+    assert set(NAMES_ELSEWHERE.values()) <= ours
+    assert not NAMES_ELSEWHERE.keys() & {name.lower() for name in ours}
 
 
 def test_a_path_is_needed_and_a_tables_lost_options_are_explained() -> None:

@@ -416,7 +416,8 @@ def test_an_invalid_row_fails_the_task_by_partition_row_column_and_rule_and_leav
         stage(options, rows, partition=5)
     text = str(pickle.loads(pickle.dumps(caught.value)))
     assert text.splitlines()[:2] == [
-        "[SPARK_MQ_INVALID_ROW] partition 5: row 4, column body: it is null; and 1 more",
+        "[SPARK_MQ_INVALID_ROW] partition 5: row 4, column body: it is null; and 1 more; correct or filter such rows, "
+        "or put them aside with onInvalidRow=deadLetter and a deadLetterPath",
         "row 5: the same",
     ]
     assert list(list_segments(FILES, root)) == []

@@ -18,7 +18,7 @@ def test_a_checkpoint_of_other_topics_is_another_querys() -> None:
         refuse_other_checkpoint([A0, A1], [], ["broker-a"])
     text = str(pickle.loads(pickle.dumps(caught.value)))
     assert text.startswith("[SPARK_MQ_CHECKPOINT_OF_ANOTHER_QUERY] the checkpoint is another query's")
-    assert "holds offsets of A, which the query's options do not ask for\n" in text
+    assert "holds offsets of A, which the query's options do not ask for. Give" in text
     assert "checkpointLocation of its own" in text
     assert "Set failOnDataLoss" not in text
 
@@ -48,10 +48,10 @@ def test_each_kind_of_missing_queue_has_a_text_of_its_own(
     queue: QueueId, is_asked_for: bool, brokers: list[str], cause: str, cure: str
 ) -> None:
     loss = loss_of(queue, 7, is_asked_for=is_asked_for, brokers=brokers)
-    first, *rest = str(DataLossError(loss)).splitlines()
-    assert cause in first
-    assert cure in "\n".join(rest)
-    assert "set failOnDataLoss to false" in "\n".join(rest).replace("Set", "set")
+    (line,) = str(DataLossError(loss)).splitlines()
+    assert cause in line
+    assert cure.lower() in line.lower()
+    assert "set failOnDataLoss to false" in line.replace("Set", "set")
 
 
 def test_losses_of_several_kinds_say_each_cure_once() -> None:
@@ -59,9 +59,9 @@ def test_losses_of_several_kinds_say_each_cure_once() -> None:
     text = str(DataLossError(*losses))
     first, *rest = text.splitlines()
     assert "broker-b" in first
-    assert first.endswith("; and 2 more")
+    assert "; and 2 more. Mount the store of broker-b" in first
     assert text.count("they expired") == 1
-    assert text.count("Mount the store of broker-b") == 1
+    assert text.count("ount the store of broker-b") == 1
     assert [line for line in rest if line.endswith("is gone")] == [
         "queue A/broker-a/0 at offset 7 is gone",
         "queue A/broker-a/1 at offset 7 is gone",

@@ -398,8 +398,14 @@ def test_an_expression_is_told_what_tags_takes_and_no_list_of_its_pieces(text: s
 
 
 def test_a_column_that_is_like_no_other_is_answered_with_all_there_are() -> None:
-    with pytest.raises(OptionError, match=r"no column 'value'; there are topic, broker_name, .*, store_size"):
-        parse(columns="topic,value")
+    with pytest.raises(OptionError, match=r"no column 'zzz'; there are topic, broker_name, .*, store_size"):
+        parse(columns="topic,zzz")
+
+
+@pytest.mark.parametrize("text", ["key,value", "topic,value", "partition"])
+def test_kafkas_columns_are_asked_for_all_together(text: str) -> None:
+    with pytest.raises(OptionError, match="write columns=kafka"):
+        parse(columns=text)
 
 
 @pytest.mark.parametrize("text", ["Tag*", "A || *"])

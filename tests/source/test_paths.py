@@ -121,7 +121,8 @@ def test_a_directory_that_nobody_may_list_above_a_path_is_passed_over(tmp_path: 
 @pytest.mark.parametrize("servers", ["localhost:9876", "192.168.0.1:9876;192.168.0.2:9876"])
 def test_the_address_of_a_name_server_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, servers: str) -> None:
     monkeypatch.chdir(tmp_path)
-    rule = "a path names a store's directory, and this looks like a name server; a running cluster is read with the option nameServer"
+    rule = "a path names a store's directory, and this looks like a name server; a running cluster is read with the option "
+    rule += "nameServer, by spark-mq with --name-server"
     for given in ({"path": servers, "topic": "T"}, {"paths": f'["/a", "{servers}"]', "topic": "T"}):
         with pytest.raises(OptionError, match=f"{servers}: {rule}; .* ./{servers}"):
             SourceOptions.parse(given)

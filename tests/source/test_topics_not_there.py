@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from spark_mq.conditions import OptionError
 from spark_mq.sink.columns import check_names
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.options import SourceOptions
@@ -43,15 +43,18 @@ def _selected(cluster: Cluster, **options: str) -> int:
     return len(select_queues(cluster, SourceOptions.parse({"path": store.root, **options})))
 
 
-def test_a_pattern_without_a_match_is_one_line_of_warning_and_no_error(cluster: Cluster) -> None:
-    with pytest.warns(RuntimeWarning) as shown:
-        assert _selected(cluster, subscribePattern="order") == 0
-    (warning,) = shown
+def test_a_pattern_without_a_match_is_refused_unless_it_may_be_empty(cluster: Cluster) -> None:
+    with pytest.raises(OptionError) as caught:
+        _selected(cluster, subscribePattern="order")
     (root,) = (store.root for store in cluster.stores.values())
     rule = "a pattern matches the whole name of a topic"
-    assert str(warning.message) == f"subscribePattern 'order' matches no topic in {root} ({rule}); there are orders"
-    text = warnings.formatwarning(warning.message, warning.category, warning.filename, warning.lineno)  # type: ignore[arg-type]
-    assert text.count("\n") == 1
+    assert caught.value.describe() == (
+        f"option subscribePattern: 'order' matches no topic in {root} ({rule}); there are orders; "
+        "allowEmpty=true waits for topics that are made later"
+    )
+    assert _selected(cluster, subscribePattern="order", allowEmpty="true") == 0
+    with pytest.raises(OptionError, match="allowEmpty: belongs to subscribePattern"):
+        _selected(cluster, topic="orders", allowEmpty="true")
 
 
 @pytest.mark.filterwarnings("error")

@@ -79,7 +79,8 @@ def test_invalid_rows_are_one_line_of_the_log(tmp_path: Path) -> None:
     said = ran.stdout.splitlines()
     assert said[:2] == [
         TASK_FAILED,
-        "spark_mq.conditions.InvalidRowError: [SPARK_MQ_INVALID_ROW] partition 0: row 0, column body: it is null; and 299 more",
+        "spark_mq.conditions.InvalidRowError: [SPARK_MQ_INVALID_ROW] partition 0: row 0, column body: it is null; and 299 more; "
+        "correct or filter such rows, or put them aside with onInvalidRow=deadLetter and a deadLetterPath",
     ]
     assert "onInvalidRow=deadLetter" in ran.stdout
     # The JVM itself says the first line, before any setting of ours can reach it.

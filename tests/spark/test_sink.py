@@ -336,7 +336,7 @@ def test_a_failed_batch_of_a_stream_is_written_once_when_the_cause_is_gone(
 def test_a_bounded_query_writes_only_where_the_options_say(spark: SparkSession, target: Path) -> None:
     schema = StructType().add("body", "string")
     frame = spark.createDataFrame([Row(body="x")], schema)
-    with pytest.raises(PySparkException, match=r"\[SPARK_MQ_INVALID_ROW\].*column topic"):
+    with pytest.raises(PySparkException, match=r"\[SPARK_MQ_SINK_SCHEMA\] column topic: it is missing"):
         write(frame, target)
     assert os.listdir(target.parent) == [] or not (target / "commitlog").exists()
 

@@ -169,9 +169,9 @@ def test_a_store_that_was_restored_from_an_older_copy_is_told_from_a_topic_made_
     position = read_all(store)
     with pytest.raises(DataLossError) as caught:
         next_batch(open_stream(older, **EARLIEST), position)
-    first, *rest = str(caught.value).splitlines()
+    first = str(caught.value).partition("\n")[0]
     assert "ends at 5, before offset 10 of the checkpoint: the store is older than the checkpoint" in first
-    assert "Bring the newer store back" in rest[0]
+    assert "Bring the newer store back" in first
     assert "expired" not in str(caught.value)
     with pytest.warns(RuntimeWarning, match="the store is older than the checkpoint"):
         _, rows = next_batch(open_stream(older, **EARLIEST, failOnDataLoss="false"), position)

@@ -71,7 +71,7 @@ def _push(settings: ClientSettings, topic: str) -> None:
         is_first_try = messages[0].body == b"second" and messages[0].reconsume_times == 0
         return ConsumeStatus.LATER if is_first_try else ConsumeStatus.SUCCESS
 
-    with PushConsumer(settings, f"Push{topic}", listen, push=_PUSH) as consumer:
+    with PushConsumer(settings, f"Push{topic}", listen, options=_PUSH) as consumer:
         consumer.subscribe(topic)
         wait_until(lambda: len(got) > len(_SENT), "each message, and one of them again", 90)
     assert sorted(got) == sorted([*_SENT, b"second"])
@@ -84,7 +84,7 @@ def _push_in_order(settings: ClientSettings, topic: str) -> None:
         got.extend(message.body for message in messages)
         return ConsumeStatus.SUCCESS
 
-    with PushConsumer(settings, f"Orderly{topic}", orderly_listener=listen, push=_PUSH) as consumer:
+    with PushConsumer(settings, f"Orderly{topic}", orderly_listener=listen, options=_PUSH) as consumer:
         consumer.subscribe(topic)
         wait_until(lambda: len(got) >= len(_SENT), "each message in order", 90)
     assert got == _SENT

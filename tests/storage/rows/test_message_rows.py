@@ -759,7 +759,10 @@ def test_properties_of_an_earlier_life_are_dropped_or_refused(name: str) -> None
     properties = written(row).properties
     assert list(properties) == ["MSG_REGION", "TRACE_ON", "CLUSTER", "WAIT", "UNIQ_KEY", "p", "q"]
     assert "3" not in properties.values()
-    assert refusal(row, rules(strict_properties=True)) == f"properties: {name} is reserved"
+    assert (
+        refusal(row, rules(strict_properties=True))
+        == f"properties: {name} is reserved for brokers and clients; take another name"
+    )
 
 
 def test_properties_that_the_columns_say_too_stand_once() -> None:
@@ -769,7 +772,9 @@ def test_properties_that_the_columns_say_too_stand_once() -> None:
     assert [entry.partition(b"\x01")[0] for entry in message.raw_properties.split(b"\x02")[5:-1]] == [
         *(b"TAGS", b"KEYS", b"__SHARDINGKEY", b"p"),
     ]
-    assert refusal(row, rules(strict_properties=True), keys=pa.list_(pa.string())).endswith("is reserved")
+    assert refusal(row, rules(strict_properties=True), keys=pa.list_(pa.string())).endswith(
+        "__SHARDINGKEY is reserved for brokers and clients; take another name"
+    )
 
 
 def test_a_sharding_key_without_a_column_is_kept_and_chooses_no_queue() -> None:

@@ -98,7 +98,7 @@ def test_a_type_that_does_not_fit_is_refused_by_the_columns_name(name: str, kind
         ("tag", "; did you mean tags?"),
         ("Topic", "; did you mean topic?"),
         ("queueId", "; did you mean queue_id?"),
-        ("zzz", ""),
+        ("zzz", "; drop it, or put it into the column properties"),
     ],
 )
 def test_an_unknown_column_is_refused_with_the_nearest_known_one(name: str, rest: str) -> None:
