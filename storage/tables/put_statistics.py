@@ -69,7 +69,10 @@ class PutStatistics:
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def put(self, topic: str, queue_id: int, message_count: int, size_bytes: int, times: int = 1) -> None:
-        """Count what one put stored, or so many together. Java: SendMessageProcessor.handlePutMessageResult, EndTransactionProcessor.sendFinalMessage."""
+        """Count what one put stored, or so many together.
+
+        Java: SendMessageProcessor.handlePutMessageResult, EndTransactionProcessor.sendFinalMessage.
+        """
         with self._lock:
             self.put_by_topic(topic, queue_id, message_count, size_bytes, times)
             self.broker_put_nums += message_count
