@@ -397,8 +397,9 @@ class Channel(asyncio.BufferedProtocol):
 
     def _begin_gathering(self) -> None:
         self._in_pool += 1
-        if self._in_pool == 1:
-            self._gathers_until = self._loop.time() + _GATHER_SECONDS
+        now = self._loop.time()
+        if self._in_pool == 1 or now >= self._gathers_until:
+            self._gathers_until = now + _GATHER_SECONDS
             if self._gathering is None:
                 self._gathering = self._loop.call_later(_GATHER_SECONDS, self._look_at_gathering)
 
