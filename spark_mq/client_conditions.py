@@ -51,7 +51,7 @@ def from_client_error(error: DescribedError) -> SparkMqError:
             condition, cure = _CONDITIONS[base]
             if isinstance(cause, errors.TlsError):
                 hint: str | None = _TLS_HINT
-            elif isinstance(error, errors.NameServerUnreachableError):
+            elif isinstance(cause, errors.NameServerUnreachableError):
                 hint = _NAME_SERVER_HINT
             else:
                 hint = cause.cure() if isinstance(cause, errors.ResponseError) else cause.hint

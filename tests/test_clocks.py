@@ -29,10 +29,12 @@ LOOKS = {
         "spark_mq/broker/consumer_filters.py ConsumerFilters.take_change",
         "spark_mq/broker/send.py SendMessageHandler._begin",
         "spark_mq/broker/send.py SendMessageHandler._begin_put",
+        "spark_mq/broker/send.py SendMessageHandler.begin_run",
         "spark_mq/broker/send.py SendMessageHandler.close",
         "spark_mq/broker/send_back.py SendBackHandler._stored",
         "spark_mq/broker_server/controlled.py ControlledBroker._registered_id",
         "spark_mq/broker_server/server.py RunningBroker._answer",
+        "spark_mq/broker_server/server.py RunningBroker._answer_run",
         "spark_mq/broker_server/server.py RunningBroker._close_store",
         "spark_mq/broker_server/server.py RunningBroker._run_again",
         "spark_mq/hand_over/staged_commit.py _note",
@@ -68,6 +70,7 @@ LOOKS = {
     "told to people, or a figure": (
         "spark_mq/broker/parts.py BrokerParts.shown_ms",
         "spark_mq/broker/send.py SendMessageHandler._begin_put.response",
+        "spark_mq/broker/send.py SendMessageHandler._run_answers",
         "storage/ha/listener.py ReplicationListener._note_refusal",
     ),
     "of a duty at intervals that comes at once where the clock was set": (

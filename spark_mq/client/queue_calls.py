@@ -36,7 +36,6 @@ class QueueCalls:
 
     def __init__(self, instance: ClientInstance) -> None:
         self._instance = instance
-        self._timeout_ms = instance.settings.question_timeout_ms
 
     async def max_offset(self, queue: MessageQueue) -> int:
         """The queue's end: the offset that the next message will have."""
@@ -72,7 +71,7 @@ class QueueCalls:
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
         address = await self._address(queue)
-        answer = await self._instance.invoke(address, make_call(code, header), self._timeout_ms)
+        answer = await self._instance.invoke(address, make_call(code, header), self._instance.settings.question_timeout_ms)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if answer.code != ResponseCode.SUCCESS:
@@ -90,7 +89,7 @@ class QueueCalls:
         )
         address = await self._address(queue, must_write=True)
         request = make_call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        answer = await self._instance.remoting.ask(address, request, self._timeout_ms, topic=queue.topic, group=group)
+        answer = await self._instance.remoting.ask(address, request, self._instance.settings.question_timeout_ms, topic=queue.topic, group=group)
         return not (answer.remark or "").startswith(_WAS_RESET)
 
     async def pull(
@@ -128,7 +127,7 @@ class QueueCalls:
     async def _read(self, header_class: type[H], code: RequestCode, header: Header, queue: MessageQueue) -> H:
         address = await self._address(queue)
         answer = await self._instance.remoting.ask(
-            address, make_call(code, header), self._timeout_ms, topic=queue.topic
+            address, make_call(code, header), self._instance.settings.question_timeout_ms, topic=queue.topic
         )
         return read_answer_header(header_class, answer, address, code)
 

@@ -8,8 +8,8 @@ or 32 MiB of it wait or run: what it sends then waits in its socket, and its sen
 while too much waits to be written (`unwritten.py`). Departure: Java reads all that comes.
 
 **What was read is done**, whatever becomes of the connection and of the answer: a client may send and hang up. After the connection's
-end the rest of its last piece has its turns as ever. If the connection breaks under an answer, one more piece is read of what the
-system has received (not of TLS). This is bounded by:
+end the rest of its last piece has its turns as ever. If the connection breaks under an answer, what the system has received of it is
+read (not of TLS). This is bounded by:
 
 - memory: the rest of a piece, of connections that have ended together `serverMaxUnfinishedBytes`; what goes beyond it is dropped, and
   the log says so. Requests that wait or run count into `serverMaxRequestBytes` as any.
@@ -135,7 +135,7 @@ class Channel(asyncio.BufferedProtocol):
         if exc is None:
             self._finish("the peer hung up")
         else:
-            self._finish(f"the connection broke: {exc}", self._last_piece())
+            self._finish(f"the connection broke: {exc}", self._last_pieces())
 
     def pause_writing(self) -> None:
         self.peer.is_writable = False
@@ -217,13 +217,17 @@ class Channel(asyncio.BufferedProtocol):
             self._give_left_bytes()
             self._shared.on_close(self.peer)
 
-    def _last_piece(self) -> bytes:
+    def _last_pieces(self) -> bytes:
         """The connection broke, perhaps because an answer met nobody: what had come before is still in the system."""
-        transport = self._transport
+        transport, found = self._transport, bytearray()
         if self.peer.is_open and transport is not None and transport.get_extra_info("sslcontext") is None:
-            with suppress(OSError):
-                return os.read(transport.get_extra_info("socket").fileno(), len(self._shared.piece()))
-        return b""
+            number = transport.get_extra_info("socket").fileno()
+            with suppress(OSError):  # nothing more has come
+                while len(found) <= self._shared.settings.unfinished_bytes_most:
+                    if not (piece := os.read(number, len(self._shared.piece()))):
+                        break
+                    found += piece
+        return bytes(found)
 
     # Requests.
 
@@ -542,15 +546,15 @@ class Channel(asyncio.BufferedProtocol):
             self._transport.close()
             self._loop.call_later(_LAST_SECONDS, self._transport.abort)
 
-    def _finish(self, reason: str, last_piece: bytes = b"") -> None:
+    def _finish(self, reason: str, last_pieces: bytes = b"") -> None:
         if not self.peer.is_open:
             return
         self.peer.is_open = False
-        if last_piece:
+        if last_pieces:
             try:
-                self._take_some(last_piece)
+                self._take_some(last_pieces)
             except Exception:  # the connection ends all the same
-                _LOG.exception("the last piece of %s is not wholly done", self.peer)
+                _LOG.exception("what came last of %s is not wholly done", self.peer)
         _LOG.debug("connection of %s ends: %s", self.peer.address, reason)
         for waiter in self._connection.close(reason):
             if not waiter.done():

@@ -384,6 +384,7 @@ _NOT_FOR_STORES = dict.fromkeys(
         *("namespace", "accessKey", "secretKey", "securityToken"),
         *("tls", "tlsVerify", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsServerName"),
         *("guarantee", "stagingPath", "acks", "sendTimeout", "retryTimeout", "fenceTimeout", "batchBytes"),
+        *("requestTimeout", "maxMessageSize"),
     ),
     _OF_CLUSTERS,
 )

@@ -17,6 +17,7 @@ from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports, wait_until
 
 COUNT = 1_000
+FEW = 200
 
 
 def send(number: int, queue_id: int, *, is_oneway: bool = False) -> RemotingCommand:
@@ -85,13 +86,14 @@ def test_each_send_of_a_burst_has_its_answer(tmp_path: Path, runs: list[int], fl
 
 @pytest.mark.parametrize("is_oneway", [False, True])
 def test_a_burst_of_a_client_that_hangs_up_is_stored(tmp_path: Path, is_oneway: bool) -> None:
+    """As much as a server's system receives by itself: what is left at a client that hangs up on answers never comes."""
     frames = [
-        b"".join(map(bytes, encode_frame(send(n, n % 4, is_oneway=is_oneway)._replace(opaque=n)))) for n in range(COUNT)
+        b"".join(map(bytes, encode_frame(send(n, n % 4, is_oneway=is_oneway)._replace(opaque=n)))) for n in range(FEW)
     ]
     with running(tmp_path / "store", free_ports()) as broker:
         broker.broker.parts.service.make_topic(TopicConfig("Burst", 4, 4))
         host, port = broker.address
         with _connected(f"{host}:{port}") as sock:
             sock.sendall(b"".join(frames))
-        wait_until(lambda: len(bodies(broker)) == COUNT, "all are stored")
-        assert sorted(bodies(broker).values(), key=int) == [b"%d" % n for n in range(COUNT)]
+        wait_until(lambda: len(bodies(broker)) == FEW, "all are stored")
+        assert sorted(bodies(broker).values(), key=int) == [b"%d" % n for n in range(FEW)]

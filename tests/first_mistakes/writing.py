@@ -220,14 +220,15 @@ COLUMNS = (
         "transactional=true",
     ),
     Wrong(
-        "delayed rows exactly once",
+        "transactions exactly once",
         _live(
-            schema_of(body=StringType(), delay_level=IntegerType()),
+            schema_of(body=StringType()),
             guarantee="exactlyOnce",
             stagingPath="/s",
             writeId="w",
+            transactional="true",
         ),
-        "column delay_level",
+        "transactional",
         "guarantee=atLeastOnce",
     ),
 )

@@ -178,7 +178,7 @@ def test_unknown_names_are_refused_with_the_nearest_known_one(name: str, nearest
 def test_what_only_a_cluster_has_is_refused_by_name_of_a_store() -> None:
     of_stores = {row.name for row in sink_option_rows()}
     of_clusters = [row.name for row in live_sink_option_rows() if row.name not in of_stores | {"nameServer"}]
-    assert len(of_clusters) == 18
+    assert len(of_clusters) == 20
     for name in of_clusters:
         with pytest.raises(OptionError, match=f"option {name}: belongs to nameServer, and a store is written"):
             parse(**{name: "1"})

@@ -597,7 +597,7 @@ def one_way_requests_are_refused() -> AbstractContextManager[Any]:
 
 def last_piece_is_not_read() -> AbstractContextManager[Any]:
     """What had come when an answer met nobody is gone with its connection."""
-    return mock.patch.object(Channel, "_last_piece", return_value=b"")
+    return mock.patch.object(Channel, "_last_pieces", return_value=b"")
 
 
 def the_gone_stay_known() -> AbstractContextManager[Any]:

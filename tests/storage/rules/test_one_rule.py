@@ -53,7 +53,7 @@ RULES = [
     Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {RETURNS} {CLIENT}"),
     Rule("sizes of a request", SIZES, "refuse_excess", REQUEST),
     Rule("sizes of a request's batch", SIZES, "refuse_first_excess", REQUEST),
-    Rule("sizes of what a broker itself puts", SIZES, "refuse_any_excess", INNER),
+    Rule("sizes of what a broker itself puts", SIZES, "refuse_any_excess", f"{INNER} spark_mq.broker.send"),
     Rule("a record that the timer can read", SIZES, "timer_record_limit", f"{SIZES} storage.delay.timer_records"),
     Rule("length of a topic's name", SIZES, "topic_limit", f"{GUARDS} {RETURNED}"),
     # Transactions
