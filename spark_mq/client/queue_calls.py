@@ -89,7 +89,8 @@ class QueueCalls:
         )
         address = await self._address(queue, must_write=True)
         request = make_call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        answer = await self._instance.remoting.ask(address, request, self._instance.settings.question_timeout_ms, topic=queue.topic, group=group)
+        timeout_ms = self._instance.settings.question_timeout_ms
+        answer = await self._instance.remoting.ask(address, request, timeout_ms, topic=queue.topic, group=group)
         return not (answer.remark or "").startswith(_WAS_RESET)
 
     async def pull(
