@@ -54,7 +54,7 @@ ROOMS = {
     "namesrv": "words files tables rules remoting client remoting_server",
     "controller": "words files rules remoting client remoting_server",
     "conditions": "words files client",
-    "broker": "words format files settings log tables messages rules facade service transaction remoting access",
+    "broker": "words format files settings log tables messages rules facade service transaction remoting access client",
     "broker_server": "words format files settings tables put batch delay rules facade service ha hand_over broker "
     "remoting access client remoting_server",
     "source": "words format files settings log queues place tables rules facade remoting client hand_over conditions",

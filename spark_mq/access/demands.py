@@ -13,7 +13,13 @@ from typing import Any
 from spark_mq.access.resources import BODY, MESSAGE, Action, Demand, Need, Resource, ResourceType
 from spark_mq.remoting import Header, WireBody
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupList, TopicConfigList
-from spark_mq.remoting.client_bodies import CheckClientBody, HeartbeatData, LockBody
+from spark_mq.remoting.client_bodies import (
+    AssignmentQuestion,
+    CheckClientBody,
+    HeartbeatData,
+    LockBody,
+    RequestModeBody,
+)
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -66,6 +72,9 @@ _IN_BODIES: Mapping[tuple[type[Any], ResourceType], Callable[[Any], Sequence[str
     (CheckClientBody, _GROUP): lambda body: [body.group],
     (LockBody, _GROUP): lambda body: [body.consumer_group],
     (LockBody, _TOPIC): lambda body: [queue.topic for queue in body.queues],
+    (AssignmentQuestion, _GROUP): lambda body: [body.consumer_group],
+    (RequestModeBody, _GROUP): lambda body: [body.consumer_group],
+    (RequestModeBody, _TOPIC): lambda body: [body.topic],
     (TopicConfigList, _TOPIC): lambda body: [topic.topic_name for topic in body.topics],
     (SubscriptionGroupConfig, _GROUP): lambda body: [body.group_name],
     (SubscriptionGroupList, _GROUP): lambda body: [group.group_name for group in body.groups],

@@ -22,6 +22,7 @@ from spark_mq.access.rules import AccessRules
 from spark_mq.broker.access_handlers import AccessHandlers
 from spark_mq.broker.admin_handlers import AdminHandlers
 from spark_mq.broker.asked import Asked, Handler
+from spark_mq.broker.assignment_handlers import AssignmentHandlers
 from spark_mq.broker.client_handlers import ClientHandlers
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics, Tell
 from spark_mq.broker.group_handlers import GroupHandlers
@@ -116,6 +117,7 @@ class Broker:
             **self._messages.table(),
             **dict.fromkeys((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE), self._pulls.pull),
             **ClientHandlers(parts).table(),
+            **AssignmentHandlers(parts).table(),
             **OffsetHandlers(parts).table(),
             **TopicHandlers(parts).table(),
             **GroupHandlers(parts).table(),

@@ -144,8 +144,7 @@ class ClientHandlers:
         """38: the ids of a group's clients, which share the queues among themselves."""
         request: ConsumerGroupRequest = asked.header
         with self._parts.lock:
-            group = self._parts.consumers.groups.get(request.consumer_group)
-            ids = tuple(client.client_id for client in group.clients.values()) if group is not None else ()
+            ids = self._parts.consumers.client_ids(request.consumer_group)
         if not ids:
             remark = f"no consumer for this group, {request.consumer_group}"
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark, NO_FIELDS)

@@ -55,6 +55,11 @@ class ConsumerTable:
         self.expires_ms = expires_ms
         self.subscription_expires_ms = subscription_expires_ms
 
+    def client_ids(self, name: str) -> tuple[str, ...]:
+        """The ids of a group's clients, in no order; none of a group that is not online."""
+        group = self.groups.get(name)
+        return () if group is None else tuple(client.client_id for client in group.clients.values())
+
     def register(
         self, data: ConsumerData, client: KnownClient, *, notifies: bool, with_subscriptions: bool = True
     ) -> Change | None:

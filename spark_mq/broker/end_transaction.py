@@ -96,8 +96,8 @@ class TransactionEnder:
         self._ops = OpBatch(rules.transaction_op_msg_max_size, rules.transaction_op_batch_interval, now_ms)
         self._waiting: set[int] = set()
         self._known = KnownEnds()
-        self._fresh: dict[str, int] = {}
-        """Commits that cannot be found by key yet, and up to where the log must be dispatched for that."""
+        self._fresh: dict[int, int] = {}
+        """Places of halves whose commits cannot be found by key yet, and up to where the log must be dispatched for that."""
         self._counts: Counter[str] = Counter()
 
     def end(self, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
@@ -179,7 +179,7 @@ class TransactionEnder:
         """What to write and to answer, and the queue offsets of the halves that no op message names: a later copy would be asked
         about, by a broker that takes the store over, as if it were another transaction's.
         """
-        is_fresh = self._is_fresh(_name_of(half))  # asked first: what is dispatched meanwhile is found below
+        fresh = self._fresh_commits()  # asked first: what is dispatched meanwhile is found below
         indexed_from = self._writer.ends.indexed_from
         found = None if indexed_from is None else find_transaction(self._store, half, indexed_from)
         if found is not None:
@@ -187,17 +187,17 @@ class TransactionEnder:
             with self._lock:
                 is_ended = found.is_ended(self._is_op)
                 without_op = found.without_op(half.queue_offset, self._is_op)
-            is_committed = found.is_committed
+            is_committed = found.is_committed or not fresh.isdisjoint(found.half_places)
         else:
             with self._alone() as store:
                 outcomes = outcomes_of(store, half_at(store, half))
+            places = (half.commitlog_offset, *outcomes.copies.places.tolist())
             with self._lock:
                 is_ended = bool(outcomes.is_ended[0]) or self._is_op(half.queue_offset)
                 without_op = [
                     offset for offset in outcomes.without_op(0, half.queue_offset).tolist() if not self._is_op(offset)
                 ]
-            is_committed = bool(outcomes.is_committed[0])
-        is_committed = is_committed or is_fresh
+            is_committed = bool(outcomes.is_committed[0]) or not fresh.isdisjoint(places)
         ending, response = settle(
             request.commit_or_rollback,
             is_committed=is_committed,
@@ -222,11 +222,11 @@ class TransactionEnder:
         """The store, for reading what its service's threads must not change meanwhile."""
         return self._store.exclusive() if isinstance(self._store, PutService) else nullcontext(self._store)
 
-    def _is_fresh(self, name: str) -> bool:
+    def _fresh_commits(self) -> frozenset[int]:
         with self._lock:
             for known in [known for known, end in self._fresh.items() if end <= self._writer.dispatched_end]:
                 del self._fresh[known]
-            return name in self._fresh
+            return frozenset(self._fresh)
 
     def _add_ops(self, half: Message, without_op: list[int], ending: Ending, now_ms: int) -> None:
         with self._lock:
@@ -279,7 +279,7 @@ class TransactionEnder:
         status = self._append(committed.message(0), now_ms, is_heard=is_heard).status
         if status.is_stored and (end := self._writer.log_end) > self._writer.dispatched_end:
             with self._lock:
-                self._fresh[_name_of(half)] = end
+                self._fresh[half.commitlog_offset] = end
         return status
 
     def _append(self, message: InnerMessage, now_ms: int, *, is_heard: bool = True) -> PutOutcome:

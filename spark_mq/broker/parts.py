@@ -21,7 +21,7 @@ from spark_mq.broker.producer_table import ProducerTable
 from spark_mq.broker.queue_locks import QueueLocks
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.traffic import Traffic
-from spark_mq.remoting import HeaderEncoding, RequestCode, make_request, write_header
+from spark_mq.remoting import HeaderEncoding, MessageQueue, RequestCode, make_request, write_header
 from spark_mq.remoting.admin_bodies import HaConnectionInfo
 from spark_mq.remoting.consumer_headers import ConsumerGroupRequest
 from spark_mq.remoting.controller_bodies import EpochEntryCache
@@ -45,7 +45,7 @@ from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from storage.tables.topics import PERM_WRITE, TopicConfig
+from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 _BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
     name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS
@@ -107,6 +107,12 @@ class BrokerParts:
         """Hosts that have asked for what only slaves ask for, the last ones; with access control these have signed."""
         self.timer_page: Callable[[], bytes] = bytes
         """The timer's checkpoint as its file has it; whoever runs the timer sets it."""
+        self.subscribed_queues: Callable[[str], Sequence[MessageQueue] | None] = self.own_queues
+        """The queues of a topic that clients can read, at all brokers; None where there is no such topic, or nobody can say. It may
+        wait. Whoever knows name servers sets it.
+        """
+        self.unsupported: Callable[[], Mapping[int, int]] = dict
+        """By code, how many requests were answered that they are not supported; whoever has the sockets sets it."""
         self.epochs: Callable[[], EpochEntryCache | None] = lambda: None
         """In controller mode the epochs of the log; whoever keeps them sets it."""
         self.served = ServedStore(service.store)
@@ -252,6 +258,13 @@ class BrokerParts:
         """The file's entries over the built-in ones."""
         own = cast("dict[str, SubscriptionGroupConfig]", self.service.groups)
         return ChainMap(own, cast("dict[str, SubscriptionGroupConfig]", _BUILT_IN_GROUPS))
+
+    def own_queues(self, topic: str) -> Sequence[MessageQueue] | None:
+        """The queues of a topic that clients can read here; None where there is no such topic."""
+        if (found := self.topics.get(topic)) is None:
+            return None
+        count = found.read_queue_count if found.perm & self.permission & PERM_READ else 0
+        return [MessageQueue(topic, self.broker_name, queue_id) for queue_id in range(count)]
 
     def find_group(self, name: str) -> SubscriptionGroupConfig | None:
         """The group's entry, made and saved where the broker may make it. Raises OSError."""

@@ -49,7 +49,7 @@ class ReplicaHandlers:
         return asked.answer(body=(text or none).encode())
 
     def request_modes(self, asked: Asked) -> RemotingCommand:
-        """402: config/messageRequestMode.json. A broker of ours only lets clients pull, but may keep what an Apache broker has set."""
+        """402: config/messageRequestMode.json. A broker of ours only lets clients pull, but keeps what was set."""
         text = self._parts.service.state(REQUEST_MODES_FILE, lambda text, _: text)
         return asked.answer(body=(text or _NO_MODES).encode())
 

@@ -39,6 +39,8 @@ class Pool(Enum):
     CONSUMER_MANAGE = ("ConsumerManager", 8, 1_000_000, None)
     """Java has 32 for each of these two. One thread takes a third of a MiB, is begun with a request, and stays; none of them waits."""
     HEARTBEAT = ("Heartbeat", min(32, _CPUS), 50_000, 31_000)
+    LOAD_BALANCE = ("LoadBalance", 8, 100_000, None)
+    """Java has 32. These may wait for a name server."""
     END_TRANSACTION = ("Transaction", max(8 + 2 * _CPUS, 16), 100_000, 3_000)
 
     def __init__(self, label: str, threads: int, capacity: int, longest_wait_ms: int | None) -> None:
@@ -97,6 +99,8 @@ _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     _C.HEART_BEAT: (_P.HEARTBEAT, (_group(_A.SUB, field=BODY), _topic(_A.SUB, field=BODY))),
     _C.UNREGISTER_CLIENT: (_P.CLIENT_MANAGE, (_group(_A.SUB),)),
     _C.CHECK_CLIENT_CONFIG: (_P.CLIENT_MANAGE, (_group(_A.SUB, field=BODY),)),
+    _C.QUERY_ASSIGNMENT: (_P.LOAD_BALANCE, (_group(_A.SUB, _A.GET, field=BODY),)),
+    _C.SET_MESSAGE_REQUEST_MODE: (_P.LOAD_BALANCE, (_group(_A.UPDATE, field=BODY), _topic(_A.UPDATE, field=BODY))),
     _C.END_TRANSACTION: (_P.END_TRANSACTION, (_topic(_A.PUB, field=MESSAGE),)),
     _C.LOCK_BATCH_MQ: (_P.ADMIN, (_group(_A.SUB, field=BODY), _topic(_A.SUB, field=BODY))),
     _C.UNLOCK_BATCH_MQ: (_P.ADMIN, (_group(_A.SUB, field=BODY), _topic(_A.SUB, field=BODY))),

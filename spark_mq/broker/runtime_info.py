@@ -7,6 +7,7 @@ from spark_mq.broker.put_response import DiskUse
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.retry import CURRENT_VERSION
 from spark_mq.broker.traffic import DayTotals
+from spark_mq.client.errors import request_text
 from storage.errors import StateFileError
 from storage.files.disk_use import disk_room_bytes, disk_used_percent
 from storage.format.delay_level import SCHEDULE_TOPIC
@@ -27,8 +28,8 @@ _POOLS = {
 def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
     """By Java's names. What this broker does not have (POP, latencies of single puts) is told as nothing.
 
-    Three names are ours: followingTrouble, of a slave that cannot follow; storeFailure, while the store takes nothing; storeReopened,
-    when it was opened again since the process began, and why.
+    Four names are ours: followingTrouble, of a slave that cannot follow; storeFailure, while the store takes nothing; storeReopened,
+    when it was opened again since the process began, and why; requestsNotSupported, by code how many requests were answered so.
     """
     puts, traffic, served, service = parts.statistics, parts.traffic, parts.served, parts.service
     put, size = puts.broker_put_nums, sum(found.value for found in list(puts.topic_put_size.values()))
@@ -86,6 +87,10 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
         info["storeFailure"] = str(failure)
     if parts.store_reopened is not None:
         info["storeReopened"] = parts.store_reopened
+    if unsupported := parts.unsupported():
+        info["requestsNotSupported"] = ", ".join(
+            f"{request_text(code) if code >= 0 else 'others'}: {count}" for code, count in sorted(unsupported.items())
+        )
     return info
 
 

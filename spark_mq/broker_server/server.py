@@ -43,6 +43,7 @@ from spark_mq.broker_server.opening import ControllerMode, StorePlace, opened_se
 from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.replication import epochs_told, serve_slaves, slaves_told, told_ha_address
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
+from spark_mq.broker_server.subscribed_queues import SubscribedQueues
 from spark_mq.broker_server.sync_keeper import SyncKeeper
 from spark_mq.broker_server.watermarks import watermarks
 from spark_mq.remoting import RemotingCommand, RemotingError, RequestCode, make_response
@@ -90,6 +91,14 @@ class RunningBroker:
         gathers = {Pool.SEND: service.append_waiting}
         self._pools = {pool: RequestPool(configuration.pool(pool), gathers.get(pool)) for pool in Pool}
         self.broker.parts.pool_load = lambda pool: (self._pools[pool].size, self._pools[pool].head_wait_ms())
+        self.broker.parts.unsupported = lambda: self._remoting.unsupported_counts
+        self._queues: SubscribedQueues | None = None
+        if configuration.client is not None:
+            clients = self.broker.parts
+            self._queues = SubscribedQueues(
+                configuration.client, lambda: clients.config.clients.load_balance_poll_name_server_interval
+            )
+            clients.subscribed_queues = self._queues.of
         process = configuration.process
         self._duties = Duties(
             service,
@@ -309,6 +318,8 @@ class RunningBroker:
             closing.callback(self._service.close)
             closing.callback(lambda: self.broker.close(current_time_ms()))
             closing.callback(self._close_writers)
+            if self._queues is not None:
+                closing.callback(self._queues.close)
             if self.following is not None:
                 closing.callback(self.following.close)
             if self.replication is not None:

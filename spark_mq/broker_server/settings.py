@@ -96,6 +96,7 @@ _CAPACITIES = {
     Pool.CLIENT_MANAGE: "clientManagerThreadPoolQueueCapacity",
     Pool.CONSUMER_MANAGE: "consumerManagerThreadPoolQueueCapacity",
     Pool.HEARTBEAT: "heartbeatThreadPoolQueueCapacity",
+    Pool.LOAD_BALANCE: "loadBalanceThreadPoolQueueCapacity",
     Pool.END_TRANSACTION: "endTransactionPoolQueueCapacity",
 }
 _QUICK_SECONDS = 0.01

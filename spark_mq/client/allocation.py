@@ -1,4 +1,4 @@
-"""Which queues of a topic each consumer of a group reads. Pure: every client computes its own part from equal lists.
+"""Which queues of a topic each consumer of a group reads. Pure: every client computes its own part from equal lists, or a broker does.
 
 The caller sorts the queues and the client ids as Java does, so that all members of a group, Java's among them, come to
 one answer. Who is not among the clients gets nothing.
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from spark_mq.client.message import MessageQueue
+from spark_mq.remoting import MessageQueue
 
 _ROOM_SEPARATOR = "@"
 

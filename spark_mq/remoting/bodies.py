@@ -19,6 +19,8 @@ REQUEST_BODIES: Mapping[int, type[WireBody]] = MappingProxyType(
         RequestCode.CHECK_CLIENT_CONFIG: client.CheckClientBody,
         RequestCode.LOCK_BATCH_MQ: client.LockBody,
         RequestCode.UNLOCK_BATCH_MQ: client.LockBody,
+        RequestCode.QUERY_ASSIGNMENT: client.AssignmentQuestion,
+        RequestCode.SET_MESSAGE_REQUEST_MODE: client.RequestModeBody,
         RequestCode.RESET_CONSUMER_CLIENT_OFFSET: client.OffsetTable,
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: admin.TopicConfigList,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: admin.SubscriptionGroupConfig,
@@ -40,6 +42,7 @@ ANSWER_BODIES: Mapping[int, type[WireBody]] = MappingProxyType(
     {
         RequestCode.GET_CONSUMER_LIST_BY_GROUP: client.ConsumerList,
         RequestCode.LOCK_BATCH_MQ: client.LockedQueues,
+        RequestCode.QUERY_ASSIGNMENT: client.QueueAssignments,
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: client.OffsetTable,
         RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: client.ConsumerStatus,
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: client.ConsumerStatus,

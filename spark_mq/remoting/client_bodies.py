@@ -37,6 +37,13 @@ class ConsumeFromWhere(StrEnum):
     CONSUME_FROM_TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
+class RequestMode(StrEnum):
+    """How a client asks for messages. Java: MessageRequestMode."""
+
+    PULL = "PULL"
+    POP = "POP"
+
+
 class SubscriptionData(WireBody):
     """Which messages of a topic a group wants."""
 
@@ -97,6 +104,38 @@ class LockedQueues(WireBody):
     """Those that it has got; answers 41."""
 
     queues: tuple[MessageQueue, ...] = wire("lockOKMQSet", default=())
+
+
+class AssignmentQuestion(WireBody):
+    """A client asks which queues of a topic it reads (400)."""
+
+    topic: str
+    consumer_group: str
+    client_id: str | None = None
+    strategy_name: str | None = None
+    message_model: Annotated[str, MessageModel] | None = None
+
+
+class QueueAssignment(WireBody):
+    """A queue that a client reads, and how it asks for messages."""
+
+    message_queue: MessageQueue
+    mode: Annotated[str, RequestMode] | None = RequestMode.PULL
+
+
+class QueueAssignments(WireBody):
+    """Answers 400; None: nobody can say, and the client goes on with what it has."""
+
+    assignments: tuple[QueueAssignment, ...] | None = wire("messageQueueAssignments", default=None)
+
+
+class RequestModeBody(WireBody):
+    """How the clients of a group ask for messages of a topic (401)."""
+
+    topic: str
+    consumer_group: str
+    mode: Annotated[str, RequestMode] | None = RequestMode.PULL
+    pop_share_queue_num: Int = 0
 
 
 class CheckClientBody(WireBody):

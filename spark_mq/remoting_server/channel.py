@@ -53,6 +53,7 @@ from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunReader, en
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
+from spark_mq.remoting_server.refusals import not_supported
 from spark_mq.remoting_server.shared import Shared
 from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
 from storage.addresses import address_text, peer_host
@@ -241,8 +242,7 @@ class Channel(asyncio.BufferedProtocol):
         peer.language, peer.version = command.language, command.version
         processor = self._processors.find(command.code)
         if processor is None:
-            remark = f" request type {command.code} not supported"
-            self.respond(command, make_response(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark))
+            self.respond(command, not_supported(command))
             return True
         is_heard = self._is_heard(command)
         if is_heard and self._shared.is_going_away and command.version > ProtocolVersion.V5_3_1:
@@ -432,6 +432,8 @@ class Channel(asyncio.BufferedProtocol):
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """An answer; nothing for a one-way request. One that fits no frame becomes SYSTEM_ERROR."""
+        if response.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+            self._shared.unsupported.note(request, self.peer.address, response.remark)
         if request.is_oneway or not self.peer.is_open:
             return
         if response.opaque != request.opaque:

@@ -16,7 +16,7 @@ import errno
 import logging
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from spark_mq.remoting_server.arrivals import Arrivals
 from spark_mq.remoting_server.channel import Channel
@@ -87,6 +87,11 @@ class RemotingServer:
         return tuple(channel.peer for channel in self._shared.channels)
 
     @property
+    def unsupported_counts(self) -> Mapping[int, int]:
+        """By code, how many requests were answered that they are not supported (`Unsupported.counts`). From any thread."""
+        return self._shared.unsupported.counts
+
+    @property
     def pools(self) -> tuple[RequestPool, ...]:
         """The pools of all listeners."""
         return tuple(self._pools)
@@ -148,6 +153,7 @@ class RemotingServer:
         for pool in self._pools:
             pool.close()
         self._sweeping.cancel()
+        self._shared.unsupported.close()
         await asyncio.sleep(0)  # what threads have left in the outbox
         for channel in list(self._shared.channels):
             channel.close("the server shuts down")

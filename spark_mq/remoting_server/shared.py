@@ -12,6 +12,7 @@ from spark_mq.remoting import FrameLimits
 from spark_mq.remoting_server.peer import Outbox, Peer
 from spark_mq.remoting_server.settings import ServerSettings
 from spark_mq.remoting_server.unsettled import Unsettled
+from spark_mq.remoting_server.unsupported import Unsupported
 from spark_mq.remoting_server.unwritten import UnwrittenOfAll
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Shared:
         self.frame_limits = FrameLimits(settings.frame_bytes_most, min(settings.frame_bytes_most, 0xFF_FFFF))
         self.outbox = Outbox(asyncio.get_running_loop())
         self.unsettled = Unsettled(asyncio.get_running_loop(), self.outbox)
+        self.unsupported = Unsupported(asyncio.get_running_loop())
         self.turns = Turns(asyncio.get_running_loop())
         self.channels: set[Channel] = set()
         self.behind: set[Channel] = set()

@@ -221,6 +221,10 @@ class ClientsConfig:
     channel_expired_timeout: int = field(default=120_000, metadata=_java("channelExpiredTimeout", "ms"))
     subscription_expired_timeout: int = field(default=600_000, metadata=_java("subscriptionExpiredTimeout", "ms"))
     notify_consumer_ids_changed_enable: bool = field(default=True, metadata=_java("notifyConsumerIdsChangedEnable"))
+    server_load_balancer_enable: bool = field(default=True, metadata=_java("serverLoadBalancerEnable"))
+    load_balance_poll_name_server_interval: int = field(
+        default=30_000, metadata=_java("loadBalancePollNameServerInterval", "ms")
+    )
     use_server_side_reset_offset: bool = field(default=True, metadata=_java("useServerSideResetOffset"))
     flush_consumer_offset_interval: int = field(default=5_000, metadata=_java("flushConsumerOffsetInterval", "ms"))
     consumer_offset_update_version_step: int = field(

@@ -100,6 +100,14 @@ def copied_request_modes(answer: str, own: str | None) -> str | None:
     return None if modes == known else fastjson.to_text({_MODES: modes})
 
 
+def with_request_mode(own: str | None, topic: str, group: str, mode: str, shared_queues: int) -> str:
+    """The text for messageRequestMode.json with a group's mode of a topic. Raises StateFileError. Java: MessageRequestModeManager."""
+    modes = dict({} if own is None else section(parse_document(own, None), _MODES, None))
+    entry = {"consumerGroup": group, "mode": mode, "popShareQueueNum": shared_queues, "topic": topic}
+    modes[topic] = {**(modes.get(topic) or {}), group: entry}
+    return fastjson.to_text({_MODES: modes})
+
+
 def _merged_text(answer: str, own: str | None, choose: Choice) -> str | None:
     said = parse_document(answer, _SOURCE)
     known: Mapping[str, Any] = {} if own is None else parse_document(own, None)

@@ -11,7 +11,7 @@ from enum import IntEnum
 import numpy as np
 
 from storage.settings.load import StoreConfig
-from storage.transaction.half_queue import ABSENT, MALFORMED, Halves
+from storage.transaction.half_queue import ABSENT, MALFORMED, Halves, transaction_codes
 
 
 class Action(IntEnum):
@@ -82,7 +82,7 @@ def plan_checks(
 
 def superseded(halves: Halves) -> np.ndarray:
     """Which of the halves have a later one of the same transaction: a crash between putting back and moving on leaves two."""
-    codes = halves.key_codes()
+    codes = transaction_codes(halves)
     last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
     np.maximum.at(last, codes[codes >= 0], halves.queue_offsets[codes >= 0])
     result = np.zeros(halves.row_count, bool)

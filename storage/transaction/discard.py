@@ -103,13 +103,15 @@ def _put_back(store: MessageStore, discarded: Halves, now_ms: int, rules: CheckR
 
 
 def _stands_behind(store: MessageStore, topic: str, halves: Halves) -> np.ndarray:
-    """Which of the messages have one of the same unique key behind them in the log, in queue 0 of a topic."""
-    codes = halves.key_codes()
+    """Which of the messages have a copy behind them in the log, in queue 0 of a topic; what a producer sends again is none."""
+    codes = halves.name_codes()
     last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
     queue, end = store.queues.get(topic, QUEUE_ID), store.max_offset(topic, QUEUE_ID)
     if queue is not None and halves.row_count:
         others = read_halves(store, queue.first_offset_at(int(halves.commitlog_offsets.min()), end), end, topic=topic)
-        found = halves.key_codes(others.keys)
+        if topic == HALF_TOPIC:
+            others = others.take(others.is_copy)
+        found = halves.name_codes(others.names)
         np.maximum.at(last, found[found >= 0], others.commitlog_offsets[found >= 0])
     result = np.zeros(halves.row_count, bool)
     result[codes >= 0] = last[codes[codes >= 0]] > halves.commitlog_offsets[codes >= 0]

@@ -1,7 +1,12 @@
 """The half topic read as columns: which transactions wait, since when, and which messages of it are the same transaction.
 
-A half that was asked back stands again at the queue's end, so one transaction may have several. They share their unique key. Java:
-TransactionalMessageServiceImpl.getHalfMsg.
+A half that was asked back stands again at the queue's end, so one transaction may have several. They share key and time of birth.
+
+    K K' K' K K'     each K that a producer has sent begins a transaction, K' are copies of the one before them
+    └─────┘ └──┘
+
+So a message that is sent again with its key is a transaction of its own, whether the one before has ended or not.
+Java: TransactionalMessageServiceImpl.getHalfMsg, which tells halves by their places alone.
 """
 
 from __future__ import annotations
@@ -34,6 +39,8 @@ from storage.store_reader import StoreReader
 MALFORMED = -1
 """Java's getInt and getLong of what is no number."""
 ABSENT = -2
+NO_PLACE = int(np.iinfo(np.int64).max)
+"""Behind every place in the log."""
 
 
 class Halves(NamedTuple):
@@ -76,10 +83,21 @@ class Halves(NamedTuple):
         taken = pa.array(rows)
         return Halves._make(column[rows] if isinstance(column, np.ndarray) else column.take(taken) for column in self)
 
-    def key_codes(self, keys: pa.Array | None = None) -> np.ndarray:
-        """For each of `keys` (None = the own ones) a number that equal keys of these share; −1 for null and for keys that none has."""
-        known = self.keys.drop_null().unique()
-        return pc.index_in(self.keys if keys is None else keys, known, skip_nulls=True).fill_null(-1).to_numpy()
+    @property
+    def names(self) -> pa.StringArray:
+        """What all messages of a transaction share; null where a message has no unique key."""
+        return transaction_names(self.keys, self.born_times_ms)
+
+    def name_codes(self, names: pa.Array | None = None) -> np.ndarray:
+        """For each of `names` (None = the own ones) a number that equal names of these share; −1 for null and for others."""
+        own = self.names
+        known = own.drop_null().unique()
+        return pc.index_in(own if names is None else names, known, skip_nulls=True).fill_null(-1).to_numpy()
+
+
+def transaction_names(keys: pa.Array, born_times_ms: np.ndarray) -> pa.StringArray:
+    """Of messages with these unique keys and times of birth, halves or commit records; null where there is no key."""
+    return pc.binary_join_element_wise(keys, pa.array(born_times_ms).cast(pa.string()), "\x01")
 
 
 def halves_of(queue_offsets: np.ndarray, records: Records) -> Halves:
@@ -134,32 +152,54 @@ class Copies(NamedTuple):
     """int64: which of the n halves each belongs to."""
     queue_offsets: np.ndarray
     """int64, in the half queue."""
+    places: np.ndarray
+    """int64, in the log."""
     began_at: np.ndarray
     """int64, n of them: where in the log each transaction's first half lies, or as early as the log goes where it has expired."""
+    next_at: np.ndarray
+    """int64, n of them: where the next transaction of the same name begins; what lies behind that is none of this one's copies."""
 
 
 def copies_of(store: StoreReader, halves: Halves) -> Copies:
-    """What stands in the half queue of the transactions of these halves, as far as unique keys tell.
+    """What stands in the half queue of the transactions of these halves, as far as their names tell.
 
     The queue is read from the first of them to its end and, for those that were put back, backwards until it is known where each began.
     """
-    codes = halves.key_codes()
+    codes = halves.name_codes()
     is_open = halves.is_copy & (codes >= 0)
-    began_at = np.where(halves.is_copy, store.log.minimum, halves.commitlog_offsets)
-    found = [np.empty((2, 0), np.int64)]
+    began_at = np.where(halves.is_copy, -1, halves.commitlog_offsets)
+    next_at = np.full(halves.row_count, NO_PLACE)
+    found = [np.empty((3, 0), np.int64)]
     start = int(halves.queue_offsets.min(initial=store.max_offset(HALF_TOPIC, QUEUE_ID)))
     for first, last in _blocks(store, start) if (codes >= 0).any() else ():
         if first < start and not is_open.any():
             break
         block = read_halves(store, first, last)
-        rows, others = _pairs(codes, halves.key_codes(block.keys))
-        found.append(np.stack((rows, block.queue_offsets[others])))
-        begins = is_open[rows] & ~block.is_copy[others]
-        rows, others = rows[begins][::-1], others[begins][::-1]  # of several the first stays
-        began_at[rows] = block.commitlog_offsets[others]
-        is_open[rows] = False
-    rows, offsets = np.concatenate(found, axis=1)
-    return Copies(rows, offsets, began_at)
+        rows, others = equal_pairs(codes, halves.name_codes(block.names))
+        places = block.commitlog_offsets[others]
+        found.append(np.stack((rows, block.queue_offsets[others], places)))
+        begins = ~block.is_copy[others]
+        is_before = begins & (places <= halves.commitlog_offsets[rows])
+        np.maximum.at(began_at, rows[is_before], places[is_before])
+        is_open[rows[is_before]] = False
+        is_behind = begins & ~is_before
+        np.minimum.at(next_at, rows[is_behind], places[is_behind])
+    began_at[began_at < 0] = store.log.minimum
+    rows, offsets, places = np.concatenate(found, axis=1)
+    is_own = (places >= began_at[rows]) & (places < next_at[rows])
+    return Copies(rows[is_own], offsets[is_own], places[is_own], began_at, next_at)
+
+
+def transaction_codes(halves: Halves) -> np.ndarray:
+    """For each of the halves a number that those of one transaction share; −1 where a half has no unique key."""
+    codes = halves.name_codes()
+    order = np.lexsort((halves.queue_offsets, codes))
+    begins = ~halves.is_copy[order]
+    begins[1:] |= np.diff(codes[order]) != 0
+    found = np.empty(halves.row_count, np.int64)
+    found[order] = np.cumsum(begins)
+    found[codes < 0] = -1
+    return found
 
 
 def _blocks(store: StoreReader, start: int) -> Iterator[tuple[int, int]]:
@@ -172,7 +212,7 @@ def _blocks(store: StoreReader, start: int) -> Iterator[tuple[int, int]]:
         yield max(minimum, last - SLICE_ROWS), last
 
 
-def _pairs(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def equal_pairs(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """All i and j with left[i] == right[j] ≥ 0; of one i the j ascend."""
     order = np.argsort(right, kind="stable")
     first, last = (np.searchsorted(right[order], left, side=side) for side in ("left", "right"))

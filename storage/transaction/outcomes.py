@@ -1,8 +1,8 @@
 """What the store says of transactions: committed, rolled back, or still open.
 
-Committed: a commit record stands behind the first half. Rolled back: an op message ends one of its halves and there is
-no commit record. That holds for the transaction, not for one copy of its half: a producer that answers for the first
-half after a check has put it back has answered for both. A broker of 5.3 asks on, and commits again.
+Committed: a commit record names one of its halves. Rolled back: an op message ends one of its halves and there is
+no commit record. That holds for the transaction, not for one copy of its half (`half_queue.py` says which are): a producer that
+answers for the first half after a check has put it back has answered for both. A broker of 5.3 asks on, and commits again.
 """
 
 from __future__ import annotations
@@ -46,5 +46,5 @@ def outcomes_of(store: StoreReader, halves: Halves) -> Outcomes:
     has_op = np.isin(halves.queue_offsets, ended)
     is_ended = has_op | np.isin(halves.first_offsets, ended)
     is_ended[copies.rows[np.isin(copies.queue_offsets, ended)]] = True
-    is_committed = committed(store, halves, copies.began_at)
+    is_committed = committed(store, halves, copies)
     return Outcomes(is_committed, has_op, is_ended | is_committed, copies, ended)

@@ -156,6 +156,7 @@ class Conversation:
         self._pulls()
         self._sql()
         self._consumers()
+        self._assignments()
         self._long_polls()
         self._locks()
         self._offsets()
@@ -442,6 +443,37 @@ class Conversation:
         peers.hang_up("bob")
         self._notices("hung up", "ann")
         self.say("consumers at the end", 38, {"consumerGroup": "team"})
+
+    def _assignments(self) -> None:
+        self.say("topic Wide", 17, self._topic("Wide", 5))
+        self.say("topic Unread", 17, self._topic("Unread", 2) | {"perm": 2})
+        self._peers.pause(1)  # until name servers know them
+        self._asks_for_queues("of nobody's group")
+        for client in ("gus", "hal"):
+            self._heartbeat(client, "sharers", self._subscribed("Wide"))
+        for client in ("gus", "hal", "zoe"):
+            for strategy in ("AVG", "AVG_BY_CIRCLE"):
+                self._asks_for_queues(f"{strategy} of {client!r}", clientId=f"{client}@id", strategyName=strategy)
+        self._asks_for_queues("of a blank client", clientId=" ")
+        for strategy in ("CONFIG", "MACHINE_ROOM", "CONSISTENT_HASH", "avg", ""):
+            self._asks_for_queues(f"by {strategy!r}", strategyName=strategy)
+        for topic in ("Wide", "Unread", "Nothing", "%RETRY%sharers", "%RETRY%strangers"):
+            self._asks_for_queues(f"of {topic}", topic=topic)
+            self._asks_for_queues(f"of {topic} for all", topic=topic, messageModel="BROADCASTING")
+        mode = {"topic": "Wide", "consumerGroup": "sharers", "mode": "PULL", "popShareQueueNum": 0}
+        for more in ({}, {"topic": "%RETRY%sharers"}, {"topic": "Nothing"}, {"consumerGroup": "no group!"}):
+            self.say(f"mode {more}", 401, {}, json.dumps(mode | more).encode())
+        self._asks_for_queues("with a mode")
+
+    def _asks_for_queues(self, step: str, **fields: str) -> None:
+        asked = {
+            "topic": "Wide",
+            "consumerGroup": "sharers",
+            "clientId": "gus@id",
+            "strategyName": "AVG",
+            "messageModel": "CLUSTERING",
+        }
+        self.say(f"queues {step}", 400, {}, json.dumps(asked | fields).encode())
 
     def _long_polls(self) -> None:
         end = {"queueId": 1, "queueOffset": 0, "sysFlag": 6, "suspendTimeoutMillis": 20_000}

@@ -249,6 +249,16 @@ def test_operators_are_told_how_far_delayed_messages_are_and_how_full_each_direc
     assert told[f"commitLogDiskRatio_{root}/commitlog"] == told["commitLogDiskRatio"]
 
 
+def test_operators_are_told_of_requests_that_are_not_supported(tmp_path: Path) -> None:
+    clock = FakeClock()
+    with running(tmp_path / "store", clock) as broker:
+        peers = BrokerPeers(broker, clock)
+        assert "requestsNotSupported" not in bytes(peers.ask("c", 28).body).decode()
+        broker.parts.unsupported = lambda: {400: 3, 9_999: 1, -1: 2}
+        told = fastjson.parse(bytes(peers.ask("c", 28).body).decode())["table"]
+    assert told["requestsNotSupported"] == "others: 2, QUERY_ASSIGNMENT (400): 3, request 9999: 1"
+
+
 def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.failpoints import ENVIRONMENT
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.messages.half_messages import HALF_TOPIC, IMMUNITY, half_message
+from storage.messages.half_messages import HALF_TOPIC, IMMUNITY, TransactionState, half_message
 from storage.messages.inner_messages import InnerMessage
 from storage.messages.op_messages import OP_TOPIC
 from storage.put_status import PutStatus
@@ -555,3 +555,85 @@ def test_threads_of_a_service_get_no_ender_a_call(store: MessageStore) -> None:
 if __name__ == "__main__":
     with open_empty(sys.argv[1]) as opened:
         end_transaction(opened, request_for(prepare(opened), int(sys.argv[2])), NOW_MS)
+
+
+# The same unique key again
+
+
+@pytest.mark.parametrize("first", [TRANSACTION_COMMIT, TRANSACTION_ROLLBACK])
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_looked_up", [False, True])
+def test_a_half_that_is_sent_again_with_its_key_is_a_transaction_of_its_own(
+    tmp_path: Path, first: int, *, is_restarted: bool, is_looked_up: bool
+) -> None:
+    with open_empty(tmp_path / "store") as store:
+        if not is_looked_up:
+            store.writer.ends.indexed_from = None
+        ender = TransactionEnder(store, NOW_MS)
+        once = prepare(store)
+        assert ender.end(request_for(once, first), NOW_MS) in (SUCCESS, ROLLED_BACK)
+        again = prepare(store)
+        if is_restarted:
+            ender.close(NOW_MS)
+            ender = TransactionEnder(store, NOW_MS)
+        assert ender.end(commit(again), NOW_MS) == SUCCESS
+        assert ender.end(commit(again), NOW_MS) == SUCCESS  # told twice
+        by_first = [] if first == TRANSACTION_ROLLBACK else [b"K"]
+        assert committed(store) == [*by_first, b"K"]
+        assert ender.end(request_for(once, first), NOW_MS) in (SUCCESS, ROLLED_BACK)
+        assert committed(store) == [*by_first, b"K"]
+        refused = ender.end(rollback(again), NOW_MS)
+        assert refused is not None
+        assert refused.code == ResponseCode.ILLEGAL_OPERATION
+        ender.close(NOW_MS)
+        assert set(b",".join(bodies(store, OP_TOPIC)).decode().strip(",").replace(",,", ",").split(",")) == {"0", "1"}
+
+
+@pytest.mark.parametrize(
+    "endings", [(TRANSACTION_COMMIT, TRANSACTION_COMMIT), (TRANSACTION_ROLLBACK, TRANSACTION_COMMIT)]
+)
+@pytest.mark.parametrize("is_looked_up", [False, True])
+def test_two_open_halves_of_one_key_are_ended_each_for_itself(
+    tmp_path: Path, endings: tuple[int, int], *, is_looked_up: bool
+) -> None:
+    with open_empty(tmp_path / "store") as store:
+        if not is_looked_up:
+            store.writer.ends.indexed_from = None
+        halves = [prepare(store), prepare(store)]
+        for half, ending in zip(halves, endings, strict=True):
+            end_transaction(store, request_for(half, ending), NOW_MS)
+        assert committed(store) == [b"K"] * endings.count(TRANSACTION_COMMIT)
+
+
+def test_a_check_asks_about_a_half_whose_key_was_ended_before(store: MessageStore) -> None:
+    end_transaction(store, commit(prepare(store)), NOW_MS)
+    prepare(store)
+    report = check_half_messages(store, lambda half: TransactionState.COMMIT, NOW_MS + 60_000)
+    assert (report.committed, report.found_ended) == (1, 0)
+    assert committed(store) == [b"K", b"K"]
+
+
+def test_a_check_asks_about_each_of_two_open_halves_of_one_key(store: MessageStore) -> None:
+    prepare(store)
+    prepare(store)
+    report = check_half_messages(store, lambda half: TransactionState.COMMIT, NOW_MS + 60_000)
+    assert report.committed == 2
+    assert committed(store) == [b"K", b"K"]
+
+
+@pytest.mark.parametrize("is_looked_up", [False, True])
+def test_an_answer_for_the_copy_of_a_half_is_none_for_the_half_that_was_sent_again(
+    tmp_path: Path, *, is_looked_up: bool
+) -> None:
+    with open_empty(tmp_path / "store") as store:
+        if not is_looked_up:
+            store.writer.ends.indexed_from = None
+        once = prepare(store)
+        check_half_messages(store, lambda half: TransactionState.UNKNOWN, NOW_MS + 60_000)  # a copy stands behind it
+        again = prepare(store)
+        assert end_transaction(store, commit(once), NOW_MS + 60_000) == SUCCESS
+        assert end_transaction(store, commit(again), NOW_MS + 60_000) == SUCCESS
+        assert end_transaction(store, commit(once), NOW_MS + 60_000) == SUCCESS
+        assert committed(store) == [b"K", b"K"]
+        report = check_half_messages(store, lambda half: TransactionState.COMMIT, NOW_MS + 120_000)
+        assert (report.committed, committed(store)) == (0, [b"K", b"K"])

@@ -25,11 +25,13 @@ from spark_mq.remoting import MessageQueue, RemotingCommand, WireBody, make_requ
 from spark_mq.remoting.access_bodies import AclInfo, PolicyEntryInfo, PolicyInfo
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupList, TopicConfigList
 from spark_mq.remoting.client_bodies import (
+    AssignmentQuestion,
     CheckClientBody,
     ConsumerData,
     HeartbeatData,
     LockBody,
     ProducerData,
+    RequestModeBody,
     SubscriptionData,
 )
 from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackRequest, ViewMessageRequest
@@ -58,6 +60,8 @@ NEEDED: dict[int, tuple[str, ...]] = {
     **dict.fromkeys((10, 310, 320, 324, 325, 370, 37), ("Topic:T Pub",)),
     **dict.fromkeys((11, 361, 34, 36, 41, 42, 309), _BOTH_SUB),
     **dict.fromkeys((35, 46), ("Group:G Sub",)),
+    400: ("Group:G Sub/Get",),
+    401: ("Topic:T Update", "Group:G Update"),
     12: ("Topic:T Sub/Get",),
     33: ("Topic:T Get",),
     38: ("Group:G Sub/Get",),
@@ -87,6 +91,8 @@ BODIES: dict[int, WireBody] = {
     41: _LOCK,
     42: _LOCK,
     46: CheckClientBody(client_id="c", group="G"),
+    400: AssignmentQuestion(topic="T", consumer_group="G", client_id="c"),
+    401: RequestModeBody(topic="T", consumer_group="G"),
     18: TopicConfigList(topics=(TopicConfigData(topic_name="T"),)),
     200: SubscriptionGroupConfig(group_name="G"),
     225: SubscriptionGroupList(groups=(SubscriptionGroupConfig(group_name="G"),)),

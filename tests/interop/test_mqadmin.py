@@ -135,6 +135,7 @@ exportConfigs -c LabCluster -f {files}
 exportMetrics -c LabCluster -f {files}
 exportMetadata -c LabCluster -t -f {files}
 allocateMQ -t Sent -i 10.0.0.1,10.0.0.2
+setConsumeMode -b {broker} -t Sent -g Team -m PULL
 haStatus -b {broker}
 getBrokerEpoch -b broker-lab
 queryMsgTraceById -i {key}

@@ -60,6 +60,51 @@ def test_what_nobody_answers_is_not_supported() -> None:
         assert (answer.code, answer.remark) == (3, " request type 999 not supported")
 
 
+def test_what_is_not_supported_is_counted_and_named_at_once_and_then_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with (
+        running() as server,
+        Client(server) as client,
+        caplog.at_level("WARNING", "spark_mq.remoting_server.unsupported"),
+    ):
+        address = "{}:{}".format(*client.sock.getsockname())
+        of_group = make_request(400, {"consumerGroup": "team"})
+        client.ask(of_group)
+        for number in range(3):
+            client.send(request(number, code=999, flag=2))
+        client.ask(request(3, code=999))
+        assert server.server.unsupported_counts == {400: 1, 999: 4}
+        assert [record.getMessage().partition(", a ")[0] for record in caplog.records] == [
+            f"QUERY_ASSIGNMENT (400) of client {address}, group 'team'",
+            f"request 999 of client {address}",
+        ]
+        caplog.clear()
+        unsupported = server.server._shared.unsupported
+        server.call(unsupported.tell)  # a minute is over
+        server.call(unsupported.tell)  # another one
+        assert caplog.messages == [f"request 999 of client {address} is not supported: 3 more within a minute"]
+        client.ask(of_group)
+        assert len(caplog.messages) == 2
+
+
+def test_what_is_noted_of_requests_that_are_not_supported_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        running() as server,
+        Client(server) as client,
+        caplog.at_level("WARNING", "spark_mq.remoting_server.unsupported"),
+    ):
+        for number in range(1_000):
+            client.send(make_request(1_000 + number, {"group": "g" * 1_000}, is_oneway=True))
+        client.ask(request(1, code=999))
+        counts = server.server.unsupported_counts
+        assert (len(counts), sum(counts.values()), counts[-1]) == (65, 1_001, 937)
+        assert len(caplog.messages) == 256
+        assert all(len(message) < 400 for message in caplog.messages)
+        server.call(server.server._shared.unsupported.tell)
+        assert caplog.messages[256:] == ["requests of others are not supported: 745 within a minute"]
+
+
 def test_errors_are_answered_and_the_connection_stays() -> None:
     def fail(asked: RemotingCommand, peer: Peer) -> RemotingCommand | None:
         if asked.opaque == 1:

@@ -75,9 +75,24 @@ _OF_GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_group_off
 _ACCESS = _Room("spark_mq.access.demands", "tests/access/test_demands.py")
 _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
+_ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
+_CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
+        # Transactions of one unique key
+        "a half that is sent again with its key counts as the one before": _ONE.line(
+            "find_transaction",
+            "if began_at <= copy.commitlog_offset < next_at",
+            "if began_at <= next_at",
+            "test_two_open_halves_of_one_key_are_ended_each_for_itself",
+        ),
+        "a check passes over a half behind which its key stands again": _CHECKED.line(
+            "superseded",
+            "transaction_codes(halves)",
+            "halves.name_codes()",
+            "test_a_check_asks_about_each_of_two_open_halves_of_one_key",
+        ),
         # Tables ahead of the log
         "a queue without a directory keeps its groups' offsets": _TABLES.line(
             "lower_offsets",

@@ -102,7 +102,7 @@ def _read_delayed(content: bytes, directory: Path) -> bool:
 def _read_halves(content: bytes, directory: Path) -> bool:
     records = _hostile_records(content)
     halves = half_queue.halves_of(np.arange(len(records)), records)
-    halves.key_codes()
+    halves.name_codes()
     assert halves.row_count == len(records)
     return bool(halves.keys.null_count < len(records))
 
