@@ -71,7 +71,9 @@ class QueueCalls:
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
         address = await self._address(queue)
-        answer = await self._instance.invoke(address, make_call(code, header), self._instance.settings.question_timeout_ms)
+        answer = await self._instance.invoke(
+            address, make_call(code, header), self._instance.settings.question_timeout_ms
+        )
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         if answer.code != ResponseCode.SUCCESS:

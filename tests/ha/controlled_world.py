@@ -151,7 +151,7 @@ class SimulatedBroker(RunningBroker):
         self.node: ControlledNode = node
         self.role = mode.role
         self._configuration, self._service, self._mode = configuration, service, mode
-        self.keeper = None
+        self.keeper = self._queues = None
         self.following = None
         self.replication = None
         self.group = None
