@@ -130,7 +130,7 @@ def _cut_too_far() -> Planted:
 
 def _stale_bytes() -> Planted:
     """A truncation leaves what it has cut in the file."""
-    return patch.object(truncation, "cut_log", lambda files, log, end: log.close())
+    return patch.object(truncation, "cut_log", lambda files, log, end, why: log.close())
 
 
 def _epoch_moves() -> Planted:
