@@ -136,8 +136,7 @@ class Channel(asyncio.BufferedProtocol):
         if exc is None:
             self._finish("the peer hung up")
         else:
-            # of an error in here the peer knows nothing, and goes on sending
-            self._finish(f"the connection broke: {exc}", self._last_pieces() if isinstance(exc, OSError) else b"")
+            self._finish(f"the connection broke: {exc}", self._last_pieces())
 
     def pause_writing(self) -> None:
         self.peer.is_writable = False
