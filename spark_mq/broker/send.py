@@ -220,7 +220,7 @@ class SendMessageHandler:
         if (messages := run.messages(plans, host)) is None:
             return None
         try:
-            limits = Limits(self._config.commit_log.max_message_size)
+            limits = Limits(self._config.commit_log.max_message_size, self._store.settings.log_file_size_bytes)
             refuse_any_excess(sizes_of_messages(messages, len(self._host)), limits, is_timed=False)
         except MessageIllegalError:
             return None

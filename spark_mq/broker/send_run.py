@@ -22,7 +22,7 @@ from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write
 from spark_mq.remoting.message_headers import SendMessageAnswer
 from spark_mq.remoting.request_runs import LONG_NUMBER, NUMBER, TEXT, RequestRun, RunAnswers, RunFields
 from storage.format.record import V6_HOST_SIZE
-from storage.messages.inner_messages import InnerMessages
+from storage.messages.inner_messages import InnerMessage, InnerMessages
 
 _FIELDS = ("topic", "queue_id", "born_time_ms", "properties")
 _NAMES = {
@@ -73,7 +73,10 @@ class SendRun(NamedTuple):
             return None
         if b"\x00" in joined or b"\x01\x02" in joined or _NO_WAIT.search(joined) or not all(run.bodies):
             return None
-        names = _VALUE.sub(b"\x02", b"\x00".join(properties)).split(b"\x00")
+        told, value_count = _VALUE.subn(b"\x02", b"\x00".join(properties))
+        if value_count != joined.count(b"\x02"):  # a name without a value, which is none of its message's
+            return None
+        names = told.split(b"\x00")
         kinds = {kind: row for row, kind in enumerate(zip(topics, names, strict=True))}
         if len(kinds) > KINDS_MOST or not all(_are_plain(found) for _, found in kinds):
             return None
@@ -93,7 +96,9 @@ class SendRun(NamedTuple):
         """
         added = {self._added(kind, plan) for kind, plan in zip(self.kinds, plans, strict=True)}
         (suffix,) = added if len(added) == 1 else (None,)
-        if suffix is None:
+        if (
+            suffix is None or len({_numbers(plan.message) for plan in plans}) > 1
+        ):  # as of topics with and without MULTI_TAG
             return None
         count, message = len(self.properties), plans[0].message
         hosts = np.frombuffer(host * count, f"V{len(host)}")
@@ -137,6 +142,11 @@ class SendRun(NamedTuple):
         )
         raw = planned.raw_properties
         return raw[len(asked) :] if is_kept and raw.startswith(asked) else None
+
+
+def _numbers(message: InnerMessage) -> tuple[int, ...]:
+    """What all messages of a run have in common."""
+    return message.flag, message.sys_flag, message.reconsume_times, message.prepared_transaction_offset
 
 
 def _column(texts: Sequence[bytes | memoryview]) -> pa.Array:

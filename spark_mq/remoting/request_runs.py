@@ -10,6 +10,7 @@ A header that matches says what JSON says. One that does not is read as ever (`f
 
 from __future__ import annotations
 
+import json
 import re
 import secrets
 import struct
@@ -17,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_mq.remoting.command import HeaderEncoding, RemotingCommand
+from spark_mq.remoting.errors import FrameError
 from spark_mq.remoting.json_header import decode_json_header, encode_json_header
 
 LEAST = 16
@@ -24,10 +26,13 @@ LEAST = 16
 MOST = 256
 _PREFIX = struct.Struct(">iI")
 _HEADER_BYTES_MOST = 0xFF_FFFF
-_OPAQUE_VALUE = rb"(\d{1,10})"
+_OPAQUE_VALUE = rb"(0|[1-9]\d{0,9})"
 _OPAQUE = re.compile(rb'"opaque":' + _OPAQUE_VALUE)
 _OPAQUE_MOST = 0x7FFF_FFFF
 _PATTERNS_MOST = 4
+_PATTERN_BYTES_MOST = 2_048
+"""Of what is equal: to make a pattern takes time by its length, and all connections wait for it."""
+_VAIN_MOST = 8
 NUMBER = rb"(\d{1,9})"
 LONG_NUMBER = rb"(\d{1,18})"
 TEXT = rb'([^"\\]*(?:\\u000[12][^"\\]*)*)'
@@ -83,12 +88,23 @@ class RunReader:
     def __init__(self, fields: Mapping[int, RunFields]) -> None:
         self._fields = fields
         self._known: list[_Pattern] = []
+        self._vain = 0  # patterns that were made since the last run
+        self._passed = 0  # requests since the last pattern
 
     def learn(self, header: bytes, command: RemotingCommand) -> None:
-        """The next requests may look like this one, which was read by itself."""
+        """The next requests may look like this one, which was read by itself.
+
+        To make a pattern takes as long as to read dozens of requests. So the more were made in vain, as where each request is signed,
+        the more requests pass before the next.
+        """
         fields = self._fields.get(command.code)
         if fields is None or command.flag or command.encoding != HeaderEncoding.JSON:
             return
+        self._passed += 1
+        if self._passed < 1 << min(self._vain, _VAIN_MOST):
+            return
+        self._passed = 0
+        self._vain += 1
         if (found := _pattern_of(header, command, fields)) is not None:
             self._known = [found, *self._known[: _PATTERNS_MOST - 1]]
 
@@ -123,6 +139,7 @@ class RunReader:
         opaques = list(map(int, columns.pop("opaque")))
         if max(opaques) > _OPAQUE_MOST:
             return None
+        self._vain = self._passed = 0
         frames = view[start:at]
         if 2 * len(frames) < memoryview(frames.obj).nbytes:  # nothing keeps more than twice its size
             frames = memoryview(bytes(frames))
@@ -152,12 +169,34 @@ def _pattern_of(header: bytes, command: RemotingCommand, fields: RunFields) -> _
     if opaque is None or int(opaque[1]) != command.opaque:
         return None
     holes = sorted([*holes, (*opaque.span(1), _OPAQUE_VALUE, "opaque")])
-    parts, at = [], 0
-    for begin, end, pattern, _ in holes:
-        parts += [re.escape(header[at:begin]), pattern]
+    equal, at = [], 0
+    for begin, end, *_ in holes:
+        equal.append(header[at:begin])
         at = end
-    regex = re.compile(b"".join(parts) + re.escape(header[at:]), re.DOTALL)
-    return _Pattern(regex, tuple(name for *_, name in holes), command._replace(body=b""))
+    equal.append(header[at:])
+    names = tuple(name for *_, name in holes)
+    if sum(map(len, equal)) > _PATTERN_BYTES_MOST or not _are_decisive(equal, names, command):
+        return None
+    parts = [part for each, (*_, pattern, _) in zip(equal, holes, strict=False) for part in (re.escape(each), pattern)]
+    regex = re.compile(b"".join(parts) + re.escape(equal[-1]), re.DOTALL)
+    return _Pattern(regex, names, command._replace(body=b""))
+
+
+def _are_decisive(equal: Sequence[bytes], names: Sequence[str], command: RemotingCommand) -> bool:
+    """Whether what stands between these parts is what JSON reads under the names: a name may come twice, and in any spelling."""
+    values = [10**8 + secrets.randbelow(10**8) for _ in names]  # which nobody guesses
+    texts = [*(b"%d" % value for value in values), b""]
+    header = b"".join(part for pair in zip(equal, texts, strict=True) for part in pair)
+    told = dict(zip(names, values, strict=True))
+    opaque = told.pop("opaque")
+    fields = {**(command.ext_fields or {}), **{name: str(value) for name, value in told.items()}}
+    try:
+        json.loads(header, strict=False)  # of what is no plain JSON it depends on more how it is read
+        found = decode_json_header(header, command.body, 0)
+    except (ValueError, RecursionError, FrameError):
+        return False
+    is_like = found == command._replace(opaque=opaque, ext_fields=found.ext_fields)
+    return is_like and (found.ext_fields or {}) == fields
 
 
 def _unescaped(text: bytes) -> bytes:

@@ -259,6 +259,9 @@ class Channel(asyncio.BufferedProtocol):
         """All of it begins, or is refused as too much; where it could be anything else, each of it is received by itself."""
         peer, processor = self.peer, self._processors.find(run.like.code)
         is_plain = processor is not None and processor.answer_run is not None and not processor.rejects()
+        is_plain = (
+            is_plain and run.size_bytes <= self._shared.settings.requests_bytes_most
+        )  # else it would never be taken
         if processor is None or not is_plain or not peer.is_open or self._shared.is_going_away:
             self._read.extendleft(reversed(run.commands()))
             return
@@ -301,16 +304,19 @@ class Channel(asyncio.BufferedProtocol):
         """On the thread of the pool."""
         peer = self.peer
         begun: Later | None = None
-        if processor.answer_run is not None and peer.is_open and not peer.is_full:
-            try:
+        commands: list[RemotingCommand] = []
+        try:
+            if processor.answer_run is not None and peer.is_open and not peer.is_full:
                 begun = processor.answer_run(run, peer)
-            except Exception as error:
-                begun = Later(partial(_fail, error))
+            if begun is None:
+                commands = run.commands()
+        except Exception as error:
+            begun = Later(partial(_fail, error))
         if begun is not None:
             processor.pool.afterwards(partial(self._settle_later, run, processor.pool, size, begun))
             return
         share = size // len(run.opaques)
-        for number, command in enumerate(run.commands()):
+        for number, command in enumerate(commands):
             self._answer(command, processor, share if number else size - share * (len(run.opaques) - 1))
 
     def _answer(self, command: RemotingCommand, processor: Processor, size: int) -> None:

@@ -268,6 +268,37 @@ def test_properties_that_are_no_map_are_read_as_alone(brokers: tuple[Broker, Bro
         assert records(in_runs, start) == records(alone, start)
 
 
+def test_a_name_without_a_value_is_dropped_beside_sends_that_have_one(brokers: tuple[Broker, Broker]) -> None:
+    run = run_of(orders(own="x"))
+    texts = [b"UNIQ_KEY\\u0001u\\u0002a\\u0001x\\u0002b\\u0001c\\u0002" for _ in run.opaques]
+    texts[5] = b"UNIQ_KEY\\u0001u\\u0002a\\u0002b\\u0001c\\u0002"
+    ends = [*run.starts[1:], len(run.frames)]
+    frames = [
+        _with_properties(bytes(run.frames[start:end]), text)
+        for start, end, text in zip(run.starts, ends, texts, strict=True)
+    ]
+    *_, found = FrameReader(runs=RunReader(RUN_FIELDS)).feed_runs(frames[0] + b"".join(frames), 16)
+    assert isinstance(found, RequestRun)
+    in_runs, alone = brokers
+    answers = answered(in_runs, CLIENT, found) or answered_alone(in_runs, CLIENT, found)
+    assert told(answers) == told(answered_alone(alone, CLIENT, found))
+    assert records(in_runs, 0) == records(alone, 0)
+
+
+def test_each_topic_says_whether_its_messages_have_many_tags(brokers: tuple[Broker, Broker]) -> None:
+    for broker in brokers:
+        broker.parts.service.make_topic(TopicConfig("Many", 4, 4, topic_filter_type="MULTI_TAG"))
+    assert_equal(brokers, [replace(each, topic=("Orders", "Many")[n % 2]) for n, each in enumerate(orders(TAGS="x"))])
+    assert assert_equal(brokers, orders(topic="Many", TAGS="x"))
+
+
+def test_one_that_fits_no_log_file_is_refused_alone(tmp_path: Path) -> None:
+    requests = orders()
+    requests[5] = replace(requests[5], body=b"x" * 70_000)
+    with open_pair(tmp_path, mappedFileSizeCommitLog="65536") as brokers:
+        assert_equal(brokers, requests)
+
+
 def _with_properties(frame: bytes, text: bytes) -> bytes:
     size = int.from_bytes(frame[4:8], "big")
     header, body = frame[8 : 8 + size], frame[8 + size :]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_mq.broker.send_run import RUN_FIELDS
-from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response
+from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response, request_runs
 from spark_mq.remoting.request_runs import LEAST, MOST, RequestRun, RunAnswers, RunReader, encode_answers
 
 FIELDS = {"a": "G", "b": "Orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1795220433013", "h": "0"}
@@ -148,6 +148,55 @@ def test_two_fields_of_one_name_make_no_run() -> None:
     commands, sizes = read([framed(header, b"body") * 40])
     assert sizes == []
     assert {(command.ext_fields or {})["e"] for command in commands} == {"3"}
+
+
+@pytest.mark.parametrize(
+    ("said", "as_well"),
+    [
+        (b'"e":"0"', b'"e":"%d","e":"0"'),
+        (b'"e":"0"', b'"e":"%d","\\u0065":"0"'),
+        (b'{"code"', b'{"e":"%d","code"'),
+        (b'"opaque":0', b'"opaque":%d,"opaque":0'),
+        (b'"extFields":{', b'"extFields":{"opaque":%d,'),
+        (b'"flag":0', b"'flag':%d"),
+    ],
+)
+def test_what_only_seems_to_differ_makes_no_run(said: bytes, as_well: bytes) -> None:
+    """The first request says the same twice; of the others JSON takes another value than the one that differs."""
+    header = frame(0)[8:-4]
+    assert said in header
+    frames = [framed(header.replace(said, as_well % (n % 4 if said != b'"flag":0' else 0)), b"body") for n in range(40)]
+    commands, sizes = read([b"".join(frames)])
+    assert sizes == []
+    assert commands == read([b"".join(frames)], in_runs=False)[0]
+
+
+def test_a_number_with_a_zero_before_it_is_as_wrong_in_a_run_as_alone() -> None:
+    frames = [frame(n) for n in range(40)]
+    frames[30] = framed(frame(7)[8:-4].replace(b'"opaque":7', b'"opaque":07'), b"body")
+    reader = FrameReader(runs=RunReader(RUN_FIELDS))
+    found = [*reader.feed_runs(b"".join(frames), 16), *reader.feed_runs(b"", 16)]
+    assert sum(len(each.opaques) if isinstance(each, RequestRun) else 1 for each in found) == 30
+    assert reader.error is not None
+
+
+def test_few_patterns_are_made_where_no_two_requests_look_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of a client that signs each; a pattern costs as much as many requests."""
+    made: list[bytes] = []
+    pattern_of = request_runs._pattern_of
+    monkeypatch.setattr(
+        request_runs, "_pattern_of", lambda header, *rest: made.append(header) or pattern_of(header, *rest)
+    )  # type: ignore[func-returns-value]
+    commands, sizes = read([b"".join(frame(n, Signature=f"{n:040x}") for n in range(900))])
+    assert (len(commands), sizes) == (900, [])
+    assert len(made) <= 12
+    frames = b"".join(frame(n) for n in range(900))
+    assert sum(read([frames])[1]) > 800
+
+
+def test_of_a_long_header_no_pattern_is_made() -> None:
+    """It would take milliseconds, in which no connection is served."""
+    assert read([b"".join(frame(n, x="y" * 3_000) for n in range(40))])[1] == []
 
 
 @given(

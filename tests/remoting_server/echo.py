@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, make_response
+from spark_mq.remoting.request_runs import NUMBER, RunFields
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool
-from spark_mq.remoting_server.processors import Answering, Processor, Processors
+from spark_mq.remoting_server.processors import Answering, AnsweringRun, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings, read_settings
 
@@ -75,9 +76,10 @@ def running(
     pool: PoolSettings = PoolSettings("Echo", 10_000),  # noqa: B008
     rejects: Callable[[], bool] = lambda: False,
     tls: TlsServerSettings | None = None,
+    answer_run: AnsweringRun | None = None,
     **settings: str,
 ) -> Iterator[Running]:
-    """A server that answers code 105; `settings` by Java's names."""
+    """A server that answers code 105, with `answer_run` in runs too; `settings` by Java's names."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
@@ -87,8 +89,9 @@ def running(
         server_settings = read_settings(ServerSettings, settings)
         server = RemotingServer(server_settings, tls or TlsServerSettings(), on_close=gone.append)
         requests = RequestPool(pool)
-        table = {105: Processor(answer, requests, rejects)}
-        address = await server.listen("127.0.0.1", 0, Processors(table))
+        table = {105: Processor(answer, requests, rejects, answer_run)}
+        run_fields = {} if answer_run is None else {105: RunFields({"n": NUMBER})}
+        address = await server.listen("127.0.0.1", 0, Processors(table, run_fields=run_fields))
         return Running(address, server, loop, requests, gone)
 
     found = asyncio.run_coroutine_threadsafe(start(), loop).result(LIMIT_SECONDS)
