@@ -7,7 +7,8 @@ A copy is found again by its property REPLAYED_FROM. A run looks for copies befo
 letter on, or of the unfinished run's plan where there is an audit. When it looks, no broker of the letters knows a producer of an
 earlier run any more, so nothing of that run is on its way. After an answer that says neither stored nor refused the run ends; the
 next one looks. So a letter gets one copy, with one limit: a broker that took a request of a dead run and has not stored it yet when the
-next run looks, a fraction of a second later at the least, makes a second one.
+next run looks, a fraction of a second later at the least, makes a second one. A copy goes to its letter's broker, so that who sees the
+letter finds it. Where that broker has no queue of the topic it goes to another, and is looked for only while that one is registered.
 
 Departure: a copy is born when it is sent, as every message of a client.
 """
@@ -21,6 +22,7 @@ from itertools import count
 from typing import NamedTuple
 
 from spark_mq.client.errors import (
+    ClientError,
     GroupTakenError,
     MessageQueueNotFoundError,
     MessageRefusedError,
@@ -31,6 +33,7 @@ from spark_mq.client.event_loop import run
 from spark_mq.client.group_calls import GroupCalls
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import Message, decode_records
+from spark_mq.client.message_calls import MessageCalls
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.producer import Producer
 from spark_mq.client.producer_settings import ProducerSettings
@@ -47,7 +50,7 @@ from spark_mq.source.cluster_options import ClusterOptions
 from storage.errors import CorruptMessageError, NameIllegalError
 from storage.failpoints import reach
 from storage.format.record import Message as Record
-from storage.names import dead_letter_topic, retry_topic, validate_user_topic
+from storage.names import RETRY_PREFIX, dead_letter_topic, retry_topic, validate_user_topic
 from storage.rules.response_codes import ResponseCode
 
 CLOCKS_MS = 60_000
@@ -80,10 +83,13 @@ class ClusterLetters:
         self._topic = dead_letter_topic(self._group)
         self._places: dict[str, _Place] = {}
         self._targets: dict[str, tuple[MessageQueue, ...] | str] = {}
+        self._closed: dict[tuple[str, str], str] = {}
+        """Why a broker's retry topic takes no more copies, by topic and broker."""
         self._turn = count()
         self._producer: Producer | None = None
         self._instance = ClientInstance.of(self._settings)
         self._calls = QueueCalls(self._instance)
+        self._messages = MessageCalls(self._instance)
 
     def close(self) -> None:
         """Leave the brokers."""
@@ -126,7 +132,9 @@ class ClusterLetters:
         return found
 
     def without_copies(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Those that the topics hold no copy of. It says so for certain: a copy is younger than its letter, and so expires after it."""
+        """Those that the topics hold no copy of. It says so for certain: a copy is younger than its letter at the same broker, and so
+        expires after it.
+        """
         places = self._known_places()
         times = [places[letter.msg_id].store_time_ms for letter in letters if letter.msg_id in places]
         if not times:
@@ -142,18 +150,23 @@ class ClusterLetters:
         """The letters' copies since a mark, their message ids by the letters'; and whether none of those since then has expired."""
         ids = {letter.msg_id for letter in letters}
         topics = {self._target(letter, to) for letter in letters for to in ("topic", "retry")}
+        topics.add(self._topic)  # a copy that failed again, or that its broker did not let be tried
         found: dict[str, str] = {}
-        can_tell = True
+        have_expired, oldest_ms = set[str](), dict[str, int]()
         for queue in (queue for topic in sorted(topics) for queue in self._queues(topic)):
             start, end = self._start(queue), self._end(queue)
             first = run(self._calls.search_offset(queue, max(mark - CLOCKS_MS, 0))) if end > start else end
             if start > 0:
-                can_tell &= end > start and run(self._calls.earliest_time_ms(queue)) <= mark
+                have_expired.add(queue.broker_name)
+            if end > start:
+                first_ms = run(self._calls.earliest_time_ms(queue))
+                oldest_ms[queue.broker_name] = min(first_ms, oldest_ms.get(queue.broker_name, first_ms))
             for record in self._records(queue, max(first, start), end, marked=True):
                 source = record.properties.get(REPLAYED_FROM)
                 if source in ids:
                     found[source] = record.msg_id
-        return found, can_tell
+        # A log expires from its beginning: a broker that holds anything from before the mark has lost nothing since.
+        return found, all(oldest_ms.get(name, mark + 1) <= mark for name in have_expired)
 
     def replay(self, letters: Sequence[DeadLetter]) -> list[Outcome]:
         """Send copies; the outcome of each letter, in their order.
@@ -168,7 +181,7 @@ class ClusterLetters:
         if record is None:
             return Outcome(letter, REFUSED, "it is not there any more")
         topic = self._target(letter, self._to)
-        queues = self._queues_to_write(topic)
+        queues = self._queues_to_write(topic, self._places[letter.msg_id].queue.broker_name)
         if isinstance(queues, str):
             return Outcome(letter, REFUSED, queues)
         try:
@@ -178,19 +191,22 @@ class ClusterLetters:
         origin = with_namespace(self._namespace, target_of(letter.origin_topic, self._group, "topic"))
         properties = copied_properties(record.properties, letter.msg_id, origin if self._to == "retry" else None)
         message = Message(topic, body, properties=properties, flag=record.flag)
-        sent = self._send(message, queues)
+        queue = queues[next(self._turn) % len(queues)]
+        sent = self._send(message, queue)
         if isinstance(sent, str):
             return Outcome(letter, REFUSED, sent)
         reach("replay-amid-copies")
         reason = None if sent.status is SendStatus.SEND_OK else sent.status.name
+        if topic.startswith(RETRY_PREFIX) and (rule := self._is_dead_again(sent, topic, queue.broker_name)):
+            reason = self._closed[topic, queue.broker_name] = rule
         return Outcome(letter, REPLAYED, reason, sent.offset_message_id)
 
-    def _send(self, message: Message, queues: Sequence[MessageQueue]) -> SendResult | str:
+    def _send(self, message: Message, queue: MessageQueue) -> SendResult | str:
         """What it was answered, or why it is refused."""
         assert self._producer is not None, "not locked"
         for pause_s in (*_PAUSES_S, None):
             try:
-                return self._producer.hand_on(message, queues[next(self._turn) % len(queues)])
+                return self._producer.hand_on(message, queue)
             except MessageRefusedError as error:
                 return error.describe()
             except ResponseError as error:
@@ -205,8 +221,32 @@ class ClusterLetters:
     def _target(self, letter: DeadLetter, to: Target) -> str:
         return with_namespace(self._namespace, target_of(letter.origin_topic, self._group, to))
 
-    def _queues_to_write(self, topic: str) -> tuple[MessageQueue, ...] | str:
-        """The queues that take copies, or why there are none."""
+    def _is_dead_again(self, sent: SendResult, topic: str, broker_name: str) -> str | None:
+        """Why copies in that retry topic are of no use there: the broker has put one among the dead letters. None also where it does
+        not say.
+        """
+        try:
+            if run(self._messages.view_message(sent.offset_message_id, topic)).record.topic == topic:
+                return None
+        except ClientError:  # the copy is stored, and `copies` finds it wherever it is
+            return None
+        return (
+            f"broker {broker_name} puts what group {self._group} is to try again among the dead letters: it consumes in order, or its "
+            "entry allows no tries (retryMaxTimes). Replay to the topic, or stop its consumers and run again after a minute"
+        )
+
+    def _queues_to_write(self, topic: str, broker_name: str) -> tuple[MessageQueue, ...] | str:
+        """The queues that take the copy of a letter of that broker, or why there are none: those of the same broker where it has some.
+
+        Who can read the letter finds its copy then, whichever other broker is away, and the copy expires after its letter.
+        """
+        if (rule := self._closed.get((topic, broker_name))) is not None:
+            return rule
+        queues = self._all_queues_to_write(topic)
+        own = () if isinstance(queues, str) else tuple(queue for queue in queues if queue.broker_name == broker_name)
+        return own or queues
+
+    def _all_queues_to_write(self, topic: str) -> tuple[MessageQueue, ...] | str:
         if topic not in self._targets:
             try:
                 if topic != retry_topic(self._group):
