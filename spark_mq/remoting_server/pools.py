@@ -77,6 +77,7 @@ class RequestPool:
         self._is_due = False
         self._is_cleaning = False
         self._cleaning_due = 0.0
+        self._cleaning_cpu = 0.0
         self._stalled_seconds = 0.0
         """In which the process did not get to run."""
         self._is_start_refused = False
@@ -187,11 +188,16 @@ class RequestPool:
     def _clean_soon(self) -> None:
         if not self._is_cleaning and self.settings.wait_limit_ms is not None and self._loop is not None:
             self._cleaning_due = time.monotonic() + _CLEANING_SECONDS
+            self._cleaning_cpu = time.process_time()
             self._is_cleaning = True
             self._loop.call_later(_CLEANING_SECONDS, self._clean)
 
     def _overdue_seconds(self, now: float) -> float:
-        return max(0.0, now - self._cleaning_due - _CLEANING_SECONDS) if self._is_cleaning else 0.0
+        """For how long the loop has not run since it was to look, but for what this process has computed meanwhile."""
+        if not self._is_cleaning or now <= self._cleaning_due + _CLEANING_SECONDS:
+            return 0.0
+        idle = now - self._cleaning_due + _CLEANING_SECONDS - (time.process_time() - self._cleaning_cpu)
+        return max(0.0, min(now - self._cleaning_due - _CLEANING_SECONDS, idle))
 
     def _now(self) -> float:
         """In seconds, while this process runs."""

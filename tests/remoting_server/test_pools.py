@@ -362,3 +362,31 @@ def test_what_waits_while_the_process_does_not_run_is_not_late(
 
     asyncio.run(run())
     pool.close()
+
+
+def test_what_waits_while_the_loop_computes_is_late(busy: tuple[threading.Event, threading.Event]) -> None:
+    runs, ends = busy
+    refused = threading.Event()
+    pool = RequestPool(PoolSettings("Send", 100, 1, wait_limit_ms=200))
+
+    def first() -> None:
+        runs.set()
+        assert ends.wait(LIMIT_SECONDS)
+
+    def refuse_it(remark: str) -> bool:
+        refused.set()
+        return True
+
+    async def run() -> None:
+        assert pool.submit(first, refuse_it)
+        assert runs.wait(LIMIT_SECONDS)
+        assert pool.submit(lambda: None, refuse_it)
+        end = time.process_time() + 0.5
+        while time.process_time() < end:
+            pass
+        assert pool.head_wait_ms() > 200
+        assert await asyncio.to_thread(refused.wait, LIMIT_SECONDS)
+        ends.set()
+
+    asyncio.run(run())
+    pool.close()
