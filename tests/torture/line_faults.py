@@ -72,6 +72,10 @@ _RESET = _Room("spark_mq.client.push_engine", "tests/client/test_orderly_consump
 _PRODUCERS = _Room("spark_mq.broker.producer_table", "tests/broker/test_client_tables.py")
 _CONSUMERS = _Room("spark_mq.broker.consumer_table", "tests/broker/test_client_tables.py")
 _OF_GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_group_offsets.py")
+_RUNS = _Room("spark_mq.remoting.request_runs", "tests/remoting/test_request_runs.py")
+_SENT = _Room("spark_mq.broker.send_run", "tests/broker/test_send_runs.py")
+_SENDER = _Room("spark_mq.broker.send", "tests/broker/test_send_runs.py")
+_POOLS = _Room("spark_mq.remoting_server.pools", "tests/remoting_server/test_pools.py")
 _ACCESS = _Room("spark_mq.access.demands", "tests/access/test_demands.py")
 _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
@@ -537,6 +541,52 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "queue_id in self._resets.get((topic, group), {})",
             "bool(self._resets.get((topic, group)))",
             "test_a_reset_counts_as_the_offset_and_waits_for_the_next_pull_of_its_queue_alone",
+        ),
+        # Runs of sends
+        "what only seems to differ is a run": _RUNS.line(
+            "_pattern_of",
+            "not _are_decisive(equal, names, command)",
+            "False",
+            "test_what_only_seems_to_differ_makes_no_run",
+        ),
+        "answers of a run go under other numbers": _RUNS.line(
+            "encode_answers",
+            "for opaque in opaques",
+            "for opaque in sorted(opaques)",
+            "test_answers_are_the_frames_of_each_answer",
+        ),
+        "topics with and without many tags are one": _SENT.line(
+            "SendRun.messages",
+            "len({_numbers(plan.message) for plan in plans}) > 1",
+            "False",
+            "test_each_topic_says_whether_its_messages_have_many_tags",
+        ),
+        "a run is decided as its first send, whatever its properties say": _SENT.line(
+            "_are_plain",
+            "not DECIDED_BY_VALUE &",
+            "not frozenset() &",
+            "test_any_property_has_the_effect_that_it_has_alone[DELAY]",
+        ),
+        "only the first queue of a run is looked at": _SENDER.line(
+            "SendMessageHandler._messages_of",
+            "check_queue(kind.greatest_queue_id",
+            "check_queue(0",
+            "test_one_that_is_wrong_is_refused_alone[queue that is not there-5]",
+        ),
+        "a run counts as one send": _SENDER.line(
+            "SendMessageHandler._count_run", "are_single=True", "are_single=False", "test_plain_sends_are_a_run"
+        ),
+        "what a process computes makes nothing late": _POOLS.line(
+            "RequestPool._overdue_seconds",
+            "min(now - self._cleaning_due - _CLEANING_SECONDS, idle)",
+            "now - self._cleaning_due - _CLEANING_SECONDS",
+            "test_what_waits_while_the_loop_computes_is_late",
+        ),
+        "a busy machine makes sends late": _POOLS.line(
+            "RequestPool._now",
+            "now - self._stalled_seconds - self._overdue_seconds(now)",
+            "now",
+            "test_what_waits_while_the_process_does_not_run_is_not_late",
         ),
         # Access
         "dead letter topics are topics to who does not send": _ACCESS.line(
