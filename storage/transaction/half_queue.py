@@ -155,7 +155,7 @@ class Copies(NamedTuple):
     places: np.ndarray
     """int64, in the log."""
     began_at: np.ndarray
-    """int64, n of them: where in the log each transaction's first half lies, or as early as the log goes where it has expired."""
+    """int64, n of them: where in the log each transaction's first half lies; 0 where it has expired."""
     next_at: np.ndarray
     """int64, n of them: where the next transaction of the same name begins; what lies behind that is none of this one's copies."""
 
@@ -184,7 +184,7 @@ def copies_of(store: StoreReader, halves: Halves) -> Copies:
         is_open[rows[is_before]] = False
         is_behind = begins & ~is_before
         np.minimum.at(next_at, rows[is_behind], places[is_behind])
-    began_at[began_at < 0] = store.log.minimum
+    began_at[began_at < 0] = 0  # a commit record that stands may name a half that is gone
     rows, offsets, places = np.concatenate(found, axis=1)
     is_own = (places >= began_at[rows]) & (places < next_at[rows])
     return Copies(rows[is_own], offsets[is_own], places[is_own], began_at, next_at)

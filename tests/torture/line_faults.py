@@ -77,6 +77,7 @@ _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
+_HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
@@ -92,6 +93,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "transaction_codes(halves)",
             "halves.name_codes()",
             "test_a_check_asks_about_each_of_two_open_halves_of_one_key",
+        ),
+        "a commit does not count that names a half that has expired": _HALVES.line(
+            "copies_of",
+            "began_at[began_at < 0] = 0",
+            "began_at[began_at < 0] = store.log.minimum",
+            "test_a_commit_counts_that_names_a_half_that_has_expired",
         ),
         # Tables ahead of the log
         "a queue without a directory keeps its groups' offsets": _TABLES.line(
