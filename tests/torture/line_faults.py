@@ -95,9 +95,9 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_a_check_asks_about_each_of_two_open_halves_of_one_key",
         ),
         "a commit does not count that names a half that has expired": _HALVES.line(
-            "copies_of",
-            "began_at[began_at < 0] = 0",
-            "began_at[began_at < 0] = store.log.minimum",
+            "_copies",
+            "np.where(is_begun, places[begin], 0)",
+            "np.where(is_begun, places[begin], own)",
             "test_a_commit_counts_that_names_a_half_that_has_expired",
         ),
         # Tables ahead of the log
