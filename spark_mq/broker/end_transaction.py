@@ -191,7 +191,7 @@ class TransactionEnder:
         else:
             with self._alone() as store:
                 outcomes = outcomes_of(store, half_at(store, half))
-            places = (half.commitlog_offset, *outcomes.copies.places.tolist())
+            places = (half.commitlog_offset, *outcomes.copies.places[outcomes.copies.of(0)].tolist())
             with self._lock:
                 is_ended = bool(outcomes.is_ended[0]) or self._is_op(half.queue_offset)
                 without_op = [

@@ -128,9 +128,9 @@ class Registration:
         self._due = threading.Event()
         self._is_closed = False
         self._told: set[str] = set()
-        self._missing: dict[str, str] = {}
-        """Name servers that have not taken the last registration, and why."""
-        self._troubles: dict[str, str] = {}
+        self._missing: dict[str, type[ClientError]] = {}
+        """Name servers that have not taken the last registration, and what kind of trouble was said of each."""
+        self._troubles: dict[str, ClientError] = {}
         self._lacks_master = heed_master is not None
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
@@ -202,23 +202,23 @@ class Registration:
                 _LOG.exception("what name server %s says of ordered topics is not kept", address)
 
     def _note(self, address: str, *, is_told: bool) -> None:
-        """Says what is missing once, and when it is there."""
+        """Says what is missing once for each kind of trouble, as texts hold time-outs that differ; and when it is there."""
         if is_told:
             if self._missing.pop(address, None) is not None:
                 _LOG.warning("name server %s knows this broker now", address)
             return
-        trouble = self._troubles.get(address, "no answer")
-        if self._missing.get(address) != trouble:
-            self._missing[address] = trouble
+        trouble = self._troubles[address]
+        if self._missing.get(address) is not type(trouble):
+            self._missing[address] = type(trouble)
             what = "was not told this time" if address in self._told else "does not know this broker yet"
-            _LOG.warning("name server %s %s: %s; it is tried again", address, what, trouble)
+            _LOG.warning("name server %s %s: %s; it is tried again", address, what, trouble.describe())
 
     def _ask(self, commands: Mapping[str, RemotingCommand], timeout_ms: int) -> dict[str, RemotingCommand]:
         """All at the same time; the answers of those that have answered."""
         found = run(self._answers(commands, timeout_ms))
         for address, error in found.items():
             if isinstance(error, ClientError):
-                self._troubles[address] = error.describe()
+                self._troubles[address] = error
                 _LOG.info("name server %s: request %d failed: %s", address, commands[address].code, error.describe())
         return {address: answer for address, answer in found.items() if isinstance(answer, RemotingCommand)}
 

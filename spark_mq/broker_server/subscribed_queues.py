@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from spark_mq.broker.turns import Turns
-from spark_mq.client.errors import ClientError, TopicRouteNotFoundError
+from spark_mq.client.errors import ClientError, NameServerUnreachableError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run
 from spark_mq.client.name_servers import NameServers
 from spark_mq.client.remoting_client import RemotingClient
@@ -22,6 +22,8 @@ from storage.names import RETRY_PREFIX
 
 _TIMEOUT_MS = 3_000
 _KEPT_MOST = 10_000
+_SILENCE_MS = 1_000
+"""So long nobody is asked after a question that no name server has answered: each one takes a thread for seconds."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -44,6 +46,8 @@ class SubscribedQueues:
         self._turns = Turns()
         self._lock = threading.Lock()
         self._kept: dict[str, _Kept] = {}
+        self._silent_ms: int | None = None
+        """When the last question was given up that no name server had answered."""
 
     def of(self, topic: str) -> Sequence[MessageQueue] | None:
         """The queues that can be read; None where no name server has the topic, or none has ever answered. It may wait."""
@@ -67,6 +71,8 @@ class SubscribedQueues:
 
     def _asked(self, topic: str) -> Sequence[MessageQueue] | None:
         before = self._kept.get(topic)
+        if self._silent_ms is not None and not is_time(self._steady(), self._silent_ms, _SILENCE_MS):
+            return None if before is None else before.queues
         try:
             queues: Sequence[MessageQueue] = run(self._name_servers.route(topic, _TIMEOUT_MS)).subscribe_queues
         except TopicRouteNotFoundError:
@@ -77,6 +83,8 @@ class SubscribedQueues:
             queues = before.queues
         except ClientError as error:  # the ones before count on, and are asked for after as long again
             _LOG.warning("no name server says where the queues of topic %s are: %s", topic, error.describe())
+            if isinstance(error, NameServerUnreachableError):
+                self._silent_ms = self._steady()
             if before is None:
                 return None
             queues = before.queues

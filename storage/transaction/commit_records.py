@@ -19,7 +19,7 @@ from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.messages.half_messages import UNIQUE_KEY
 from storage.queues.scan import scan_queue
 from storage.store_reader import StoreReader
-from storage.transaction.half_queue import Copies, Halves, equal_pairs, transaction_names
+from storage.transaction.half_queue import Copies, Halves, last_before, transaction_names
 
 
 def committed(store: StoreReader, halves: Halves, copies: Copies) -> np.ndarray:
@@ -51,17 +51,20 @@ def _committed_in(
     end = store.max_offset(*name)
     start = max(store.min_offset(*name), queue.first_offset_at(int(began_at.min()), end))
     codes = halves.name_codes()
+    found = [np.empty((2, 0), np.int64)]
     for _, records in scan_queue(queue, store.log, store.log_end, start, end):
         commits = _commits(records)
         if len(commits):
             named = commits.column("prepared_transaction_offset").astype(np.int64)
-            result |= np.isin(halves.commitlog_offsets, named)
             keys = decode_property_maps(commits.raw_properties()).values_of(UNIQUE_KEY)
             names = transaction_names(keys, commits.column("born_time_ms").astype(np.int64))
-            rows, others = equal_pairs(codes, halves.name_codes(names))
-            is_named = (named[others] >= began_at[rows]) & (named[others] < next_at[rows])
-            result[rows[is_named]] = True
-    return result
+            found.append(np.stack((halves.name_codes(names), named)))
+    names, named = np.concatenate(found, axis=1)
+    result |= np.isin(halves.commitlog_offsets, named)
+    order = np.lexsort((named, names))[np.count_nonzero(names < 0) :]
+    names, named = names[order], named[order]
+    counts = [last_before(names, named, codes, until - 1) for until in (began_at, next_at)]
+    return result | ((codes >= 0) & (counts[1] > counts[0]))
 
 
 def _is_in_index(store: StoreReader, topic: str, key: str, halves: Halves, copies: Copies) -> bool:

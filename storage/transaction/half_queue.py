@@ -148,16 +148,28 @@ def messages_of(store: StoreReader, halves: Halves) -> Iterator[tuple[slice, Inn
 class Copies(NamedTuple):
     """The messages of the half queue that belong to the transactions of n halves, they themselves among them."""
 
-    rows: np.ndarray
-    """int64: which of the n halves each belongs to."""
+    transactions: np.ndarray
+    """int64, n of them: the number of each half's transaction; −1 where nothing of it stands in the queue."""
+    members: np.ndarray
+    """int64: of each message the number of its transaction; some are of none of these halves."""
     queue_offsets: np.ndarray
-    """int64, in the half queue."""
+    """int64, of each message in the half queue."""
     places: np.ndarray
-    """int64, in the log."""
+    """int64, of each message in the log."""
     began_at: np.ndarray
-    """int64, n of them: where in the log each transaction's first half lies, or as early as the log goes where it has expired."""
+    """int64, n of them: where in the log each transaction's first half lies; 0 where it has expired."""
     next_at: np.ndarray
     """int64, n of them: where the next transaction of the same name begins; what lies behind that is none of this one's copies."""
+
+    def of(self, row: int) -> np.ndarray:
+        """Which messages are of one half's transaction."""
+        return (self.members == self.transactions[row]) & (self.members >= 0)
+
+    def any_of(self, is_it: np.ndarray) -> np.ndarray:
+        """Of which of the halves' transactions `is_it` is said of some message."""
+        found = np.zeros(int(self.members.max(initial=-1)) + 2, bool)  # the last one: of none
+        found[self.members[is_it]] = True
+        return found[self.transactions]
 
 
 def copies_of(store: StoreReader, halves: Halves) -> Copies:
@@ -167,27 +179,64 @@ def copies_of(store: StoreReader, halves: Halves) -> Copies:
     """
     codes = halves.name_codes()
     is_open = halves.is_copy & (codes >= 0)
-    began_at = np.where(halves.is_copy, -1, halves.commitlog_offsets)
-    next_at = np.full(halves.row_count, NO_PLACE)
-    found = [np.empty((3, 0), np.int64)]
+    first_begins = np.full(int(codes.max(initial=-1)) + 1, NO_PLACE)
+    found = [np.empty((4, 0), np.int64)]
     start = int(halves.queue_offsets.min(initial=store.max_offset(HALF_TOPIC, QUEUE_ID)))
     for first, last in _blocks(store, start) if (codes >= 0).any() else ():
         if first < start and not is_open.any():
             break
         block = read_halves(store, first, last)
-        rows, others = equal_pairs(codes, halves.name_codes(block.names))
-        places = block.commitlog_offsets[others]
-        found.append(np.stack((rows, block.queue_offsets[others], places)))
-        begins = ~block.is_copy[others]
-        is_before = begins & (places <= halves.commitlog_offsets[rows])
-        np.maximum.at(began_at, rows[is_before], places[is_before])
-        is_open[rows[is_before]] = False
-        is_behind = begins & ~is_before
-        np.minimum.at(next_at, rows[is_behind], places[is_behind])
-    began_at[began_at < 0] = store.log.minimum
-    rows, offsets, places = np.concatenate(found, axis=1)
-    is_own = (places >= began_at[rows]) & (places < next_at[rows])
-    return Copies(rows[is_own], offsets[is_own], places[is_own], began_at, next_at)
+        block_codes, begins = halves.name_codes(block.names), ~block.is_copy
+        columns = np.stack((block_codes, block.commitlog_offsets, block.queue_offsets, begins))
+        found.append(columns[:, block_codes >= 0])
+        begins &= block_codes >= 0
+        np.minimum.at(first_begins, block_codes[begins], block.commitlog_offsets[begins])
+        is_open[is_open] = first_begins[codes[is_open]] > halves.commitlog_offsets[is_open]
+    return _copies(halves, codes, *np.concatenate(found, axis=1))
+
+
+def _copies(
+    halves: Halves, codes: np.ndarray, names: np.ndarray, places: np.ndarray, offsets: np.ndarray, begins: np.ndarray
+) -> Copies:
+    """Of messages with the names of the halves, in any order: a transaction begins with a message that begins one, and with a name."""
+    own, nothing = halves.commitlog_offsets, np.full(halves.row_count, -1)
+    if not len(names):
+        return Copies(nothing, names, offsets, places, np.where(halves.is_copy, 0, own), np.full(len(own), NO_PLACE))
+    order = np.lexsort((places, names))
+    names, places, offsets, is_begin = names[order], places[order], offsets[order], begins[order] == 1
+    is_first = is_begin.copy()
+    is_first[0] = True
+    is_first[1:] |= np.diff(names) != 0
+    members, firsts = np.cumsum(is_first) - 1, np.flatnonzero(is_first)
+    at = last_before(names, places, codes, own)
+    has_before = (at >= 0) & (names[at] == codes)
+    at = np.minimum(np.where(has_before, at, at + 1), len(names) - 1)
+    is_known = (codes >= 0) & (names[at] == codes)
+    near = members[at]
+    begin = firsts[near]
+    is_behind = is_begin[begin] & (places[begin] > own)  # another one's, as nothing of this one's is there
+    following = np.where(is_behind, near, near + 1)
+    next_firsts = firsts[np.minimum(following, len(firsts) - 1)]
+    has_next = is_known & (following < len(firsts)) & (names[next_firsts] == codes)
+    is_begun = is_known & is_begin[begin] & ~is_behind
+    is_own = is_known & ~is_behind & (halves.is_copy | (places[begin] == own))
+    return Copies(
+        np.where(is_own, near, -1),
+        members,
+        offsets,
+        places,
+        # A commit record that stands may name a half that is gone.
+        np.where(halves.is_copy, np.where(is_begun, places[begin], 0), own),
+        np.where(has_next, places[next_firsts], NO_PLACE),
+    )
+
+
+def last_before(names: np.ndarray, places: np.ndarray, wanted: np.ndarray, until: np.ndarray) -> np.ndarray:
+    """Of pairs that ascend, the last one up to each (wanted, until); −1 where there is none."""
+    ascending = np.sort(places)
+    ranks, wanted_ranks = (np.searchsorted(ascending, found, side="right") for found in (places, until))
+    width = len(places) + 1
+    return np.searchsorted(names * width + ranks, wanted * width + wanted_ranks, side="right") - 1
 
 
 def transaction_codes(halves: Halves) -> np.ndarray:
@@ -210,16 +259,6 @@ def _blocks(store: StoreReader, start: int) -> Iterator[tuple[int, int]]:
         yield first, min(first + SLICE_ROWS, maximum)
     for last in range(start, minimum, -SLICE_ROWS):
         yield max(minimum, last - SLICE_ROWS), last
-
-
-def equal_pairs(left: np.ndarray, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """All i and j with left[i] == right[j] ≥ 0; of one i the j ascend."""
-    order = np.argsort(right, kind="stable")
-    first, last = (np.searchsorted(right[order], left, side=side) for side in ("left", "right"))
-    counts = np.where(left >= 0, last - first, 0)
-    i = np.repeat(np.arange(len(left)), counts)
-    rank = np.arange(len(i)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return i, order[np.repeat(first, counts) + rank]
 
 
 def _numbers(texts: pa.Array, digits: int) -> np.ndarray:

@@ -35,7 +35,7 @@ class Outcomes(NamedTuple):
 
     def without_op(self, row: int, queue_offset: int) -> np.ndarray:
         """The queue offsets of a transaction's halves, from the one at `queue_offset` on, that no op message names."""
-        same = self.copies.queue_offsets[self.copies.rows == row]
+        same = self.copies.queue_offsets[self.copies.of(row)]
         return np.setdiff1d(np.append(same[same >= queue_offset], queue_offset), self.ended_offsets)
 
 
@@ -44,7 +44,6 @@ def outcomes_of(store: StoreReader, halves: Halves) -> Outcomes:
     copies = copies_of(store, halves)
     ended = read_ended_since(store, int(copies.began_at.min(initial=store.log_end)))
     has_op = np.isin(halves.queue_offsets, ended)
-    is_ended = has_op | np.isin(halves.first_offsets, ended)
-    is_ended[copies.rows[np.isin(copies.queue_offsets, ended)]] = True
+    is_ended = has_op | np.isin(halves.first_offsets, ended) | copies.any_of(np.isin(copies.queue_offsets, ended))
     is_committed = committed(store, halves, copies)
     return Outcomes(is_committed, has_op, is_ended | is_committed, copies, ended)

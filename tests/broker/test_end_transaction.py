@@ -637,3 +637,23 @@ def test_an_answer_for_the_copy_of_a_half_is_none_for_the_half_that_was_sent_aga
         assert committed(store) == [b"K", b"K"]
         report = check_half_messages(store, lambda half: TransactionState.COMMIT, NOW_MS + 120_000)
         assert (report.committed, committed(store)) == (0, [b"K", b"K"])
+
+
+def test_a_commit_counts_that_names_a_half_that_has_expired(tmp_path: Path) -> None:
+    """Its copy still stands, and no op message."""
+    with open_empty(tmp_path / "store") as store:
+        half = prepare(store)
+        file_size = store.log.file_size_bytes or 0
+        filler = InnerMessage(
+            topic="Filler", queue_id=0, body=bytes(file_size // 4), properties={}, born_time_ms=NOW_MS
+        )
+        while store.log_end < file_size:
+            store.put_inner([filler])
+        check_half_messages(store, lambda half: TransactionState.UNKNOWN, NOW_MS + 60_000)
+        ender = TransactionEnder(store, NOW_MS + 60_000)
+        assert ender.end(commit(half), NOW_MS + 60_000) == SUCCESS
+        assert (committed(store), bodies(store, OP_TOPIC)) == ([b"K"], [])  # it is still in memory, and lost
+    (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()
+    with open_store(tmp_path / "store", config=CONFIG, read_only=False, clock=lambda: NOW_MS) as store:
+        report = check_half_messages(store, lambda half: TransactionState.COMMIT, NOW_MS + 120_000)
+        assert (report.committed, report.found_ended, committed(store)) == (0, 1, [b"K"])

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import socket
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from spark_mq.broker_server.controlled import ControlledBroker
-from spark_mq.broker_server.settings import read_configuration
+from spark_mq.broker_server.registration import Registration
+from spark_mq.broker_server.settings import ProcessSettings, read_configuration
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting import RequestCode, make_request
 from tests.broker_server.test_running_broker import Loop, running
 from tests.support.controller import our_controller
 from tests.support.java_broker import free_ports, wait_until
@@ -98,3 +102,18 @@ def test_a_slave_that_starts_before_its_master_follows_it_soon(tmp_path: Path) -
                 assert follower.wait(lambda status: status.is_connected, SOON_SECONDS), (
                     "it has heard where its master is"
                 )
+
+
+def test_a_name_server_that_hangs_is_named_once_however_long_it_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    command = make_request(RequestCode.REGISTER_BROKER, {})
+    monkeypatch.setattr("spark_mq.broker_server.registration.registration", lambda *_: command)
+    with socket.create_server(("127.0.0.1", 0)) as hanging:
+        address = f"127.0.0.1:{hanging.getsockname()[1]}"
+        telling = Registration(Mock(), ClientSettings((address,)), ProcessSettings())
+        for timeout_ms in (60, 50, 60, 50):
+            telling._register((address,), timeout_ms)
+        assert telling.missing == (address,)
+        telling.close()
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1

@@ -63,6 +63,10 @@ def test_what_was_said_before_counts_on_while_no_name_server_answers() -> None:
         queues.of("T")
         name_server.counts, now_ms[0] = None, 5_000
         assert list(queues.of("T") or ()) == of("T", 2)
+        now_ms[0] = 5_999
+        assert queues.of("Other") is None  # nobody is asked within a second of that
+        assert name_server.asked == ["T", "T"]
+        now_ms[0] = 6_000
         assert queues.of("Other") is None
         assert list(queues.of("T") or ()) == of("T", 2)
         assert name_server.asked == ["T", "T", "Other"]
@@ -80,6 +84,18 @@ def test_a_topic_that_is_gone_is_gone_but_for_retry_topics() -> None:
 
 def test_those_who_ask_for_one_topic_together_ask_once() -> None:
     name_server = NameServer(T=2)
+    with asking(name_server, [0]) as queues:
+        threads = [threading.Thread(target=queues.of, args=("T",)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert name_server.asked == ["T"]
+
+
+def test_those_who_ask_together_wait_for_one_question_that_nobody_answers() -> None:
+    name_server = NameServer()
+    name_server.counts = None
     with asking(name_server, [0]) as queues:
         threads = [threading.Thread(target=queues.of, args=("T",)) for _ in range(8)]
         for thread in threads:

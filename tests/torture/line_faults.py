@@ -81,6 +81,7 @@ _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
+_HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
@@ -96,6 +97,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "transaction_codes(halves)",
             "halves.name_codes()",
             "test_a_check_asks_about_each_of_two_open_halves_of_one_key",
+        ),
+        "a commit does not count that names a half that has expired": _HALVES.line(
+            "_copies",
+            "np.where(is_begun, places[begin], 0)",
+            "np.where(is_begun, places[begin], own)",
+            "test_a_commit_counts_that_names_a_half_that_has_expired",
         ),
         # Tables ahead of the log
         "a queue without a directory keeps its groups' offsets": _TABLES.line(
