@@ -46,13 +46,16 @@ class _Questions(ClusterQuestions):
 
     def __init__(self, answers: _Answers) -> None:
         super().__init__(_SETTINGS)
-        self._answers = answers
+        self._given = answers
 
-    def ask_all(
-        self, commands: Mapping[str, Sequence[RemotingCommand]], failures: dict[str, ClientError] | None = None
+    def _ask_all(
+        self,
+        commands: Mapping[str, Sequence[RemotingCommand]],
+        timeout_ms: int,
+        failures: dict[str, ClientError] | None = None,
     ) -> dict[str, list[Answered]]:
         return {
-            address: [Answered(address, one, _answered(self._answers, one)) for one in asked]
+            address: [Answered(address, one, _answered(self._given, one)) for one in asked]
             for address, asked in commands.items()
         }
 

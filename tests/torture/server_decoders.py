@@ -24,6 +24,7 @@ from spark_mq.broker.broker import Broker
 from spark_mq.broker.connections import AskClients, ClientConnection, Outcome, RunAgain
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import REQUEST_TABLE
+from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.settings import ProcessSettings
@@ -34,6 +35,7 @@ from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
 from spark_mq.namesrv.name_server import HANDLERS, NameServer
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import (
+    FrameReader,
     MessageQueue,
     RemotingCommand,
     RequestCode,
@@ -45,6 +47,7 @@ from spark_mq.remoting import admin_bodies as admin
 from spark_mq.remoting import client_bodies as client
 from spark_mq.remoting import route_bodies as route
 from spark_mq.remoting.registration_body import write_compressed
+from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_answers
 from spark_mq.remoting_server.peer import Caller
 from storage import open_store
 from storage.errors import StateFileError
@@ -391,6 +394,56 @@ def _broker_requests(samples: Samples) -> list[bytes]:
     return [*made, *more]
 
 
+def _read_in_runs(content: bytes, directory: Path) -> bool:
+    """What comes over one connection says the same whether requests that look alike come together or not; and runs are answered."""
+    reader = FrameReader(runs=RunReader(RUN_FIELDS))
+    found, runs = [], []
+    read = reader.feed_runs(content, 16)
+    while read:
+        for each in read:
+            if isinstance(each, RequestRun):
+                runs.append(each)
+            found += each.commands() if isinstance(each, RequestRun) else [each]
+        read = reader.feed_runs(b"", 16) if reader.unread_bytes else []
+    alone = FrameReader()
+    assert [each._replace(body=bytes(each.body)) for each in found] == [
+        each._replace(body=bytes(each.body)) for each in alone.feed(content)
+    ]
+    assert (reader.error is None) == (alone.error is None)
+    served = _served(directory)
+    broker = served.next()
+    is_taken = False
+    with served.watching():
+        for run in runs:
+            if (begun := broker.begin_run(_OTHER, run, _NOW_MS)) is not None:
+                answers = FrameReader().feed(encode_answers(begun(), run.opaques))
+                assert [answer.opaque for answer in answers] == list(run.opaques)
+                is_taken = True
+    return is_taken
+
+
+def _runs(samples: Samples) -> list[bytes]:
+    """One and those like it; with the names of code 10, and of 310."""
+    keyed = "UNIQ_KEY\x01key{}\x02KEYS\x01k\x02"
+    return [
+        b"".join(
+            frame(
+                make_request(code, {**fields, name: keyed.format(number)}, b"body %d" % number)._replace(opaque=number)
+            )
+            for number in range(LEAST + 2)
+        )
+        for code, fields, name in (
+            (RequestCode.SEND_MESSAGE_V2, _SHORT, "i"),
+            (RequestCode.SEND_MESSAGE, {n: _FIELDS[n] for n in _SENT_NAMES}, "properties"),
+        )
+    ]
+
+
+_SENT_NAMES = (
+    *("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag"),
+)
+
+
 # What a name server answers to the broker
 
 
@@ -417,6 +470,7 @@ _WORDS = (
     *(b"0x1p99999", b"n > 1", b"'", b"(", b"NOT ", b" IN (", b"--", b"/*"),
 )
 SERVER_DECODERS: Sequence[Decoder] = (
+    Decoder("runs of requests", _runs, _read_in_runs, words=_WORDS, inputs=1_000),
     Decoder("requests to a name server", _name_server_requests, _read_at_name_server, words=_WORDS, inputs=1_000),
     Decoder(
         "texts of a name server",
