@@ -86,8 +86,8 @@ LOOKS = {
         "spark_mq/broker_server/duties.py Duties.__init__",
     ),
     "another clock, which nobody sets": (
-        "spark_mq/client/latency_faults.py LatencyFaults.is_available",
-        "spark_mq/client/latency_faults.py LatencyFaults.note",
+        "spark_mq/client/sender.py LatencyFaults.is_available",
+        "spark_mq/client/sender.py LatencyFaults.note",
         "spark_mq/controller/server.py RunningController._answer",
         "spark_mq/controller/server.py RunningController._peer_left",
         "spark_mq/controller/server.py RunningController._scan_brokers",
