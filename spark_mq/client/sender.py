@@ -55,7 +55,6 @@ _BANS_MS = (
     (1_800, 5_000),
     (550, 2_000),
 )
-
 _TEMPLATES_KEPT = 4_096
 _VARYING = ("sys_flag", "born_time_ms", "flag", "properties")
 _LOG = logging.getLogger(__name__)
