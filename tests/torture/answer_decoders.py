@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from spark_mq.client.async_admin import AsyncAdmin
+from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.broker_requests import BrokerRequests
 from spark_mq.client.consumer_calls import ConsumerCalls
 from spark_mq.client.errors import ClientError
