@@ -16,10 +16,9 @@ from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.key_lookup import offsets_with_key
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.query_cluster import Piece
-from spark_mq.source.queue_split import QueueSplit
+from spark_mq.source.queue_split import QueueSplit, StoreProof, proof_of
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.row_batches import RowRequest, ShownAs
-from spark_mq.source.split_proof import StoreProof, proof_of
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
 from storage.errors import StoreNotFoundError, StoreRefusedError
