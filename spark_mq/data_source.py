@@ -13,9 +13,8 @@ from spark_mq.conditions import OptionError, UnknownOptionError
 from spark_mq.worker_errors import named_for_spark
 
 if TYPE_CHECKING:
-    from spark_mq.sink.batch_writer import BatchWriter
     from spark_mq.sink.live_writers import LiveBatchWriter, LiveStreamWriter
-    from spark_mq.sink.stream_writer import StreamWriter
+    from spark_mq.sink.writers import BatchWriter, StreamWriter
     from spark_mq.source.batch_reader import BatchReader
     from spark_mq.source.options import SourceOptions
     from spark_mq.source.stream_reader import StreamReader
@@ -61,10 +60,10 @@ class SparkMqDataSource(DataSource):
 
     @named_for_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter | LiveBatchWriter:
-        from spark_mq.sink.batch_writer import BatchWriter
         from spark_mq.sink.columns import columns_to_write
         from spark_mq.sink.options import SinkOptions
         from spark_mq.sink.place import check_place
+        from spark_mq.sink.writers import BatchWriter
 
         if _is_live(self.options):
             return _live_writer(self.options, schema, overwrite=overwrite)
@@ -79,7 +78,7 @@ class SparkMqDataSource(DataSource):
         from spark_mq.sink.options import SinkOptions
         from spark_mq.sink.own_source import own_topics
         from spark_mq.sink.place import check_place
-        from spark_mq.sink.stream_writer import StreamWriter
+        from spark_mq.sink.writers import StreamWriter
 
         if _is_live(self.options):
             return _live_stream_writer(self.options, schema, overwrite=overwrite)
