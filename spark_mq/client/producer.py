@@ -28,8 +28,7 @@ from spark_mq.client.errors import (
     RequestTimeoutError,
     TooManyInFlightError,
 )
-from spark_mq.client.event_loop import event_loop, is_loop_thread, run, when_forked
-from spark_mq.client.hand_over import HandOver
+from spark_mq.client.event_loop import HandOver, event_loop, is_loop_thread, run, when_forked
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.member import QuietMember
 from spark_mq.client.message import Message, MessageQueue
