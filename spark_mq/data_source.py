@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from spark_mq.conditions import OptionError, UnknownOptionError
 from spark_mq.worker_errors import named_for_spark
 
 if TYPE_CHECKING:
-    from spark_mq.sink.batch_writer import BatchWriter
     from spark_mq.sink.live_writers import LiveBatchWriter, LiveStreamWriter
-    from spark_mq.sink.stream_writer import StreamWriter
+    from spark_mq.sink.writers import BatchWriter, StreamWriter
     from spark_mq.source.batch_reader import BatchReader
     from spark_mq.source.options import SourceOptions
     from spark_mq.source.stream_reader import StreamReader
@@ -47,8 +47,6 @@ class SparkMqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Never raises: PySpark would drop the error. What is refused is told by the reader's methods."""
-        from spark_mq.refused_stream import reader_or_refusal
-
         return reader_or_refusal(lambda: self._stream_reader(schema))
 
     def _stream_reader(self, schema: StructType) -> StreamReader:
@@ -61,10 +59,10 @@ class SparkMqDataSource(DataSource):
 
     @named_for_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter | LiveBatchWriter:
-        from spark_mq.sink.batch_writer import BatchWriter
         from spark_mq.sink.columns import columns_to_write
         from spark_mq.sink.options import SinkOptions
         from spark_mq.sink.place import check_place
+        from spark_mq.sink.writers import BatchWriter
 
         if _is_live(self.options):
             return _live_writer(self.options, schema, overwrite=overwrite)
@@ -79,7 +77,7 @@ class SparkMqDataSource(DataSource):
         from spark_mq.sink.options import SinkOptions
         from spark_mq.sink.own_source import own_topics
         from spark_mq.sink.place import check_place
-        from spark_mq.sink.stream_writer import StreamWriter
+        from spark_mq.sink.writers import StreamWriter
 
         if _is_live(self.options):
             return _live_stream_writer(self.options, schema, overwrite=overwrite)
@@ -151,3 +149,54 @@ def _live_stream_writer(given: Mapping[str, str], schema: StructType, *, overwri
         options = LiveSinkOptions.parse(given, "streaming")
     columns = columns_to_send(schema, options, mode="complete" if overwrite else "append")
     return LiveStreamWriter(options, columns._replace(own_topics=own_topics(given, options)))
+
+
+class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """A query that was refused before its reader was made: raises `refusal` whatever is asked of it, except `stop`.
+
+    PySpark's runner of streaming readers drops an error of `DataSource.streamReader`: it calls `stop` on a reader that it has not got,
+    and Spark shows that `UnboundLocalError` alone (pyspark/sql/streaming/python_streaming_source_runner.py). It hands on what a
+    reader's methods raise. Spark looks at the signatures to learn what a reader can do.
+    """
+
+    def __init__(self, refusal: Exception) -> None:
+        self.refusal = refusal
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._refuse()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        self._refuse()
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._refuse()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        self._refuse()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        self._refuse()
+
+    def commit(self, end: dict[str, Any]) -> None:
+        self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        self._refuse()
+
+    def stop(self) -> None:
+        """Nothing is open."""
+
+    @named_for_spark()
+    def _refuse(self) -> NoReturn:
+        raise self.refusal
+
+
+def reader_or_refusal(make: Callable[[], DataSourceStreamReader]) -> DataSourceStreamReader:
+    """What `make` returns, or a reader that raises what it raised."""
+    try:
+        return make()
+    except Exception as error:
+        return RefusedStream(error)

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 
 from spark_mq import doctor
 from spark_mq.cli import app
-from spark_mq.doctor import Finding, Severity, Surroundings
-from spark_mq.doctor_settings import check_settings
+from spark_mq.doctor import Finding, Severity, Surroundings, check_settings
 from storage.settings.load import StoreConfig, parse_config
 from tests.support.fake_java import make_java
 from tests.support.fixture_stores import Fixture

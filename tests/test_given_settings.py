@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.given_settings import Setting, given_settings
+from spark_mq.session import Setting, given_settings
 
 
 def values(environ: dict[str, str]) -> dict[str, str]:

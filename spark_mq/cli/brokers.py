@@ -12,7 +12,7 @@ from spark_mq.cli.app import AsJson, app
 from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.live_place import together
 from spark_mq.cli.output import print_json, print_table, time_text
-from spark_mq.client.async_admin import AsyncAdmin
+from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
 from storage.names import MASTER_ID

@@ -1,4 +1,4 @@
-"""A running cluster, as commands read it: through the requests of an operator (`spark_mq/client/async_admin.py`).
+"""A running cluster, as commands read it: through the requests of an operator (`spark_mq/client/admin.py`).
 
 Nothing is written: pulls store no offset, and their group is the one that Apache's tools have, which every broker knows.
 Not supported: queues of static topics and of batches.
@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, lag_entry, topic_entry
-from spark_mq.client.async_admin import AsyncAdmin
+from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import MalformedResponseError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records

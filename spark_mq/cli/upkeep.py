@@ -11,8 +11,7 @@ import typer
 from jobs.verify_store import verify_store
 from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
 from spark_mq.cli.output import print_json, print_table, say, say_lowered
-from spark_mq.doctor import Severity, diagnose
-from spark_mq.doctor_settings import check_settings
+from spark_mq.doctor import Severity, check_settings, diagnose
 from spark_mq.progress import busy, progress_bar
 from storage import open_store
 from storage.ends.recovery_plan import LoweredOffset, RecoveryReport

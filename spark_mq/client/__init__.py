@@ -15,8 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_mq.client.admin import Admin
-    from spark_mq.client.async_admin import AsyncAdmin
+    from spark_mq.client.admin import Admin, AsyncAdmin
     from spark_mq.client.consumer_settings import PullSettings, PushSettings
     from spark_mq.client.errors import (
         AccessDeniedError,
@@ -97,7 +96,7 @@ if not TYPE_CHECKING:
     # Loaded when they are asked for: a task that pulls needs no admin.
     _LAZY = {
         "Admin": "admin",
-        "AsyncAdmin": "async_admin",
+        "AsyncAdmin": "admin",
         "ClientSettings": "settings",
         "ConcurrentContext": "listeners",
         "ConsumeFrom": "first_offsets",

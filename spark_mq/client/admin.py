@@ -12,14 +12,16 @@ from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from spark_mq.client.async_admin import AsyncAdmin
 from spark_mq.client.event_loop import run
+from spark_mq.client.group_calls import GroupCalls
+from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import MessageExt
-from spark_mq.client.message_calls import FoundMessages
+from spark_mq.client.message_calls import FoundMessages, MessageCalls
 from spark_mq.client.pulls import Pull, PullResult
+from spark_mq.client.queue_calls import QueueCalls
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
+from spark_mq.client.topic_calls import NewTopic, TopicCalls
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.admin_bodies import (
     ConsumerConnection,
@@ -32,6 +34,43 @@ from spark_mq.remoting.client_bodies import ConsumerRunningInfo
 from spark_mq.remoting.route_bodies import ClusterInfo, TopicConfigData
 
 T = TypeVar("T")
+
+
+class AsyncAdmin(TopicCalls, QueueCalls, GroupCalls, MessageCalls):
+    """All calls, for those who live on the event loop, over a client instance that is shared with producers and consumers.
+
+    Names of topics and groups are as brokers know them (`namespace%name`). Every call raises ClientError: no answer in time, no
+    connection, no route, a refusal. Made on any thread, used and closed on the loop's.
+    """
+
+    def __init__(self, settings: ClientSettings) -> None:
+        super().__init__(ClientInstance.of(settings))
+        self._is_closed = False
+
+    @property
+    def instance(self) -> ClientInstance:
+        """The instance behind it."""
+        return self._instance
+
+    async def close(self) -> None:
+        """Give the instance back; a second call does nothing."""
+        if not self._is_closed:
+            self._is_closed = True
+            await self._instance.release_async()
+
+    def release(self) -> None:
+        """The same from a thread that is not the loop's."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._instance.release()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
 
 
 class Admin:

@@ -12,18 +12,22 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import logging
 import os
 import socket
 import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from spark_mq.client.errors import RequestTimeoutError
 
 T = TypeVar("T")
 
 THREAD_NAME = "spark-mq-client"
+TAKEN_AT_ONCE = 128
+_LOG = logging.getLogger(__name__)
 
 
 class _OwnLoop:
@@ -120,3 +124,37 @@ def _forget_the_parents() -> None:
 
 
 os.register_at_fork(after_in_child=_forget_the_parents)
+
+
+class HandOver(Generic[T]):
+    """A way from any thread to the loop's for items, in their order: many by one wake-up.
+
+    While the loop has not yet looked, further items need no call of their own. It takes a limited number in one turn, so that answers
+    are read in between.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[T], object]) -> None:
+        """`take` is called on the loop's thread. What it raises is logged, and the next item taken."""
+        self._loop = loop
+        self._take = take
+        self._items: deque[T] = deque()
+        self._is_woken = False
+
+    def put(self, item: T) -> None:
+        """Hand one over, from any thread."""
+        self._items.append(item)
+        if not self._is_woken:  # two threads may both see this: a wake-up too many does no harm
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._take_some)
+
+    def _take_some(self) -> None:
+        self._is_woken = False  # before looking: what comes from now on wakes again
+        items = self._items
+        for _ in range(min(len(items), TAKEN_AT_ONCE)):
+            try:
+                self._take(items.popleft())
+            except Exception:
+                _LOG.exception("what another thread handed over was not taken")
+        if items and not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon(self._take_some)

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
 
 from spark_mq.client.broker_requests import BrokerRequests
 from spark_mq.client.calls import make_call
-from spark_mq.client.client_id import make_client_id
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     ClientClosedError,
@@ -31,12 +34,11 @@ from spark_mq.client.errors import (
     TopicRouteNotFoundError,
 )
 from spark_mq.client.event_loop import event_loop, run, when_forked
-from spark_mq.client.kept_routes import KeptRoute, KeptRoutes
 from spark_mq.client.member import Kind, Member
 from spark_mq.client.name_servers import NameServers
 from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.routes import DEFAULT_TOPIC, TopicRoute, default_route, subscribe_address
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.remoting.consumer_headers import UnregisterClientRequest
@@ -45,6 +47,8 @@ from storage.names import MASTER_ID, RETRY_PREFIX
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _FIRST_HEARTBEAT_MS = 1_000
+_POLLS = 3
+"""After so many polls a route that was not given again is out of date."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -395,3 +399,81 @@ def _forget_the_parents_instances() -> None:
 
 
 when_forked(_forget_the_parents_instances)
+
+
+class KeptRoute(NamedTuple):
+    """A route and when it was given (seconds of the loop's clock)."""
+
+    route: TopicRoute
+    at: float
+
+
+class KeptRoutes:
+    """The last route of each topic that name servers have given, and the brokers that they name. Not for several threads at once.
+
+    Of two routes that name the same broker the one that was given later counts: a broker may come back with another address, and not
+    every topic is asked for again. A route that was not given again for some polls, while others were, names nobody, unless it is
+    wanted.
+
+    Java: MQClientInstance (topicRouteTable, brokerAddrTable, cleanOfflineBroker). Departure: in Java every route counts for ever, so
+    that a broker which has gone is not forgotten as long as a topic that nobody asks for again had it.
+    """
+
+    def __init__(self, poll_interval_ms: int) -> None:
+        self._patience = _POLLS * poll_interval_ms / 1000
+        self._kept: dict[str, KeptRoute] = {}
+
+    def get(self, topic: str) -> KeptRoute | None:
+        """The last route of the topic."""
+        return self._kept.get(topic)
+
+    def keep(self, route: TopicRoute, at: float) -> tuple[TopicRoute, bool]:
+        """The topic's route from now on (the one before, where both say the same), and whether it says something new."""
+        before = self._kept.get(route.topic)
+        is_new = before is None or before.route.data != route.data
+        if before is not None and not is_new:
+            route = before.route
+        self._kept[route.topic] = KeptRoute(route, at)
+        return route, is_new
+
+    def forget(self, topic: str) -> None:
+        """The topic has gone."""
+        self._kept.pop(topic, None)
+
+    def topics_at(self, broker_name: str) -> list[str]:
+        """The topics whose routes name the broker, those that are out of date too."""
+        return [topic for topic, kept in self._kept.items() if broker_name in kept.route.brokers]
+
+    def brokers(self, wanted: Collection[str]) -> dict[str, Mapping[int, str]]:
+        """Each broker's addresses by id. The routes of `wanted` topics are never out of date."""
+        in_order = sorted(self._kept.items(), key=lambda item: item[1].at)
+        oldest = in_order[-1][1].at - self._patience if in_order else 0.0
+        named: dict[str, Mapping[int, str]] = {}
+        for topic, kept in in_order:
+            if kept.at >= oldest or topic in wanted:
+                named.update(kept.route.brokers)
+        return {name: addresses for name, addresses in named.items() if addresses}
+
+
+def make_client_id(settings: ClientSettings) -> str:
+    """An id that no other living client has: IP@PID#nanoseconds, or IP@name where the settings name the instance, then @unit.
+
+    Java: ClientConfig.buildMQClientId.
+    """
+    name = settings.instance_name if settings.has_own_name else f"{os.getpid()}#{time.monotonic_ns()}"
+    unit = f"@{settings.unit_name}" if settings.unit_name else ""
+    return f"{settings.client_ip or local_ip(settings.name_servers)}@{name}{unit}"
+
+
+def local_ip(name_servers: tuple[str, ...]) -> str:
+    """The address of this machine on the way to the first name server that has one; nothing is sent."""
+    for address in name_servers:
+        host, port = split_address(address)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.connect((host, port))
+                return str(probe.getsockname()[0])
+            except OSError:
+                continue
+    return "127.0.0.1"

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from spark_mq.client.hand_over import HandOver
+from spark_mq.client.event_loop import HandOver
 
 _LOG = logging.getLogger(__name__)
 

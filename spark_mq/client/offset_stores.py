@@ -3,19 +3,28 @@
 An offset says that all before it was consumed. It is written every few seconds, when a queue is given up, and at the
 end; what was consumed after the last writing comes once more after a crash.
 
-Java: OffsetStore, RemoteBrokerOffsetStore, ControllableOffset. Owned by the event loop's thread.
+Java: OffsetStore, RemoteBrokerOffsetStore, LocalFileOffsetStore, ControllableOffset. Owned by the event loop's thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
-from collections.abc import Collection
+import os
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import field
+from pathlib import Path
 from typing import Protocol
 
+from spark_mq.client.consumer_settings import default_offset_directory
 from spark_mq.client.errors import ClientError
 from spark_mq.client.group_brokers import GroupBrokers
 from spark_mq.client.message import MessageQueue
+from spark_mq.remoting import BodyError, WireBody, read_body
+from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.wire_class import Long
 
 _LOG = logging.getLogger(__name__)
 
@@ -108,3 +117,100 @@ class RemoteOffsetStore(OffsetMemory):
         except ClientError as error:
             return f"offset {offset} of {queue}: {error}"
         return None
+
+
+class _OffsetFile(WireBody):
+    """The file's text. Java: OffsetSerializeWrapper."""
+
+    offset_table: Mapping[MessageQueue, Long] = field(default_factory=dict)
+
+
+class LocalOffsetFile:
+    """A broadcast's offsets in a file: `~/.rocketmq_offsets/CLIENT_ID/GROUP/offsets.json`, as Java's clients write and read it.
+
+    The file is replaced whole; the one before stays beside it as `offsets.json.bak` and is read where the file is not whole.
+    A client id with a process id in it is another one after a restart: name the instance (`instance_name`) to go on.
+
+    Java: LocalFileOffsetStore, OffsetSerializeWrapper, MixAll.string2File.
+    """
+
+    def __init__(self, directory: Path, client_id: str, group: str) -> None:
+        self.path = directory / client_id / group / "offsets.json"
+        self._backup = self.path.with_name("offsets.json.bak")
+        self._lock = threading.RLock()
+
+    def read(self) -> dict[MessageQueue, int]:
+        """All offsets, of the file or else of the one before; none where neither is there and whole."""
+        with self._lock:
+            for path in (self.path, self._backup):
+                try:
+                    return dict(read_body(_OffsetFile, path.read_bytes()).offset_table)
+                except FileNotFoundError:
+                    continue
+                except (OSError, BodyError) as error:
+                    _LOG.warning("%s cannot be read: %s", path, error)
+        return {}
+
+    def update(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Write these beside those of other queues; of several threads one after the other. Raises OSError."""
+        with self._lock:
+            text = offsets_text({**self.read(), **offsets})
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            aside = self.path.with_name("offsets.json.tmp")
+            with aside.open("w", encoding="utf-8") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            if self.path.exists():
+                self.path.replace(self._backup)
+            aside.replace(self.path)
+
+
+def offsets_text(offsets: Mapping[MessageQueue, int]) -> str:
+    """The file's text in fastjson's pretty layout, queues sorted."""
+    entries = ",".join(
+        "{\n\t\t\t"
+        f'"brokerName":{json.dumps(queue.broker_name)},\n\t\t\t"queueId":{queue.queue_id},\n\t\t\t"topic":{json.dumps(queue.topic)}'
+        f"\n\t\t}}:{offset}"
+        for queue, offset in sorted(offsets.items())
+    )
+    return f'{{\n\t"offsetTable":{{{entries}' + ("\n\t}\n}" if offsets else "}\n}")
+
+
+class LocalOffsetStore(OffsetMemory):
+    """A file of this client keeps the offsets: each client of a broadcast has its own. Java: LocalFileOffsetStore."""
+
+    def __init__(self, file: LocalOffsetFile) -> None:
+        super().__init__()
+        self._file = file
+        self._writing = asyncio.Lock()  # what is written later is what was known later
+
+    async def load(self) -> None:
+        for queue, offset in (await asyncio.to_thread(self._file.read)).items():
+            self.update(queue, offset, only_forward=False)
+
+    async def stored(self, queue: MessageQueue) -> int | None:
+        offset = (await asyncio.to_thread(self._file.read)).get(queue)
+        if offset is not None:
+            self.update(queue, offset, only_forward=False)
+        return offset
+
+    async def write(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
+        async with self._writing:
+            known = self.snapshot()
+            changed = {queue: known[queue] for queue in queues if queue in known}
+            if not changed:
+                return
+            try:
+                await asyncio.to_thread(self._file.update, changed)
+            except OSError as error:
+                _LOG.warning("offsets were not stored in %s; it is tried again: %s", self._file.path, error)
+
+
+def offset_store_of(
+    model: MessageModel, brokers: GroupBrokers, directory: Path | None, client_id: str, group: str
+) -> OffsetStore:
+    """Where a group of this model keeps its offsets: CLUSTERING at its brokers, BROADCASTING in a file of each client."""
+    if model is MessageModel.CLUSTERING:
+        return RemoteOffsetStore(brokers)
+    return LocalOffsetStore(LocalOffsetFile(directory or default_offset_directory(), client_id, group))

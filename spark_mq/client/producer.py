@@ -12,17 +12,23 @@ message that a program may not send raises MessageRefusedError before anything i
 
 from __future__ import annotations
 
+import concurrent.futures
+import logging
 import os
 import threading
 import time
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from spark_mq.client.errors import ClientClosedError, ClientSettingError, MessageRefusedError, RequestTimeoutError
-from spark_mq.client.event_loop import event_loop, is_loop_thread, run
-from spark_mq.client.hand_over import HandOver
-from spark_mq.client.in_flight import InFlight
+from spark_mq.client.errors import (
+    ClientClosedError,
+    ClientSettingError,
+    MessageRefusedError,
+    RequestTimeoutError,
+    TooManyInFlightError,
+)
+from spark_mq.client.event_loop import HandOver, event_loop, is_loop_thread, run, when_forked
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.member import QuietMember
 from spark_mq.client.message import Message, MessageQueue
@@ -31,7 +37,6 @@ from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage
 from spark_mq.client.producer_settings import ProducerSettings
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.selectors import QueueSelector
-from spark_mq.client.send_futures import SendFuture
 from spark_mq.client.send_results import SendResult
 from spark_mq.client.sender import Sender, Sending, SendMode
 from spark_mq.client.settings import ClientSettings, check_kind
@@ -40,7 +45,9 @@ from storage.errors import NameIllegalError
 from storage.names import validate_group
 
 T = TypeVar("T")
+CALLBACK_THREADS = 4
 _GRACE_SECONDS = 2.0
+_LOG = logging.getLogger(__name__)
 
 
 class Producer:
@@ -320,3 +327,117 @@ class ProducerMember(QuietMember):
 
     async def close(self, timeout_ms: int) -> None:
         """Nothing to wait for."""
+
+
+class SendFuture(concurrent.futures.Future[T]):
+    """What a send will end with. Its callbacks run in threads of their own, never on the client's loop.
+
+    What is on its way cannot be called back: `cancel` does nothing.
+    """
+
+    def cancel(self) -> bool:
+        """False: the message may be at the broker already."""
+        return False
+
+    def add_done_callback(self, fn: Callable[[concurrent.futures.Future[T]], object]) -> None:
+        """Call `fn` with this future in another thread when it has ended. What it raises is logged."""
+        super().add_done_callback(lambda ended: _callbacks.submit(_Call(fn, ended)))
+
+
+class _Call:
+    """A callback with its future, as a call that raises nothing."""
+
+    def __init__(
+        self, fn: Callable[[concurrent.futures.Future[T]], object], ended: concurrent.futures.Future[T]
+    ) -> None:
+        self._fn = fn
+        self._ended = ended
+
+    def __call__(self) -> None:
+        try:
+            self._fn(self._ended)
+        except Exception:
+            _LOG.exception("a callback of a send raised")
+
+
+class _Callbacks:
+    """The threads of the process, made when a callback is first wanted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pool: concurrent.futures.ThreadPoolExecutor | None = None
+
+    def submit(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            if self._pool is None:
+                self._pool = concurrent.futures.ThreadPoolExecutor(CALLBACK_THREADS, "spark-mq-callbacks")
+            pool = self._pool
+        pool.submit(call)
+
+
+_callbacks = _Callbacks()
+
+
+def _forget_the_parents_threads() -> None:
+    global _callbacks
+    _callbacks = _Callbacks()
+
+
+when_forked(_forget_the_parents_threads)
+
+
+class InFlight:
+    """Messages and bytes under way, at most `max_count` and `max_bytes`. One message alone always fits.
+
+    For threads that send and the loop that hears the answers. Java: DefaultMQProducerImpl.executeAsyncMessageSend with
+    enableBackpressureForAsyncMode.
+    """
+
+    def __init__(self, max_count: int, max_bytes: int) -> None:
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._count = 0
+        self._bytes = 0
+        self._waiting = 0
+        self._changed = threading.Condition()
+
+    @property
+    def count(self) -> int:
+        """Messages under way."""
+        return self._count
+
+    def add(self, size_bytes: int) -> None:
+        """Count one in, whether there is room or not: a thread that waits for its answer is its own bound."""
+        with self._changed:
+            self._count += 1
+            self._bytes += size_bytes
+
+    def take(self, size_bytes: int, timeout_seconds: float) -> None:
+        """Count one in as soon as there is room. Raises TooManyInFlightError after the time (0: at once)."""
+        with self._changed:
+            if not self._has_room(size_bytes):
+                self._waiting += 1
+                try:
+                    if not self._changed.wait_for(lambda: self._has_room(size_bytes), timeout_seconds):
+                        raise TooManyInFlightError(self._count, self._bytes)
+                finally:
+                    self._waiting -= 1
+            self._count += 1
+            self._bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        """Count one out."""
+        with self._changed:
+            self._count -= 1
+            self._bytes -= size_bytes
+            if self._waiting or not self._count:
+                self._changed.notify_all()
+
+    def wait_for_none(self, timeout_seconds: float) -> bool:
+        """Wait until nothing is under way; False where the time was too short."""
+        end = time.monotonic() + timeout_seconds
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._count, max(end - time.monotonic(), 0))
+
+    def _has_room(self, size_bytes: int) -> bool:
+        return not self._count or (self._count < self._max_count and self._bytes + size_bytes <= self._max_bytes)

@@ -28,10 +28,10 @@ from spark_mq.client.consumer_settings import PullSettings
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.local_offsets import offset_store_of
 from spark_mq.client.member import ConsumerMember
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.namespaces import with_namespace, without_namespace
+from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.settings import ClientSettings, check_kind
 from spark_mq.client.subscriptions import ExpressionType, subscription

@@ -42,10 +42,10 @@ from spark_mq.client.listeners import (
     OrderlyContext,
     OrderlyListener,
 )
-from spark_mq.client.local_offsets import offset_store_of
 from spark_mq.client.member import ConsumerMember
 from spark_mq.client.message import MessageExt, MessageQueue, decode_records
 from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
 from spark_mq.client.settings import ClientSettings, check_kind
 from spark_mq.client.subscriptions import ExpressionType, Subscription, subscription

@@ -11,9 +11,8 @@ from typing import TypeVar
 from spark_mq.client.calls import make_call, read_answer_header
 from spark_mq.client.errors import request_text, response_error
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.pull_calls import pull_command, pull_result
-from spark_mq.client.pulls import Pull, PullResult
-from spark_mq.remoting import Header, MessageQueue, RequestCode
+from spark_mq.client.pulls import Pull, PullResult, PullStatus
+from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.consumer_headers import (
     MaxOffsetRequest,
     OffsetAnswer,
@@ -23,12 +22,14 @@ from spark_mq.remoting.consumer_headers import (
     TimeAnswer,
     UpdateConsumerOffsetRequest,
 )
+from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
 from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 
 H = TypeVar("H", bound=Header)
 
 _WAS_RESET = "Offset has been previously reset"
+_STATUSES = {int(status.value): status for status in PullStatus}
 
 
 class QueueCalls:
@@ -142,3 +143,45 @@ class QueueCalls:
 
 def _of(queue: MessageQueue) -> QueueRequest:
     return QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+
+
+def pull_command(pull: Pull, group: str, *, at_master: bool = True) -> RemotingCommand:
+    """The request: 361 for a lite pull, else 11. The group is as brokers know it. Java: MQClientAPIImpl.pullMessage."""
+    says_what = pull.sends_subscription
+    header = PullMessageRequest(
+        consumer_group=group,
+        topic=pull.queue.topic,
+        queue_id=pull.queue.queue_id,
+        queue_offset=pull.offset,
+        max_messages=pull.limit,
+        sys_flag=pull.sys_flag(at_master=at_master),
+        commit_offset=pull.committed_offset or 0,
+        suspend_timeout_ms=pull.suspend_ms,
+        subscription=pull.subscription.expression if says_what else None,
+        sub_version=pull.subscription_version(),
+        expression_type=pull.subscription.expression_type,
+        max_message_bytes=pull.limit_bytes,
+        broker_name=pull.queue.broker_name,
+    )
+    return make_call(RequestCode.LITE_PULL_MESSAGE if pull.is_lite else RequestCode.PULL_MESSAGE, header)
+
+
+def pull_result(answer: RemotingCommand, pull: Pull, group: str, address: str) -> PullResult:
+    """What the broker gave. Raises ResponseError where it refused, MalformedResponseError where it makes no sense.
+
+    Java: MQClientAPIImpl.processPullResponse.
+    """
+    code = RequestCode.LITE_PULL_MESSAGE if pull.is_lite else RequestCode.PULL_MESSAGE
+    status = _STATUSES.get(answer.code)
+    if status is None:
+        raise response_error(answer.code, answer.remark, address, request_text(code), pull.queue.topic, group)
+    header = read_answer_header(PullMessageAnswer, answer, address, code)
+    return PullResult(
+        status,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.suggested_broker_id,
+        header.offset_delta or 0,
+        answer.body if answer.code == ResponseCode.SUCCESS else b"",
+    )

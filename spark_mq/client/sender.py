@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from math import ceil
 from typing import Any, Protocol, TypeVar
@@ -32,20 +34,29 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import event_loop
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.latency_faults import LatencyFaults
 from spark_mq.client.outgoing_messages import OutgoingMessage
 from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.queue_turns import QueueTurns
 from spark_mq.client.routes import TopicRoute, vip_address
-from spark_mq.client.send_requests import SendRequests, send_code
 from spark_mq.client.send_results import SendResult, read_send_answer
 from spark_mq.client.send_retries import SendStatus, goes_again, is_network_failure
-from spark_mq.remoting import MessageQueue, RemotingCommand
+from spark_mq.remoting import HeaderTemplate, MessageQueue, RemotingCommand, RequestCode, make_request, write_header
+from spark_mq.remoting.message_headers import SendMessageRequest
+from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 
 T = TypeVar("T")
 
+FAILED_COUNTS_AS_MS = 10_000
+_BANS_MS = (
+    (15_000, 30_000),
+    (5_000, 10_000),
+    (3_000, 6_000),
+    (1_800, 5_000),
+    (550, 2_000),
+)
+_TEMPLATES_KEPT = 4_096
+_VARYING = ("sys_flag", "born_time_ms", "flag", "properties")
 _LOG = logging.getLogger(__name__)
 
 
@@ -401,3 +412,142 @@ class _Guarded:
     def set_exception(self, error: Exception) -> None:
         if not self._future.done():
             self._future.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Fault:
+    is_reachable: bool = True
+    available_from_ms: int = 0
+
+
+class LatencyFaults:
+    """What the tries so far say of each broker, by name.
+
+    Brokers that were slow or failed are left out for a while, where the producer asks for that (`avoids_slow_brokers`).
+
+        a try took at least   0   50  100   550   1,800   3,000    5,000   15,000 ms
+        left out for          0    0    0  2,000   5,000   6,000   10,000   30,000 ms      a failed try counts as 10,000
+
+    Java: MQFaultStrategy, LatencyFaultToleranceImpl, by the machine's clock: one that is set back makes its bans longer. Owned by one
+    thread. Not supported: the detector (startDetectorEnable, off by default), which looks whether a broker that could not be reached
+    is there again.
+    """
+
+    def __init__(self, clock: Callable[[], int] = steady_time_ms) -> None:
+        self._clock = clock
+        self._faults: dict[str, _Fault] = {}
+
+    def note(self, broker_name: str, latency_ms: int, *, has_failed: bool = False, is_reachable: bool = True) -> None:
+        """A try ended. A ban that is under way is never shortened."""
+        fault = self._faults.setdefault(broker_name, _Fault())
+        fault.is_reachable = is_reachable
+        ban = ban_ms(FAILED_COUNTS_AS_MS if has_failed else latency_ms)
+        if ban:
+            fault.available_from_ms = max(fault.available_from_ms, self._clock() + ban)
+
+    def is_available(self, broker_name: str) -> bool:
+        """Whether it is not banned now."""
+        fault = self._faults.get(broker_name)
+        return fault is None or self._clock() >= fault.available_from_ms
+
+    def is_reachable(self, broker_name: str) -> bool:
+        """Whether the last try reached it."""
+        fault = self._faults.get(broker_name)
+        return fault is None or fault.is_reachable
+
+
+def ban_ms(latency_ms: int) -> int:
+    """For how long a broker is left out after a try that took so long. Java: computeNotAvailableDuration."""
+    return next((ban for least, ban in _BANS_MS if latency_ms >= least), 0)
+
+
+class QueueTurns:
+    """The turns of one topic, beginning with any queue: round robin, without the broker of the try before and those that are banned.
+
+    Java: TopicPublishInfo.selectOneMessageQueue, MQFaultStrategy.selectOneMessageQueue. Owned by one thread; Java counts in each
+    thread of its own.
+    """
+
+    def __init__(self, start: int | None = None) -> None:
+        self._turn = random.getrandbits(31) if start is None else start
+
+    def next(self, queues: Sequence[MessageQueue]) -> MessageQueue:
+        """The next queue; `queues` is not empty."""
+        self._turn += 1
+        return queues[self._turn % len(queues)]
+
+    def next_of(self, queues: Sequence[MessageQueue], admits: Callable[[MessageQueue], bool]) -> MessageQueue | None:
+        """The next queue that is admitted; None where none is."""
+        for _ in queues:
+            queue = self.next(queues)
+            if admits(queue):
+                return queue
+        return None
+
+    def choose(
+        self, queues: Sequence[MessageQueue], last_broker: str | None, faults: LatencyFaults | None
+    ) -> MessageQueue:
+        """The queue of the next try: of an available broker, else of one that was reached, else of any."""
+        if last_broker is None and faults is None:
+            return self.next(queues)
+        if faults is None:
+            found = self.next_of(queues, lambda queue: queue.broker_name != last_broker)
+            return found or self.next(queues)
+        for admits in (faults.is_available, faults.is_reachable):
+            found = self.next_of(
+                queues,
+                lambda queue, admits=admits: admits(queue.broker_name) and queue.broker_name != last_broker,  # type: ignore[misc]
+            )
+            if found is not None:
+                return found
+        return self.next(queues)
+
+
+def send_code(message: OutgoingMessage) -> int:
+    """The code of its request: 310, of a batch 320."""
+    return RequestCode.SEND_BATCH_MESSAGE if message.is_batch else RequestCode.SEND_MESSAGE_V2
+
+
+class SendRequests:
+    """The requests of one producer group, one for each try; what is the same for all messages of a queue is written once.
+
+    Java: SendMessageRequestHeaderV2, MQClientAPIImpl.sendMessage.
+    """
+
+    def __init__(self, group: str, settings: ProducerSettings) -> None:
+        """`group` as brokers know it."""
+        self._group = group
+        self._settings = settings
+        self._templates: dict[tuple[MessageQueue, bool], HeaderTemplate] = {}
+
+    def make(self, message: OutgoingMessage, queue: MessageQueue) -> RemotingCommand:
+        """The request that puts the message into that queue, born now."""
+        code = send_code(message)
+        if message.reconsume_times or message.max_reconsume_times is not None:
+            return make_request(code, write_header(self._header(message, queue), code), message.body)
+        template = self._templates.get((queue, message.is_batch))
+        if template is None:
+            if len(self._templates) >= _TEMPLATES_KEPT:
+                self._templates.clear()  # somebody names queues that are none
+            template = HeaderTemplate(self._header(message, queue), code, _VARYING)
+            self._templates[queue, message.is_batch] = template
+        fields = template.fill(str(message.sys_flag), str(current_time_ms()), str(message.flag), message.properties)
+        return make_request(code, fields, message.body)
+
+    def _header(self, message: OutgoingMessage, queue: MessageQueue) -> SendMessageRequest:
+        return SendMessageRequest(
+            producer_group=self._group,
+            topic=message.topic,
+            default_topic=self._settings.template_topic,
+            default_topic_queue_count=self._settings.default_queue_count,
+            queue_id=queue.queue_id,
+            sys_flag=message.sys_flag,
+            born_time_ms=current_time_ms(),
+            flag=message.flag,
+            properties=message.properties,
+            reconsume_times=message.reconsume_times,
+            unit_mode=self._settings.unit_mode,
+            max_reconsume_times=message.max_reconsume_times,
+            is_batch=message.is_batch,
+            broker_name=queue.broker_name,
+        )

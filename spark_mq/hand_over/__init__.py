@@ -6,5 +6,6 @@
     group_offsets.py  likewise the position of a query that reads beside the broker, as its consumer group's
 
 The rows lie on the disk already, in segments below ROOT/spark_mq/staged; a message names them. Imports the engine. Begin with
-`staged_commit.py`; the broker's side is `spark_mq/broker_server/batch_server.py`, the sink's `spark_mq/sink/handed_over.py`.
+`staged_commit.py`; the broker's side is `spark_mq/broker_server/batch_server.py`, the sink's `hand_over` in
+`spark_mq/sink/commit.py`.
 """

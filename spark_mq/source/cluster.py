@@ -8,23 +8,23 @@ the directory's name. Java: a MessageQueue is (topic, brokerName, queueId).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.group_offsets import GroupOffsets
-from spark_mq.source.key_lookup import offsets_with_key
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.query_cluster import Piece
-from spark_mq.source.queue_split import QueueSplit
+from spark_mq.source.queue_split import QueueSplit, StoreProof, proof_of
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.row_batches import RowRequest, ShownAs
-from spark_mq.source.split_proof import StoreProof, proof_of
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
-from storage.errors import StoreNotFoundError, StoreRefusedError
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFoundError, StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.remote import absolute_path, file_system_of, plain_path, unexpanded_home
+from storage.format.index import index_key
+from storage.format.java_hash import index_key_hash
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.place.store_signs import HOME, is_store, no_store
@@ -307,3 +307,62 @@ class Cluster:
     def close(self) -> None:
         for store in self.stores.values():
             store.close()
+
+
+def offsets_with_key(store: MessageStore, piece: QueueRange, key: str) -> Iterator[tuple[int, int]]:
+    """Ranges [start, end) of the piece's offsets, ascending and apart, outside which no message has the key.
+
+    They come from the index where it covers the log, and are a scan's where not: index files cover the log from their first record to
+    their last; a missing, deleted or lagging index leaves stretches of the log that only a scan can answer for. What they hold is a
+    superset of the messages with the key: rows are compared afterwards.
+    """
+    found = [(offset, offset + 1) for offset in _indexed_offsets(store, piece, key)]
+    yield from _merged(sorted(found + list(_uncovered_ranges(store, piece))))
+
+
+def _indexed_offsets(store: MessageStore, piece: QueueRange, key: str) -> Iterator[int]:
+    topic, _, queue_id = piece.queue
+    queue = store.queues.get(topic, queue_id)
+    for hit in store.index.lookup(index_key_hash(index_key(topic, key)), 0, 2**63 - 1):
+        try:
+            message = store.message_by_commitlog_offset(hit.commitlog_offset)
+        except (OffsetOutOfRangeError, CorruptRecordError):
+            continue
+        if message.topic != topic or message.queue_id != queue_id or queue is None:
+            continue
+        offset = queue.first_offset_at(hit.commitlog_offset, piece.end)
+        if piece.start <= offset < piece.end:
+            yield offset
+
+
+def _uncovered_ranges(store: MessageStore, piece: QueueRange) -> Iterator[tuple[int, int]]:
+    """Ranges of queue offsets whose records lie in no index file's stretch of the log."""
+    queue = store.queues.get(piece.queue.topic, piece.queue.queue_id)
+    if queue is None:
+        return
+    covered_to = 0
+    stretches = [
+        (header.begin_commitlog_offset, header.end_commitlog_offset)
+        for header in (file.header() for file in store.index.files())
+        if header.index_count > 1
+    ]
+    for begin, end in [*stretches, (store.log_end, store.log_end)]:
+        if begin > covered_to:
+            start = max(piece.start, queue.first_offset_at(covered_to, piece.end))
+            stop = min(piece.end, queue.first_offset_at(begin, piece.end))
+            if start < stop:
+                yield start, stop
+        covered_to = max(covered_to, end + 1)
+
+
+def _merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Overlapping and touching ranges as one; `ranges` are sorted."""
+    start = end = -1
+    for low, high in ranges:
+        if low > end:
+            if end > start:
+                yield start, end
+            start, end = low, high
+        end = max(end, high)
+    if end > start:
+        yield start, end

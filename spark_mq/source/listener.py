@@ -8,6 +8,7 @@ listener.lags
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -25,8 +26,10 @@ from pyspark.sql.streaming.listener import (
 )
 
 from spark_mq.source.lag import QueueLag, queue_lags, skipped_commits, source_metrics, sources_without_latest, total_lag
-from spark_mq.source.repeated_batch import latest_offset, source_options
+from spark_mq.source.options import SourceOptions
+from spark_mq.source.stream_reader import StreamReader
 
+_SCAN = "StreamingDataSourceV2ScanRelation"
 _LOG = logging.getLogger(__name__)
 
 
@@ -129,3 +132,38 @@ class LagListener(StreamingQueryListener):
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         """The last report stays."""
         self._queries.pop(event.runId, None)
+
+
+def source_options(query: Any) -> list[dict[str, str]]:
+    """The options of each source of a running query, in the order of its progress; `query` is the JVM's StreamingQueryWrapper.
+
+    They stand in its plan, in the driver's JVM; a session of Spark Connect has none at hand. What another kind of source was given
+    is {}. Raises what py4j raises.
+    """
+    leaves = query.streamingQuery().logicalPlan().collectLeaves()
+    found: list[dict[str, str]] = []
+    seen: list[Any] = []
+    for number in range(leaves.size()):
+        leaf = leaves.apply(number)
+        if not leaf.isStreaming():
+            continue
+        is_scan = leaf.getClass().getSimpleName() == _SCAN
+        source = leaf.stream() if is_scan else leaf
+        if not any(source.equals(other) for other in seen):  # one stream may stand in the plan twice
+            seen.append(source)
+            found.append(dict(leaf.relation().options()) if is_scan else {})
+    return found
+
+
+def latest_offset(options: Mapping[str, str], end_offset: str) -> str:
+    """What the source would have reported as its latest offset when the batch that ends there was planned, as it is now.
+
+    When Spark repeats a batch after a restart, it does not ask the source where the queues end, so the store is asked here.
+    Raises the named conditions, among them those of a store that is not there.
+    """
+    own = {name: value for name, value in options.items() if name.lower() != "commitoffsets"}
+    reader = StreamReader(SourceOptions.parse(own, "streaming"), ())
+    try:
+        return json.dumps(reader.report_behind(json.loads(end_offset)))
+    finally:
+        reader.stop()

@@ -10,8 +10,10 @@ Java: DefaultMQAdminExt, DefaultMQPullConsumer.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
 
-from spark_mq.client.errors import BrokerNotFoundError
+from spark_mq.client.errors import BrokerNotFoundError, MalformedResponseError, request_text
 from spark_mq.conditions import OptionError
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import GroupList
@@ -19,27 +21,27 @@ from spark_mq.remoting.admin_headers import TopicRequest
 from spark_mq.remoting.consumer_headers import OffsetAnswer, QueryConsumerOffsetRequest, SearchOffsetRequest
 from spark_mq.remoting.route_bodies import TopicConfigData
 from spark_mq.source.cluster_questions import Answered, ClusterQuestions, request
-from spark_mq.source.first_record import FirstRecord, first_record
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.live_groups import group_writers
 from spark_mq.source.live_topics import MASTER, Addresses
 from spark_mq.source.live_view import LiveView
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.pull_outcome import Lost
-from spark_mq.source.pull_request import PullFilter, PullRequests, PullTerms, check_expression
+from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
+from spark_mq.source.pull_request import PullFilter, PullRequests, PullTerms, check_expression, no_news, pull_answer
 from spark_mq.source.pull_split import PullSplit
 from spark_mq.source.pull_window import Ask
+from spark_mq.source.pulled_records import PulledPart, PulledRecordError, slice_of
 from spark_mq.source.query_cluster import Piece
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.row_batches import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
-from spark_mq.source.time_search import first_not_older
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.rules.response_codes import ResponseCode
 
 OWN_GROUP = "TOOLS_CONSUMER"
 """Who pulls where the query names no group: every broker has it. Java: MixAll.TOOLS_CONSUMER_GROUP."""
+_LAST = 2**63 - 1
 
 
 class LiveCluster:
@@ -142,7 +144,7 @@ class LiveCluster:
         return QueueFacts(*self.bounds(queue), lambda offset: self.record_before(queue, offset), None, "nameServer")
 
     def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
-        """The broker's own search, held against the messages around what it finds (`time_search.py`)."""
+        """The broker's own search, held against the messages around what it finds (`first_not_older`)."""
         ends = self._view.ends.get(queue)
         if ends is None or ends.last_store_time_ms < timestamp_ms or ends.minimum >= ends.maximum:
             return None
@@ -295,3 +297,79 @@ class LiveCluster:
 
     def close(self) -> None:
         self._questions.close()
+
+
+class FirstRecord(NamedTuple):
+    """A record of a queue, and where in the log and when it was stored."""
+
+    queue_offset: int
+    place: RecordPlace
+
+
+def first_record(
+    offset: int, command: RemotingCommand, address: str, queue: QueueId, group: str
+) -> FirstRecord | Lost | None:
+    """The first record at or behind the offset, by the answer to a pull of one message; None where there is no record, and no topic.
+
+    Raises MalformedResponseError, and ResponseError where the broker refused, or said nothing of the queue.
+    """
+    if command.code == ResponseCode.TOPIC_NOT_EXIST:
+        return None
+    answer = pull_answer(command, address, queue, group)
+    what = request_text(RequestCode.PULL_MESSAGE)
+    match outcome_of(offset, answer):
+        case Lost() as lost:
+            return lost
+        case Ended() | Nothing():
+            return None
+        case Again(reason):
+            raise no_news(reason, address, queue, group)
+        case Misfit(reason):
+            raise MalformedResponseError(address, what, reason)
+        case Found():
+            try:
+                found = slice_of([PulledPart(offset, _LAST, answer.body)], queue.topic.encode(), queue.queue_id)
+            except PulledRecordError as error:
+                raise MalformedResponseError(address, what, str(error)) from None
+    if not len(found.queue_offsets):
+        return None
+    place = int(found.records.column("commitlog_offset")[0]), int(found.records.column("store_time_ms")[0])
+    return FirstRecord(int(found.queue_offsets[0]), place)
+
+
+def first_not_older(
+    timestamp_ms: int, guess: int, minimum: int, maximum: int, time_of: Callable[[int], int | None]
+) -> int:
+    """The first offset of [minimum, maximum) that is not older than a time, from a guess that may be wrong; `maximum` where all are.
+
+    Brokers search for a time themselves. Releases before 5.0 give the nearest message, any of those of one millisecond, and begin in
+    the file that the files' own times lead to, which copies do not keep. So their answer is where the search begins, and mostly ends.
+
+    `time_of` tells the store time of the first message at or behind an offset, None where there is none. It is asked twice where the
+    guess is right, and twice the logarithm of the distance where it is not.
+
+    Java: MessageStore.getOffsetInQueueByTime, ConsumeQueue of 4.9.
+    """
+
+    @cache
+    def is_older(offset: int) -> bool:
+        time_ms = time_of(offset) if offset < maximum else None
+        return time_ms is not None and time_ms < timestamp_ms
+
+    low, high, step = minimum, maximum, 1
+    probe = min(max(guess, minimum), maximum)
+    if is_older(probe):
+        while probe < maximum and is_older(probe):
+            low, probe, step = probe + 1, min(probe + step, maximum), 2 * step
+        high = probe
+    else:
+        while probe > minimum and not is_older(max(probe - step, minimum)):
+            probe, step = max(probe - step, minimum), 2 * step
+        low, high = (max(probe - step, minimum) + 1 if probe > minimum else minimum), probe
+    while low < high:
+        middle = (low + high) // 2
+        if is_older(middle):
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -20,8 +20,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from spark_mq.conditions import DataLossError, warn_of_losses
-from spark_mq.source.checkpoint_queues import loss_of, refuse_other_checkpoint
+from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError, names, warn_of_losses
 from spark_mq.source.garbage import collected_later
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.lag import UnreadBytes, latest_offset_json, unread_without_sizes
@@ -35,6 +34,9 @@ from spark_mq.source.selection import open_cluster, request_of, select_queues, s
 from spark_mq.source.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
 from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
+
+_THE_STORE = {"path": "the store of ", "nameServer": ""}
+_OWN_CHECKPOINT = "Give each query a checkpointLocation of its own, also after its topics were changed"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -325,3 +327,56 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if losses and self.options.fail_on_data_loss:
             raise DataLossError(*losses)
         warn_of_losses(losses)
+
+
+def refuse_other_checkpoint(
+    queues: Collection[QueueId], asked_for: Collection[QueueId], brokers: Collection[str], option: str = "path"
+) -> None:
+    """Raises CheckpointOfAnotherQueryError where none of the checkpoint's queues is of this query.
+
+    That is an error whatever failOnDataLoss says: there is nothing to go on with, and a new checkpoint gives the same. Where some
+    queues are common, the others are losses, each with its own cause (`loss_of`).
+
+    `asked_for` are those of them that the options name, whether they are there or not; `brokers` are those whose data is
+    read, `option` says where.
+    """
+    if not queues:
+        return
+    named = sorted({queue.broker_name for queue in queues})
+    if not set(named) & set(brokers):
+        raise CheckpointOfAnotherQueryError(
+            f"it holds offsets of broker {names(named)}, and {option} leads to {_THE_STORE[option]}{names(sorted(brokers))}",
+            f"Correct {option}. If the broker's name has changed, set brokerName to the old one. {_OWN_CHECKPOINT}",
+        )
+    if not asked_for:
+        topics = sorted({queue.topic for queue in queues})
+        raise CheckpointOfAnotherQueryError(
+            f"it holds offsets of {names(topics)}, which the query's options do not ask for", _OWN_CHECKPOINT
+        )
+
+
+def loss_of(
+    queue: QueueId, next_offset: int, *, is_asked_for: bool, brokers: Collection[str], option: str = "path"
+) -> str:
+    """Why a queue of the checkpoint is not read any more, and on a second line what to do.
+
+    It is not asked for, of a broker that is not there, or gone.
+    """
+    if queue.broker_name not in brokers and option != "path":
+        return (
+            f"queue {queue} at offset {next_offset}: no broker {queue.broker_name} is registered at {option}, where there is "
+            f"{names(sorted(brokers))}\nStart {queue.broker_name}. If that broker is gone for good, set failOnDataLoss to "
+            "false to go on without its queues"
+        )
+    if queue.broker_name not in brokers:
+        return (
+            f"queue {queue} at offset {next_offset}: no store of broker {queue.broker_name} is at path, where there is "
+            f"{names(sorted(brokers))}\nMount the store of {queue.broker_name}. If that broker is gone for good, set failOnDataLoss to "
+            "false to go on without its queues"
+        )
+    if not is_asked_for:
+        return (
+            f"queue {queue} at offset {next_offset} is in the checkpoint, and the query's options do not ask for it any more\n"
+            f"Ask for it again. To go on without it, set failOnDataLoss to false; its offset is then forgotten. {_OWN_CHECKPOINT}"
+        )
+    return f"queue {queue} at offset {next_offset} is gone"

@@ -29,9 +29,7 @@ from spark_mq.hand_over import local_socket
 from spark_mq.hand_over.local_socket import SOCKET_NAME, broker_note, connect, receive_frame
 from spark_mq.hand_over.messages import HandOver
 from spark_mq.hand_over.staged_commit import StagedCommit
-from spark_mq.sink import handed_over
-from spark_mq.sink.commit import abort_rows, commit_rows
-from spark_mq.sink.handed_over import hand_over
+from spark_mq.sink.commit import abort_rows, commit_rows, hand_over
 from storage import open_store
 from storage.batch.intent import load_intents
 from storage.batch.ledger import GROUP_PREFIX, QUEUE_ID, UNNAMED_PREFIX, Batch
@@ -300,7 +298,7 @@ def test_a_lost_answer_is_no_second_batch(
     with broker_and_producer(tmp_path, root, f"flushDiskType={flush}\n") as (_, producer):
         producer.send(Message("T", b"before"))
         staged = stage(options, bodies("a", "b"), sink_id=sink, query_id=sink)
-        monkeypatch.setattr(handed_over.local_socket, "receive_frame", receive)
+        monkeypatch.setattr(local_socket, "receive_frame", receive)
         commit_rows(options, [staged], 0, mirrored=is_named)
         assert lost
         assert texts(str(root)) == ["before", "a", "b"]

@@ -181,7 +181,7 @@ def test_a_stopped_broker_is_named_and_the_batch_is_written_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody knows whether it has the batch: the next try finds out."""
-    monkeypatch.setattr("spark_mq.sink.handed_over.SILENCE_SECONDS", 3.0)
+    monkeypatch.setattr("spark_mq.sink.commit.SILENCE_SECONDS", 3.0)
     broker = Broker(tmp_path, "ASYNC_FLUSH")
     options = options_of(str(broker.root), conf=str(tmp_path / "own.conf"))
     try:

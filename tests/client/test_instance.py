@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.client_id import make_client_id
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     ClientClosedError,
@@ -25,7 +24,7 @@ from spark_mq.client.errors import (
     TopicRouteNotFoundError,
 )
 from spark_mq.client.event_loop import run
-from spark_mq.client.instance import ClientInstance
+from spark_mq.client.instance import ClientInstance, make_client_id
 from spark_mq.client.member import QuietMember
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, make_request, make_response, read_body, write_body

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_mq.client.kept_routes import KeptRoutes
+from spark_mq.client.instance import KeptRoutes
 from spark_mq.client.routes import TopicRoute
 from spark_mq.remoting.route_bodies import BrokerData, QueueData, TopicRouteData
 

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from spark_mq.client.hand_over import HandOver
+from spark_mq.client.event_loop import HandOver
 from spark_mq.client.listener_pool import ListenerPool
 
 

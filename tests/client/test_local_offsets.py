@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.local_offsets import LocalOffsetFile, LocalOffsetStore, offsets_text
 from spark_mq.client.message import MessageQueue
+from spark_mq.client.offset_stores import LocalOffsetFile, LocalOffsetStore, offsets_text
 from tests.client.java_consumer import java_says
 
 QUEUE, OTHER = MessageQueue("T", "broker-a", 0), MessageQueue("T", "broker-a", 1)

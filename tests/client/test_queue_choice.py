@@ -7,10 +7,9 @@ from collections import Counter
 
 import pytest
 
-from spark_mq.client.latency_faults import LatencyFaults, ban_ms
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.queue_turns import QueueTurns
 from spark_mq.client.selectors import by_hash, by_random, java_hash
+from spark_mq.client.sender import LatencyFaults, QueueTurns, ban_ms
 from tests.client.java_producer import java_says
 
 QUEUES = tuple(MessageQueue("T", broker, queue_id) for broker in ("a", "b", "c") for queue_id in range(4))

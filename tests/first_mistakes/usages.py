@@ -14,8 +14,8 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from spark_mq.data_source import SparkMqDataSource
-from spark_mq.sink.batch_writer import BatchWriter
 from spark_mq.sink.partition_writer import stage_rows
+from spark_mq.sink.writers import BatchWriter
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_writers import LiveStreamWriter
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import stage_rows
-from spark_mq.sink.stream_writer import StreamWriter
+from spark_mq.sink.writers import StreamWriter
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
 from storage import open_store

@@ -24,11 +24,11 @@ from pyspark.sql.types import StringType, StructType
 
 from spark_mq.conditions import InvalidRowError, OptionError, SparkMqError, WriteFailedError
 from spark_mq.data_source import SparkMqDataSource
-from spark_mq.sink.batch_writer import BatchWriter
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import abort_rows, commit_rows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows, stage_rows
+from spark_mq.sink.writers import BatchWriter
 from storage import open_store
 from storage.batch.intent import intent_directory, load_intents
 from storage.batch.ledger import Batch

@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError
-from spark_mq.source.checkpoint_queues import loss_of, refuse_other_checkpoint
 from spark_mq.source.offsets import QueueId
+from spark_mq.source.stream_reader import loss_of, refuse_other_checkpoint
 
 A0, A1, B0 = QueueId("A", "broker-a", 0), QueueId("A", "broker-a", 1), QueueId("A", "broker-b", 0)
 

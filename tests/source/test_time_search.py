@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from spark_mq.source.time_search import first_not_older
+from spark_mq.source.live_cluster import first_not_older
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -13,8 +13,7 @@ import pytest
 
 from spark_mq.conditions import DataLossError, SparkMqError
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.queue_split import QueueSplit
-from spark_mq.source.split_proof import QueueMark, QueueSight, StoreProof, queue_difference
+from spark_mq.source.queue_split import QueueMark, QueueSight, QueueSplit, StoreProof, queue_difference
 from tests.support.store_builder import StoreBuilder
 
 from .in_process import bodies, next_batch, open_stream, plan_batch, rows_of, until

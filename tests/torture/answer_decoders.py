@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from spark_mq.client.async_admin import AsyncAdmin
+from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.broker_requests import BrokerRequests
 from spark_mq.client.consumer_calls import ConsumerCalls
 from spark_mq.client.errors import ClientError
@@ -36,8 +36,8 @@ from spark_mq.client.routes import TopicRoute, default_route, subscribe_address,
 from spark_mq.client.send_results import read_send_answer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import subscription
-from spark_mq.client.transaction_checks import TransactionChecks
 from spark_mq.client.transaction_ends import end_after_send
+from spark_mq.client.transaction_producer import TransactionChecks
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_request, make_response, write_body
 from spark_mq.remoting import admin_bodies as admin
 from spark_mq.remoting import client_bodies as client

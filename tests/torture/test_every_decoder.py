@@ -78,8 +78,8 @@ NOT_FOREIGN = {
     "sink/live_returns.py ReturnWriter._calls": "the user's column; message ids are fuzzed as such",
     "sink/live_transactions.py OpenHalves.stored": "a batch of its own; read_answer_header is fuzzed",
     "sink/own_source.py _logged_offsets": "what a source has told Spark; load_json is fuzzed",
+    "source/listener.py latest_offset": "what this source has told Spark; load_json is fuzzed",
     "source/option_values.py parse_paths": "the user's option",
-    "source/repeated_batch.py latest_offset": "what this source has told Spark; load_json is fuzzed",
 }
 
 
