@@ -296,7 +296,7 @@ def test_what_is_inserted_into_a_view_goes_to_the_views_topic(spark: SparkSessio
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW writing (body BINARY) USING spark_mq OPTIONS ({options})")
     try:
         spark.sql("INSERT INTO reading SELECT * FROM reading")
-        with pytest.raises(PySparkException, match="SPARK_MQ_UNKNOWN_OPTION"):
+        with pytest.raises(PySparkException, match="option startingOffsets: it is for reading"):
             spark.sql("INSERT INTO reads SELECT * FROM reading")
         spark.sql("INSERT INTO writing SELECT body FROM reading")
     finally:
