@@ -11,8 +11,7 @@ from spark_mq.broker.asked import NO_FIELDS, Asked, Handler
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.producer_table import KnownClient
 from spark_mq.broker.pull_filters import SQL92, is_tag_type
-from spark_mq.broker.sql92 import compile_expression
-from spark_mq.broker.sql92_tokens import SqlError
+from spark_mq.broker.sql92 import SqlError, compile_expression
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.client_bodies import (
     CheckClientBody,
