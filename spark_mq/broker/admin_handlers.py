@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.broker_settings import settings_text, told_settings
+from spark_mq.broker.client_tables import too_old_to_ask
 from spark_mq.broker.connections import AskClients, Outcome
-from spark_mq.broker.consumer_table import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.runtime_info import runtime_info
 from spark_mq.remoting import (

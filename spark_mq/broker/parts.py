@@ -12,13 +12,11 @@ from typing import cast
 from spark_mq.access.rules import AccessRules
 from spark_mq.broker.access_entries import AccessEntries
 from spark_mq.broker.broker_settings import changed_text, with_settings
+from spark_mq.broker.client_tables import Change, ConsumerTable, ProducerTable, QueueLocks
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
 from spark_mq.broker.consumer_filters import ConsumerFilters
-from spark_mq.broker.consumer_table import Change, ConsumerTable
 from spark_mq.broker.group_offsets import GroupOffsets, with_own_groups
 from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, Arrivals, HeldPull, HeldPulls
-from spark_mq.broker.producer_table import ProducerTable
-from spark_mq.broker.queue_locks import QueueLocks
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import HeaderEncoding, MessageQueue, RequestCode, make_request, write_header
