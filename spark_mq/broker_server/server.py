@@ -14,6 +14,7 @@ import asyncio
 import ipaddress
 import logging
 import time
+from collections.abc import Mapping
 from concurrent.futures import TimeoutError as AnswerTimeoutError
 from contextlib import ExitStack
 from dataclasses import replace
@@ -30,12 +31,11 @@ from spark_mq.broker.connections import (
     Tell,
     Waiting,
 )
-from spark_mq.broker.request_table import REQUEST_TABLE, Pool
+from spark_mq.broker.request_table import REQUEST_TABLE, SENDS, Pool
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position
 from spark_mq.broker_server.duties import Duties
-from spark_mq.broker_server.fast_failure import REJECTED_CODES, relieve, takes_none
 from spark_mq.broker_server.following import Following, elected_master, known_master
 from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.member_group import Group, Member, MemberGroup, take_back
@@ -45,12 +45,11 @@ from spark_mq.broker_server.replication import epochs_told, serve_slaves, slaves
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.subscribed_queues import SubscribedQueues
 from spark_mq.broker_server.sync_keeper import SyncKeeper
-from spark_mq.broker_server.watermarks import watermarks
 from spark_mq.remoting import RemotingCommand, RemotingError, RequestCode, make_response
 from spark_mq.remoting.request_runs import RequestRun
 from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import RequestPool
+from spark_mq.remoting_server.pools import RequestPool, busy_remark
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from storage.epoch_times import current_time_ms
@@ -66,8 +65,15 @@ from storage.service.pending import Pending
 from storage.service.put_service import PutService
 from storage.tables.timer_checkpoint import timer_checkpoint_path
 
+REJECTED_CODES = frozenset((*SENDS, RequestCode.CONSUMER_SEND_MSG_BACK))
+"""Answered REJECTREQUEST, unread."""
 _CONNECTION = "connection"
 _WATERMARK_SECONDS = 1
+_WATERMARK_POOLS = (
+    *(Pool.SEND, Pool.PULL, Pool.QUERY, Pool.LITE_PULL, Pool.END_TRANSACTION),
+    *(Pool.CLIENT_MANAGE, Pool.HEARTBEAT, Pool.ADMIN),
+)
+"""Java's, in its order; there is no Ack."""
 _LOG = logging.getLogger(__name__)
 _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 
@@ -458,3 +464,27 @@ class RunningBroker:
             for line in watermarks(self._pools):
                 _WATERMARK_LOG.info("%s", line)
         self._timer = self._loop.call_later(_WATERMARK_SECONDS, self._print_watermark)
+
+
+# Sends are refused at once while the log takes none: at the door, and out of their queue. One put may hold the log for as long as a
+# disk takes; behind it every other send would wait, and its client with it. What has waited for too long is refused by the pool
+# itself (`remoting_server/pools.py`). Java: SendMessageProcessor.rejectRequest, BrokerFastFailure.cleanExpiredRequest.
+
+
+def takes_none(service: PutService) -> bool:
+    """Whether one put has held the log for longer than osPageCacheBusyTimeOutMills, or the transient store pool is full."""
+    return service.is_os_page_cache_busy or service.is_pool_deficient
+
+
+def relieve(service: PutService, sends: RequestPool) -> None:
+    """The sends that wait are refused, if one put has held the log for too long."""
+    if sends.size and service.is_os_page_cache_busy:
+        sends.refuse_all(partial(busy_remark, "PCBUSY_CLEAN_QUEUE"))
+
+
+def watermarks(pools: Mapping[Pool, RequestPool]) -> list[str]:
+    """How many requests wait for each pool, and for how long the first: a line each. Java: BrokerController.printWaterMark."""
+    return [
+        f"[WATERMARK] {pool.label} Queue Size: {pools[pool].size} SlowTimeMills: {pools[pool].head_wait_ms()}"
+        for pool in _WATERMARK_POOLS
+    ]

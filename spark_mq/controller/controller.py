@@ -398,7 +398,7 @@ HANDLERS: Mapping[int, _Handler] = {
 
 LAPSES_MS = 3_600_000
 """After so long an id is free again that was applied for. A broker registers at once. Ours, stopped before, applies again
-(`broker_server/identity.py`); Apache's keeps an id that nobody knows until an operator deletes its `brokerIdentity`."""
+(`broker_server/controlled.py`); Apache's keeps an id that nobody knows until an operator deletes its `brokerIdentity`."""
 
 
 def next_broker_id(state: ControllerState, asked: NextBrokerIdRequest) -> Decided:
