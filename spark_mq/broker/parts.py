@@ -11,10 +11,9 @@ from typing import cast
 
 from spark_mq.access.acls import FILE_NAME as ACLS_FILE
 from spark_mq.access.acls import AclTable
-from spark_mq.access.authentication import authenticate
 from spark_mq.access.rules import AccessRules
 from spark_mq.access.users import FILE_NAME as USERS_FILE
-from spark_mq.access.users import UserTable
+from spark_mq.access.users import UserTable, authenticate
 from spark_mq.broker.broker_settings import changed_text, with_settings
 from spark_mq.broker.client_tables import Change, ConsumerTable, ProducerTable, QueueLocks
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell

@@ -12,12 +12,9 @@ from __future__ import annotations
 
 import logging
 
-from spark_mq.access.authentication import authenticate
-from spark_mq.access.authorization import check_allowed
-from spark_mq.access.demands import demands_of
-from spark_mq.access.refusals import refused
+from spark_mq.access.authorization import check_allowed, demands_of
 from spark_mq.access.resources import BODY, Demand
-from spark_mq.access.users import User
+from spark_mq.access.users import User, authenticate, refused
 from spark_mq.broker.named_messages import named_topic
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE
