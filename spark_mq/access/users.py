@@ -13,7 +13,7 @@ from enum import Enum
 
 from spark_mq.access.resources import by_name
 from spark_mq.remoting import BodyError, RemotingCommand, WireBody, read_body, write_body
-from spark_mq.remoting.access_bodies import UserInfo
+from spark_mq.remoting.admin_bodies import UserInfo
 from spark_mq.remoting.signatures import ACCESS_KEY, is_signed_by
 from storage.errors import StateFileError
 from storage.rules.response_codes import RequestRefusedError, ResponseCode

@@ -16,7 +16,7 @@ from spark_mq.access.users import User, UserStatus, UserTable, UserType, refused
 from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body, write_body_list
-from spark_mq.remoting.access_bodies import AclInfo, UserInfo
+from spark_mq.remoting.admin_bodies import AclInfo, UserInfo
 from spark_mq.remoting.admin_headers import (
     AclFilterRequest,
     AclRequest,

@@ -22,8 +22,14 @@ from spark_mq.broker_server.gate import Gate
 from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import signed
 from spark_mq.remoting import MessageQueue, RemotingCommand, WireBody, make_request, write_body, write_header
-from spark_mq.remoting.access_bodies import AclInfo, PolicyEntryInfo, PolicyInfo
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupList, TopicConfigList
+from spark_mq.remoting.admin_bodies import (
+    AclInfo,
+    PolicyEntryInfo,
+    PolicyInfo,
+    SubscriptionGroupConfig,
+    SubscriptionGroupList,
+    TopicConfigList,
+)
 from spark_mq.remoting.client_bodies import (
     AssignmentQuestion,
     CheckClientBody,
