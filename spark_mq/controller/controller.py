@@ -15,19 +15,29 @@ alone, and to others where it is signed (`remoting_server/administration.py`).
 from __future__ import annotations
 
 import logging
-import re
-from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
-from spark_mq.controller.decided import Decided, refused, set_of
-from spark_mq.controller.election import controllers_own, elect_master, masterless
-from spark_mq.controller.events import ApplyBrokerId, CleanBrokerData, Event, UpdateBrokerAddress
+from spark_mq.controller.decisions import (
+    Applications,
+    Decided,
+    alter_sync_state_set,
+    apply_broker_id,
+    check_body,
+    clean_broker_data,
+    controllers_own,
+    elect_master,
+    masterless,
+    next_broker_id,
+    refused,
+    register_broker,
+    replica_info,
+    sync_state_data,
+)
+from spark_mq.controller.events import Event
 from spark_mq.controller.liveness import BrokerKey, Gone, Liveness, LivingBrokers
 from spark_mq.controller.settings import Configuration
-from spark_mq.controller.state import FIRST_BROKER_ID, ControllerState, Group
-from spark_mq.controller.sync_state import alter_sync_state_set, replica_info, sync_state_data
+from spark_mq.controller.state import ControllerState, Group
 from spark_mq.remoting import (
     REQUEST_HEADERS,
     RemotingCommand,
@@ -41,21 +51,14 @@ from spark_mq.remoting import (
 from spark_mq.remoting.body_fields import read_texts
 from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
 from spark_mq.remoting.controller_headers import (
-    ApplyBrokerIdAnswer,
-    ApplyBrokerIdRequest,
-    CleanBrokerDataRequest,
     ControllerMetadataAnswer,
     MasterAnswer,
-    NextBrokerIdAnswer,
-    NextBrokerIdRequest,
-    RegisterToControllerAnswer,
-    RegisterToControllerRequest,
     RoleChangedRequest,
 )
 from spark_mq.remoting_server.administration import changed_settings, check_may_administer
 from spark_mq.remoting_server.peer import Caller
 from spark_mq.remoting_server.refusals import answered, not_supported
-from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.rules.response_codes import ResponseCode
 
 REQUEST_POOL = "Controller"
 """The queue of requests, as watermarks name it."""
@@ -63,59 +66,7 @@ ADMIN_CODES = frozenset(
     {RequestCode.UPDATE_CONTROLLER_CONFIG, RequestCode.GET_CONTROLLER_CONFIG, RequestCode.CLEAN_BROKER_DATA}
 )
 """What operators ask for, with the election of a master whom they name: refused to other hosts unless it is signed."""
-_BROKER_ID = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ControllerLimits:
-    """How much a controller takes from processes that it does not know. Java sets no limits.
-
-    Of names in characters, of bodies in bytes, of the rest in numbers.
-    """
-
-    name_length: int = 255
-    """Of a cluster, a broker or an address."""
-    check_code_length: int = 512
-    replicas_of_a_group: int = 100
-    replicas: int = 10_000
-    """Of all groups together, that have registered."""
-    pending: int = 1_000
-    """Of all groups together, that have applied for an id and not registered yet."""
-    body_bytes: int = 1 << 20
-    """Of a request."""
-
-
-DEFAULT_LIMITS = ControllerLimits()
-
-
-def check_name(kind: str, name: str, most: int = DEFAULT_LIMITS.name_length) -> None:
-    """Raises RequestRefusedError for a name that is empty, too long, or cannot be printed."""
-    if not name:
-        raise _too_much(f"the {kind} is empty")
-    if len(name) > most:
-        raise _too_much(f"the {kind} {name[:32]!r}… is refused: it has {len(name)} characters, the limit is {most}")
-    if not name.isprintable():
-        raise _too_much(f"the {kind} {name[:32]!r} is refused: it holds what cannot be printed")
-
-
-def check_room(state: ControllerState, group: Group | None, limits: ControllerLimits = DEFAULT_LIMITS) -> None:
-    """Raises RequestRefusedError where a registered broker more would be too many."""
-    registered = 0 if group is None else sum(not replica.is_pending for replica in group.replicas.values())
-    if registered >= limits.replicas_of_a_group:
-        raise _too_much(f"this controller takes at most {limits.replicas_of_a_group} brokers of a name")
-    if state.registered_count >= limits.replicas:
-        raise _too_much(f"this controller takes at most {limits.replicas} brokers")
-
-
-def check_body(size_bytes: int, limits: ControllerLimits = DEFAULT_LIMITS) -> None:
-    """Raises RequestRefusedError for a body that no broker sends."""
-    if size_bytes > limits.body_bytes:
-        raise _too_much(f"the body has {size_bytes} bytes, the limit is {limits.body_bytes}")
-
-
-def _too_much(remark: str) -> RequestRefusedError:
-    return RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
 
 
 class RoleNotice(NamedTuple):
@@ -385,186 +336,3 @@ HANDLERS: Mapping[int, _Handler] = {
     RequestCode.GET_CONTROLLER_CONFIG: _settings,
 }
 """Who answers which request; all others are not supported."""
-
-
-# A broker asks for the next id (1012), writes it to its disk, applies for it (1013), and registers (1003), each step again until it is
-# done. An id belongs to who has applied for it with the same check code before. Ids are never used twice while the group is there.
-#
-# Who has applied and does not register loses the id: after an hour, or earlier where too many wait. Then the host gives way that has
-# the most of them. So invented names are few, and keep no broker away.
-#
-# Java: ReplicasInfoManager.getNextBrokerId, applyBrokerId, registerBroker. Departures: an id below 1 is nobody's; in Java whoever has
-# applied has the id for ever.
-
-LAPSES_MS = 3_600_000
-"""After so long an id is free again that was applied for. A broker registers at once. Ours, stopped before, applies again
-(`broker_server/controlled.py`); Apache's keeps an id that nobody knows until an operator deletes its `brokerIdentity`."""
-
-
-def next_broker_id(state: ControllerState, asked: NextBrokerIdRequest) -> Decided:
-    """1012. Nothing is promised by it: whoever applies first has the id."""
-    group = state.groups.get(asked.broker_name)
-    following = FIRST_BROKER_ID if group is None else group.next_broker_id
-    return Decided(
-        NextBrokerIdAnswer(cluster_name=asked.cluster_name, broker_name=asked.broker_name, next_broker_id=following)
-    )
-
-
-class _Application(NamedTuple):
-    """From which host an id was applied for, and when that was seen first."""
-
-    host: str
-    since_ms: int
-
-
-class Applications:
-    """Who has applied for which id and has yet to register. In memory alone: after a start the time begins anew."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[str, int], _Application] = {}
-
-    def note(self, state: ControllerState, host: str, now_ms: int) -> None:
-        """After an application of a host: it is that of which nothing was known."""
-        self._known = {key: self._known.get(key) or _Application(host, now_ms) for key in state.pending}
-
-    def lapsed(self, state: ControllerState, now_ms: int) -> tuple[CleanBrokerData, ...]:
-        """What is to be forgotten because it was applied for too long ago."""
-        self.note(state, "", now_ms)
-        return tuple(
-            _forgotten(key) for key, application in self._known.items() if now_ms - application.since_ms > LAPSES_MS
-        )
-
-    def giving_way(
-        self, state: ControllerState, broker_name: str, limits: ControllerLimits = DEFAULT_LIMITS
-    ) -> tuple[CleanBrokerData, ...]:
-        """What is to be forgotten so that one more may apply for an id of a name."""
-        group = state.groups.get(broker_name)
-        is_full = group is not None and len(group.replicas) >= limits.replicas_of_a_group
-        if not is_full and len(state.pending) < limits.pending:
-            return ()
-        waiting = [key for key in state.pending if not is_full or key[0] == broker_name]
-        hosts = {key: self._known[key].host if key in self._known else "" for key in waiting}
-        counts = Counter(hosts.values())
-        found = max(waiting, key=lambda key: counts[hosts[key]], default=None)  # of several the first one
-        return () if found is None else (_forgotten(found),)
-
-
-def _forgotten(key: tuple[str, int]) -> CleanBrokerData:
-    return CleanBrokerData(broker_name=key[0], broker_ids=(key[1],))
-
-
-def apply_broker_id(
-    state: ControllerState,
-    asked: ApplyBrokerIdRequest,
-    applications: Applications,
-    limits: ControllerLimits = DEFAULT_LIMITS,
-) -> Decided:
-    """1013. Raises RequestRefusedError for names beyond the limits."""
-    code, name, broker_id = asked.register_check_code, asked.broker_name, asked.applied_broker_id
-    address = code.partition(";")[0]
-    check_name("register check code", code, limits.check_code_length)
-    for kind, text in (("cluster's name", asked.cluster_name), ("broker's name", name), ("address", address)):
-        check_name(kind, text, limits.name_length)
-    answer = ApplyBrokerIdAnswer(cluster_name=asked.cluster_name, broker_name=name)
-    group = state.groups.get(name)
-    if group is None and broker_id != FIRST_BROKER_ID:
-        remark = (
-            f"Broker-set: {name} hasn't been registered in controller, but broker try to apply brokerId: {broker_id}"
-        )
-        return refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark, answer)
-    known = None if group is None else group.replicas.get(broker_id)
-    if known is not None and known.register_check_code == code:
-        return Decided(answer)
-    if known is not None or broker_id < FIRST_BROKER_ID:
-        remark = f"Fail to apply brokerId: {broker_id} in broker-set: {name}"
-        return refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark, answer)
-    check_room(state, group, limits)
-    event = ApplyBrokerId(
-        cluster_name=asked.cluster_name,
-        broker_name=name,
-        broker_address=address,
-        new_broker_id=broker_id,
-        register_check_code=code,
-        is_pending=True,
-    )
-    return Decided(answer, events=(*applications.giving_way(state, name, limits), event))
-
-
-def register_broker(
-    state: ControllerState,
-    asked: RegisterToControllerRequest,
-    living: LivingBrokers,
-    limits: ControllerLimits = DEFAULT_LIMITS,
-) -> Decided:
-    """1003. It hears of the master, if that is alive. Raises RequestRefusedError for an address or a number beyond the limits."""
-    name, broker_id = asked.broker_name, asked.broker_id
-    answer = RegisterToControllerAnswer(cluster_name=asked.cluster_name, broker_name=name)
-    group = state.groups.get(name)
-    not_there = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
-    if group is None:
-        return refused(not_there, f"Broker-set: {name} hasn't been registered in controller", answer)
-    if broker_id not in group.replicas:
-        return refused(not_there, f"BrokerId: {broker_id} hasn't been registered in broker-set: {name}", answer)
-    check_name("address", asked.broker_address)
-    is_pending = group.replicas[broker_id].is_pending
-    if is_pending:
-        check_room(state, group, limits)
-    if living.is_alive(group, group.master_id):
-        answer = RegisterToControllerAnswer(
-            cluster_name=asked.cluster_name,
-            broker_name=name,
-            master_broker_id=group.master_id,
-            master_address=group.master_address,
-            master_epoch=group.master_epoch,
-            sync_state_set_epoch=group.sync_state_set_epoch,
-        )
-    if asked.broker_address == group.address(broker_id) and not is_pending:
-        return Decided(answer, set_of(group))
-    event = UpdateBrokerAddress(
-        cluster_name=asked.cluster_name, broker_name=name, broker_address=asked.broker_address, broker_id=broker_id
-    )
-    return Decided(answer, set_of(group), (event,))
-
-
-def clean_broker_data(state: ControllerState, asked: CleanBrokerDataRequest, living: LivingBrokers) -> Decided:
-    """1011: an operator has the controller forget brokers.
-
-    Forgotten brokers must be gone: without ids the group may have no master, and an id that is named may not be alive.
-    `isCleanLivingBroker` takes that back; as in Java all brokers of the name are forgotten then, whatever ids are named.
-
-    Java: ReplicasInfoManager.cleanBrokerData. Departure: whether a broker is alive is looked up in its own cluster, whichever the
-    request names.
-    """
-    name, text = asked.broker_name, (asked.broker_ids_to_clean or "").strip()
-    group = state.groups.get(name)
-    if asked.cleans_living:
-        broker_ids = None
-    elif not text:
-        if group is not None and group.master_id is not None:
-            return _not_cleaned(f"Broker {name} is still alive, clean up failure")
-        broker_ids = None
-    else:
-        broker_ids = _ids_of(text)
-        if broker_ids is None:
-            return _not_cleaned(
-                "Please set the option <brokerControllerIdsToClean> according to the format: numbers between semicolons"
-            )
-        for broker_id in broker_ids:
-            if group is not None and living.is_alive(group, broker_id):
-                return _not_cleaned(f"Broker [{name},  {broker_id}] is still alive, clean up failure")
-    if group is None:
-        return _not_cleaned(f"Broker {name} is not existed,clean broker data failure.")
-    return Decided(events=(CleanBrokerData(broker_name=name, broker_ids=broker_ids),))
-
-
-def _ids_of(text: str) -> tuple[int, ...] | None:
-    """The ids between semicolons, each once; None where one is none."""
-    parts = text.rstrip(";").split(";")
-    if not all(_BROKER_ID.fullmatch(part) for part in parts):
-        return None
-    found = tuple(sorted({int(part) for part in parts}))
-    return found if all(-(1 << 63) <= each < 1 << 63 for each in found) else None
-
-
-def _not_cleaned(remark: str) -> Decided:
-    return refused(ResponseCode.CONTROLLER_INVALID_CLEAN_BROKER_METADATA, remark)

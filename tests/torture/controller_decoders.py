@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from spark_mq.controller.controller import DEFAULT_LIMITS, HANDLERS, Controller
+from spark_mq.controller.controller import HANDLERS, Controller
+from spark_mq.controller.decisions import DEFAULT_LIMITS
 from spark_mq.controller.events import WholeState, decode_event, encode_event
 from spark_mq.controller.journal import FILE_NAME, encode_record, open_journal, read_records
 from spark_mq.controller.settings import Configuration

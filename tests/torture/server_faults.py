@@ -21,7 +21,7 @@ import storage.ha.listener
 import storage.settings.fixed
 from spark_mq.broker.client_tables import ConsumerTable
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.controller.controller import Applications
+from spark_mq.controller.decisions import Applications
 from spark_mq.controller.state import Replica
 from spark_mq.namesrv.settings import NameServerSettings
 from storage.epoch_times import current_time_ms
