@@ -124,9 +124,9 @@ class Change(NamedTuple):
 class ConsumerTable:
     """All groups of consumers that are online, and what each subscribes to; it tells which clients are to hear of a change.
 
-    For one thread at a time. Times are ms of a clock that nobody sets. Java: ConsumerManager, ConsumerGroupInfo. A newer version replaces
-    a subscription silently; topics that come or go and new connections are changes. Java's index of groups by topic says the topic's
-    own name (`ConsumerManager.registerConsumer`); so does `groups_of`.
+    For one thread at a time. Times are ms of a clock that nobody sets. Java: ConsumerManager, ConsumerGroupInfo. A newer version
+    replaces a subscription silently; topics that come or go and new connections are changes. Java's index of groups by topic says the
+    topic's own name (`ConsumerManager.registerConsumer`); so does `groups_of`.
     """
 
     def __init__(self, *, expires_ms: int = 120_000, subscription_expires_ms: int = 600_000) -> None:
