@@ -7,8 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from spark_mq.broker_server.access_settings import AccessSettings
-from spark_mq.broker_server.settings import ProcessSettings
+from spark_mq.broker_server.settings import AccessSettings, ProcessSettings
 from spark_mq.controller.settings import NOT_FOLLOWED as OF_CONTROLLERS
 from spark_mq.controller.settings import ControllerSettings
 from spark_mq.namesrv.settings import NOT_FOLLOWED as OF_NAME_SERVERS

@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from spark_mq.access.refusals import refused
 from spark_mq.access.resources import Action, Resource, by_name, parse_resource
-from spark_mq.access.users import subject_of, user_name
+from spark_mq.access.users import refused, subject_of, user_name
 from spark_mq.remoting import BodyError, WireBody, read_body, write_body
-from spark_mq.remoting.access_bodies import AclInfo, PolicyEntryInfo, PolicyInfo
+from spark_mq.remoting.admin_bodies import AclInfo, PolicyEntryInfo, PolicyInfo
 from storage.errors import StateFileError
 from storage.rules.response_codes import RequestRefusedError
 

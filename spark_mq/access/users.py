@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from spark_mq.access.resources import by_name
-from spark_mq.remoting import BodyError, WireBody, read_body, write_body
-from spark_mq.remoting.access_bodies import UserInfo
+from spark_mq.remoting import BodyError, RemotingCommand, WireBody, read_body, write_body
+from spark_mq.remoting.admin_bodies import UserInfo
+from spark_mq.remoting.signatures import ACCESS_KEY, is_signed_by
 from storage.errors import StateFileError
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 FILE_NAME = "users.json"
 _SUBJECT = "User:"
+_SHOWN = 255
+"""So much of a name is repeated in a remark."""
 
 
 class UserType(Enum):
@@ -112,3 +116,26 @@ class UserTable:
 def user_info(user: User, *, password: str | None = None) -> UserInfo:
     """The user as requests and the file have him."""
     return UserInfo(username=user.name, password=password, user_type=user.type.value, user_status=user.status.value)
+
+
+def refused(remark: str) -> RequestRefusedError:
+    """What access control answers when it refuses: code 16. Java: AuthenticationException, AuthorizationException."""
+    return RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
+
+
+def authenticate(users: UserTable, command: RemotingCommand) -> User:
+    """The enabled user who has signed a request. Raises RequestRefusedError with Java's remark where there is none.
+
+    Java: DefaultAuthenticationContextBuilder, DefaultAuthenticationHandler.
+    """
+    name = (command.ext_fields or {}).get(ACCESS_KEY)
+    if not name:
+        raise refused("username cannot be null.")
+    user = users.users.get(name)
+    if user is None:
+        raise refused(f"User:{name[:_SHOWN]} is not found.")
+    if user.status is UserStatus.DISABLE:
+        raise refused(f"User:{name[:_SHOWN]} is disabled.")
+    if not is_signed_by(command, user.password):
+        raise refused("check signature failed.")
+    return user

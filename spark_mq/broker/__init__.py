@@ -3,7 +3,7 @@
     broker.py           one object that answers any request of any client, and gives events for whoever has the sockets
     request_table.py    each request: typed header, pool, what access control asks for
     …_handlers.py       requests by what they are about; `pull.py` and `send.py` run the checks of pulls and sends in Java's order
-    …_table.py, held_pulls.py, queue_locks.py, group_offsets.py    what is known of clients, as pure tables with time as an argument
+    client_tables.py, held_pulls.py, group_offsets.py    what is known of clients, as pure tables with time as an argument
 
 Imports `storage` and `remoting`. Begin with `broker.py`.
 """

@@ -1,6 +1,6 @@
-"""The broker itself: its settings and figures, and what it asks clients for operators.
+"""The broker itself: its settings and figures, what it asks clients for operators, and what its slaves ask it for beside its log.
 
-Java: AdminBrokerProcessor (25, 26, 28, 45, 223, 307, 309, 906, 907), Broker2Client.
+Java: AdminBrokerProcessor (25, 26, 28, 45, 60, 61, 223, 307, 309, 402, 906, 907, 1007), Broker2Client, SlaveSynchronize.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.broker_settings import settings_text, told_settings
+from spark_mq.broker.client_tables import too_old_to_ask
 from spark_mq.broker.connections import AskClients, Outcome
-from spark_mq.broker.consumer_table import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.runtime_info import runtime_info
 from spark_mq.remoting import (
@@ -33,11 +33,15 @@ from spark_mq.remoting.route_bodies import KvTable
 from storage.errors import ConfigurationError
 from storage.format.fastjson import to_text
 from storage.format.message_id import decode_offset_message_id
+from storage.format.timer import CHECKPOINT
 from storage.rules.response_codes import ResponseCode
 from storage.settings.fixed import refusal_of_change
+from storage.tables.data_version import DataVersion
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
+from storage.tables.master_copies import REQUEST_MODES_FILE, TIMER_METRICS_FILE
 
 _NO_DELAYS = '{"offsetTable":{}}'
+_NO_MODES = '{"messageRequestModeMap":{}}'
 _CALL_MS, _STATUS_MS = 10_000, 5_000
 
 
@@ -207,3 +211,48 @@ class AdminHandlers:
             return asked.answer(remark=UNSET, body=ConsumerStatus(consumer_table=table))
 
         return AskClients(tuple((client.connection, question) for client in clients), _STATUS_MS, answer)
+
+
+class ReplicaHandlers:
+    """Answers what slaves ask their master for, and operators of a group ask of its brokers: state files and epochs.
+
+    906, 907 and the other state files are among those of `AdminHandlers`.
+    """
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            code.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
+            code.GET_TIMER_METRICS: self.timer_metrics,
+            code.GET_ALL_MESSAGE_REQUEST_MODE: self.request_modes,
+            code.GET_BROKER_EPOCH_CACHE: self.epochs,
+        }
+
+    def timer_checkpoint(self, asked: Asked) -> RemotingCommand:
+        """60: the seven numbers of config/timercheck, zeros where it is not there."""
+        page = self._parts.timer_page()
+        return asked.answer(body=page[: CHECKPOINT.itemsize].ljust(CHECKPOINT.itemsize, b"\0"))
+
+    def timer_metrics(self, asked: Asked) -> RemotingCommand:
+        """61: config/timermetrics."""
+        if not self._parts.config.timer.timer_wheel_enable:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+        text = self._parts.service.state(TIMER_METRICS_FILE, lambda text, _: text)
+        none = to_text({"dataVersion": DataVersion().to_document(), "timingCount": {}})
+        return asked.answer(body=(text or none).encode())
+
+    def request_modes(self, asked: Asked) -> RemotingCommand:
+        """402: config/messageRequestMode.json. A broker of ours only lets clients pull, but keeps what was set."""
+        text = self._parts.service.state(REQUEST_MODES_FILE, lambda text, _: text)
+        return asked.answer(body=(text or _NO_MODES).encode())
+
+    def epochs(self, asked: Asked) -> RemotingCommand:
+        """1007: where in the log each epoch begins and ends. Java: `mqadmin getBrokerEpoch`."""
+        found = self._parts.epochs()
+        if found is None:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+        return asked.answer(body=found)

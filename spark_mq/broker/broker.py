@@ -20,10 +20,9 @@ from dataclasses import replace
 
 from spark_mq.access.rules import AccessRules
 from spark_mq.broker.access_handlers import AccessHandlers
-from spark_mq.broker.admin_handlers import AdminHandlers
+from spark_mq.broker.admin_handlers import AdminHandlers, ReplicaHandlers
 from spark_mq.broker.asked import Asked, Handler
-from spark_mq.broker.assignment_handlers import AssignmentHandlers
-from spark_mq.broker.client_handlers import ClientHandlers
+from spark_mq.broker.client_handlers import AssignmentHandlers, ClientHandlers
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics, Tell
 from spark_mq.broker.group_handlers import GroupHandlers
 from spark_mq.broker.message_handlers import MessageHandlers
@@ -31,18 +30,29 @@ from spark_mq.broker.offset_handlers import OffsetHandlers
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.progress_handlers import ProgressHandlers
 from spark_mq.broker.pull import PullHandler
-from spark_mq.broker.replica_handlers import ReplicaHandlers
 from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.topic_handlers import TopicHandlers
-from spark_mq.broker.transaction_checks import check_request
-from spark_mq.remoting import BodyError, HeaderError, RemotingCommand, RequestCode, make_response, read_header
+from spark_mq.remoting import (
+    BodyError,
+    HeaderEncoding,
+    HeaderError,
+    RemotingCommand,
+    RequestCode,
+    make_request,
+    make_response,
+    read_header,
+    write_header,
+)
+from spark_mq.remoting.message_headers import CheckTransactionStateRequest
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.epoch_times import current_time_ms, is_time, steady_time_ms
 from storage.errors import PutRefusedError, StoreNotWritableError, StoreServedError
 from storage.format.bloom_filter import MapsOf
-from storage.format.record import Message
+from storage.format.properties import PROPERTIES_LIMIT_BYTES
+from storage.format.record import Message, encode_record
 from storage.log.dispatch import QueueEntries
-from storage.messages.half_messages import PRODUCER_GROUP, TransactionState
+from storage.messages.half_messages import PRODUCER_GROUP, WAIT, TransactionState, real_queue
+from storage.messages.inner_messages import encode_properties
 from storage.names import retry_topic
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.pending import Pending
@@ -433,3 +443,29 @@ class Broker:
 
     def __exit__(self, *_: object) -> None:
         self.close(self.parts.clock())
+
+
+def check_request(half: Message, broker_name: str, encoding: HeaderEncoding) -> RemotingCommand:
+    """The request 39 about a half as it stands in the log. Raises PutRefusedError where it does not say where it was sent to.
+
+    The producer gets the record with the topic and queue that it was sent to, and the half's topic and place in the header; it answers
+    by END_TRANSACTION. Departure: the record's store time is that of the half in the log; Java tells that of the one that was put back.
+    Java: AbstractTransactionalMessageCheckListener.sendCheckMessage, Broker2Client.checkProducerTransactionState.
+    """
+    topic, queue_id = real_queue(half)
+    properties = encode_properties({**half.properties, WAIT: "false"})  # as Java's message says, and not the log
+    if len(properties) > PROPERTIES_LIMIT_BYTES:
+        properties = half.raw_properties
+    sent = replace(half, topic=topic, queue_id=queue_id, raw_properties=properties)
+    sent = replace(sent, size_bytes=len(encode_record(sent)))
+    header = CheckTransactionStateRequest(
+        topic=half.topic,
+        half_queue_offset=half.queue_offset,
+        half_commitlog_offset=half.commitlog_offset,
+        message_id=half.unique_key,
+        transaction_id=half.unique_key,
+        offset_message_id=half.msg_id,
+        broker_name=broker_name,
+    )
+    fields, body = write_header(header), encode_record(sent)
+    return make_request(RequestCode.CHECK_TRANSACTION_STATE, fields, body, is_oneway=True, encoding=encoding)

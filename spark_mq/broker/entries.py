@@ -1,10 +1,11 @@
-"""Entries of topics and groups as they stand on the wire, and as tables hold them. Pure."""
+"""Entries of topics and groups as they stand on the wire and as tables hold them, and changes of their attributes. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig as WireGroup
 from spark_mq.remoting.route_bodies import DataVersion as WireVersion
@@ -81,3 +82,84 @@ def wire_mapping(mapping: TopicQueueMapping) -> TopicQueueMappingInfo:
 def wire_version(version: DataVersion) -> WireVersion:
     """Which state of a table."""
     return WireVersion(counter=version.counter, state_version=version.state_version, time_ms=version.timestamp_ms)
+
+
+# Attributes: `+name=value,-name` as an operator says them, and what comes of it. Java: AttributeParser,
+# AttributeUtil.alterCurrentAttributes, TopicAttributes, EnumAttribute, LongRangeAttribute.
+
+_LONG = re.compile("-?[0-9]{1,19}")
+
+
+class AttributeRefusedError(Exception):
+    """A change that a broker does not make; the text is Java's."""
+
+
+class _Attribute(NamedTuple):
+    changeable: bool
+    values: frozenset[str] | None
+    """None = a number of at least −1."""
+
+
+TOPIC_ATTRIBUTES: Mapping[str, _Attribute] = {
+    "queue.type": _Attribute(False, frozenset(("BatchCQ", "SimpleCQ"))),
+    "cleanup.policy": _Attribute(False, frozenset(("DELETE", "COMPACTION"))),
+    "message.type": _Attribute(True, frozenset(("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"))),
+    "reserve.time": _Attribute(True, None),
+}
+
+
+def parse_attributes(text: str | None) -> dict[str, str]:
+    """By name with its sign: `+name` with a value, `-name` with "". Raises AttributeRefusedError."""
+    parsed: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        name, equals, value = part.partition("=")
+        if equals and "+" not in name:
+            raise AttributeRefusedError(f"add/alter attribute format is wrong: {name}")
+        if not equals and "-" not in name:
+            raise AttributeRefusedError(f"delete attribute format is wrong: {name}")
+        if name in parsed:
+            raise AttributeRefusedError(f"key duplication: {name}")
+        parsed[name] = value.partition("=")[0]
+    return parsed
+
+
+def changed_attributes(
+    current: Mapping[str, str] | None, change: Mapping[str, str], known: Mapping[str, _Attribute] = TOPIC_ATTRIBUTES
+) -> dict[str, str]:
+    """The attributes after a change, `current` None of what is made now. Raises AttributeRefusedError."""
+    result = dict(current or {})
+    seen: set[str] = set()
+    for signed, value in change.items():
+        sign, name = signed[:1], signed[1:]
+        if not name or "+" in name or "-" in name:
+            raise AttributeRefusedError("kv string format wrong.")
+        if name in seen:
+            raise AttributeRefusedError(f"alter duplication key. key: {name}")
+        seen.add(name)
+        if current is None and sign != "+":
+            raise AttributeRefusedError(f"only add attribute is supported while creating topic. key: {name}")
+        if sign not in "+-":
+            raise AttributeRefusedError(f"wrong format key: {name}")
+        if sign == "-" and name not in result:
+            raise AttributeRefusedError(f"attempt to delete a nonexistent key: {name}")
+        _check(name, value, known, is_new=current is None, is_deleted=sign == "-")
+        if sign == "-":
+            del result[name]
+        else:
+            result[name] = value
+    return result
+
+
+def _check(name: str, value: str, known: Mapping[str, _Attribute], *, is_new: bool, is_deleted: bool) -> None:
+    attribute = known.get(name)
+    if attribute is None:
+        raise AttributeRefusedError(f"unsupported key: {name}")
+    if not is_new and not attribute.changeable:
+        raise AttributeRefusedError(f"attempt to update an unchangeable attribute. key: {name}")
+    if is_deleted:
+        return
+    if attribute.values is None:
+        if not _LONG.fullmatch(value) or not -1 <= int(value) < 1 << 63:
+            raise AttributeRefusedError(f"value is not in range(-1, {2**63 - 1})")
+    elif value not in attribute.values:
+        raise AttributeRefusedError(f"value is not in set: [{', '.join(sorted(attribute.values))}]")

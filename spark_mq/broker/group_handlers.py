@@ -9,11 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_mq.broker.asked import Asked, Handler
-from spark_mq.broker.consumer_table import subscriptions_by_topic
-from spark_mq.broker.entries import group_entry, wire_group, wire_version
+from spark_mq.broker.client_tables import KnownClient, subscriptions_by_topic
+from spark_mq.broker.entries import AttributeRefusedError, changed_attributes, group_entry, wire_group, wire_version
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.producer_table import KnownClient
-from spark_mq.broker.topic_attributes import AttributeRefusedError, changed_attributes
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.admin_bodies import (
     ClientConnection,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from spark_mq.broker.asked import NO_FIELDS, Asked, Handler
-from spark_mq.broker.consumer_table import too_old_to_ask
+from spark_mq.broker.client_tables import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, write_body, write_header
 from spark_mq.remoting.client_bodies import OffsetTable

@@ -9,19 +9,20 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from spark_mq.access.acls import FILE_NAME as ACLS_FILE
+from spark_mq.access.acls import AclTable
 from spark_mq.access.rules import AccessRules
-from spark_mq.broker.access_entries import AccessEntries
+from spark_mq.access.users import FILE_NAME as USERS_FILE
+from spark_mq.access.users import UserTable, authenticate
 from spark_mq.broker.broker_settings import changed_text, with_settings
+from spark_mq.broker.client_tables import Change, ConsumerTable, ProducerTable, QueueLocks
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
 from spark_mq.broker.consumer_filters import ConsumerFilters
-from spark_mq.broker.consumer_table import Change, ConsumerTable
 from spark_mq.broker.group_offsets import GroupOffsets, with_own_groups
 from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, Arrivals, HeldPull, HeldPulls
-from spark_mq.broker.producer_table import ProducerTable
-from spark_mq.broker.queue_locks import QueueLocks
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.traffic import Traffic
-from spark_mq.remoting import HeaderEncoding, MessageQueue, RequestCode, make_request, write_header
+from spark_mq.remoting import HeaderEncoding, MessageQueue, RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting.admin_bodies import HaConnectionInfo
 from spark_mq.remoting.consumer_headers import ConsumerGroupRequest
 from spark_mq.remoting.controller_bodies import EpochEntryCache
@@ -31,6 +32,7 @@ from storage.format.bloom_filter import BloomFilter
 from storage.messages.retries import find_group
 from storage.names import BUILT_IN_GROUPS
 from storage.rules.auto_topics import known_topics
+from storage.rules.response_codes import RequestRefusedError
 from storage.service.put_service import PutService
 from storage.service.raw_get import TransferLimits
 from storage.service.served_store import ServedStore
@@ -62,6 +64,55 @@ def machine_memory_bytes() -> int:
 
 def _look_ms(pull: PullConfig) -> int:
     return LONG_POLLING_LOOK_MS if pull.long_polling_enable else pull.short_polling_time_mills
+
+
+class AccessEntries:
+    """A broker's users and what they may do, as they are now; each change stands in its file before it holds.
+
+    Passwords stand there as they are, so the owner of the store alone may read the files (0600). Thread-safe: a table is
+    replaced whole. Java: AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl.
+    """
+
+    def __init__(self, service: PutService, rules: AccessRules) -> None:
+        """Reads them, and makes the rules' first users. Raises StateFileError, OSError."""
+        self._store = service.store
+        self.rules = rules
+        for name in (USERS_FILE, ACLS_FILE):
+            for ending in ("", ".bak", ".bad"):
+                service.store.writer.file_system.make_private(f"{service.root}/config/{name}{ending}")
+        self.users = service.state(USERS_FILE, UserTable.load) or UserTable()
+        self.acls = service.state(ACLS_FILE, AclTable.load) or AclTable()
+        self.change_users(self._with_first_users)
+
+    def _with_first_users(self, users: UserTable) -> UserTable:
+        for user in self.rules.first_users:
+            users = users if user.name in users.users else users.with_user(user)
+        return users
+
+    def change_users(self, change: Callable[[UserTable], UserTable]) -> None:
+        """Gives the table that `change` makes of it; what that raises comes out. Raises OSError."""
+        with self._store.tables_lock:
+            changed = change(self.users)
+            if changed is not self.users:
+                self._store.save_state(USERS_FILE, changed.to_text(), is_private=True)
+                self.users = changed
+
+    def change_acls(self, change: Callable[[AclTable], AclTable]) -> None:
+        """As `change_users`, of what they may do."""
+        with self._store.tables_lock:
+            changed = change(self.acls)
+            if changed is not self.acls:
+                self._store.save_state(ACLS_FILE, changed.to_text(), is_private=True)
+                self.acls = changed
+
+    def is_by_super_user(self, command: RemotingCommand) -> bool:
+        """Whether a SUPER user has signed the request; where nobody has to sign, any request counts."""
+        if not self.rules.authenticates:
+            return True
+        try:
+            return authenticate(self.users, command).is_super
+        except RequestRefusedError:
+            return False
 
 
 class BrokerParts:

@@ -10,14 +10,13 @@ Java: SelectorParser, ComparisonExpression, LogicExpression, UnaryExpression, Co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from spark_mq.broker.sql92_tokens import SqlError, Tokens
-from spark_mq.broker.sql92_values import EvaluationError, Long, Value, compare, is_number, read_double
-
 Properties = Mapping[str, str]
+Value = str | bool | int | float | None
 
 
 class _Node(NamedTuple):
@@ -57,6 +56,87 @@ def compile_expression(text: str) -> Expression:
         raise SqlError(str(error)) from error
     except RecursionError:
         raise SqlError("it is nested too deeply") from None
+
+
+# Words
+
+
+KEYWORDS = frozenset(
+    ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
+)
+_SKIPPED = re.compile(r"(?:[ \t\n\r\f]|--[^\n\r]*(?:\r\n|\n|\r)|/\*[^*]*\*(?:\*|[^*/][^*]*\*)*/)+")
+_TOKEN = re.compile(
+    r"(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)"
+    r"|(?P<integer>[1-9][0-9]*[lL]?|0)"
+    r"|(?P<string>'(?:''|[^'])*')"
+    r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
+    r"|(?P<sign><>|<=|>=|[=<>()+,-])"
+)
+
+
+class SqlError(ValueError):
+    """An expression that no broker takes. Java: MQFilterException."""
+
+
+class Token(NamedTuple):
+    """A word: `kind` is integer, float, string, name, a keyword in capitals, a sign, or "" at the end."""
+
+    kind: str
+    text: str
+
+
+END = Token("", "")
+
+
+class Tokens:
+    """The words of a text, one at a time as the parser asks for them. Raises SqlError where one is looked at that is none.
+
+    So what stands behind a complete expression is looked at no further than one word. Java: SelectorParser.jj, its tokens.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._seen: list[Token] = []
+
+    def peek(self, ahead: int = 0) -> Token:
+        """The next word, or one behind it."""
+        while len(self._seen) <= ahead:
+            self._seen.append(self._read())
+        return self._seen[ahead]
+
+    def take(self) -> Token:
+        """The next word; it is gone over."""
+        token = self.peek()
+        del self._seen[0]
+        return token
+
+    def takes(self, *kinds: str) -> bool:
+        """Go over the next words if they are of these kinds."""
+        if any(self.peek(number).kind != kind for number, kind in enumerate(kinds)):
+            return False
+        del self._seen[: len(kinds)]
+        return True
+
+    def expect(self, kind: str) -> Token:
+        """The next word, which must be of that kind."""
+        if self.peek().kind != kind:
+            raise SqlError(f"{self.peek().text!r} stands where {kind} is expected")
+        return self.take()
+
+    def _read(self) -> Token:
+        if found := _SKIPPED.match(self._text, self._at):
+            self._at = found.end()
+        if self._at >= len(self._text):
+            return END
+        found = _TOKEN.match(self._text, self._at)
+        if found is None:
+            raise SqlError(f"no word begins with {self._text[self._at]!r} at position {self._at}")
+        self._at = found.end()
+        text, kind = found.group(), found.lastgroup or ""
+        if kind == "name" and text.upper() in KEYWORDS:
+            return Token(text.upper(), text)
+        return Token(text if kind == "sign" else kind, text)
 
 
 # Grammar, weakest binding first
@@ -325,3 +405,87 @@ def _part(holds: Callable[[str, str], bool], left: _Node, part: str, negated: bo
         return bool(part) and isinstance(value, str) and holds(value, part) != negated
 
     return _Node(evaluate, is_boolean=True)
+
+
+# Values, compared as Java compares them. Java: ComparisonExpression, Integer.valueOf, Double.valueOf.
+
+
+class Long(int):
+    """A number of 64 bits; other integers have 32."""
+
+
+class EvaluationError(Exception):
+    """Raised where Java throws: the message does not match."""
+
+
+def is_number(value: Value) -> bool:
+    """Whether it is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def compare(left: Value, right: Value) -> int:
+    """−1, 0 or 1, as Java compares two values that are there; of kinds that do not fit −1. Java: ComparisonExpression.__compare."""
+    if isinstance(left, str) and isinstance(right, str):
+        return _order(left.encode("utf-16-be", "surrogatepass"), right.encode("utf-16-be", "surrogatepass"))
+    if isinstance(left, bool) and isinstance(right, str):
+        raise EvaluationError("a truth value stands left of a text")
+    if isinstance(left, str):
+        left = _read_as(left, right)
+    elif isinstance(right, str):
+        right = _read_as(right, left)
+    if isinstance(left, bool) != isinstance(right, bool):
+        return -1
+    if isinstance(left, float) or isinstance(right, float):
+        return _order(_double_key(float(left or 0)), _double_key(float(right or 0)))
+    return _order(left, right)
+
+
+def _read_as(text: str, beside: Value) -> Value:
+    """The text as a value of the other's kind."""
+    if isinstance(beside, bool):
+        return text.lower() == "true"
+    if isinstance(beside, float):
+        return read_double(text)
+    bits = 64 if isinstance(beside, Long) else 32
+    found = _INTEGER.fullmatch(text)
+    value = None if found is None else int("".join(found.groups()))
+    if value is None or not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise EvaluationError(f"{text!r:.80} is no number of {bits} bits")
+    return value
+
+
+_INTEGER = re.compile(r"([+-]?)0*(\d{1,19})")
+_DOUBLE = re.compile(
+    r"[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?|"
+    r"0[xX](?:[0-9a-fA-F]+\.?|[0-9a-fA-F]*\.[0-9a-fA-F]+)[pP][+-]?\d+[fFdD]?)",
+    re.ASCII,
+)
+_BLANKS = "".join(map(chr, range(0x21)))
+
+
+def read_double(text: str) -> float:
+    """Java: Double.valueOf."""
+    number = text.strip(_BLANKS)
+    if not _DOUBLE.fullmatch(number):
+        raise EvaluationError(f"{text!r} is no number")
+    if "x" in number.lower():
+        return _hex_double(number.rstrip("fFdD") if number[-1] in "fFdD" and "p" in number.lower() else number)
+    return float(number if number.endswith(("NaN", "Infinity")) else number.rstrip("fFdD"))
+
+
+def _hex_double(number: str) -> float:
+    try:
+        return float.fromhex(number)
+    except OverflowError:
+        return float("-inf" if number.startswith("-") else "inf")
+
+
+def _double_key(value: float) -> tuple[bool, float, bool]:
+    """In Java's order: −0.0 before 0.0, NaN behind everything. Java: Double.compareTo."""
+    if value != value:
+        return True, 0.0, True
+    return False, value, value != 0 or str(value)[0] != "-"
+
+
+def _order(left: object, right: object) -> int:
+    return (left > right) - (left < right)  # type: ignore[operator]

@@ -9,9 +9,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked, Handler
-from spark_mq.broker.entries import topic_entry, wire_topic, wire_topics, wire_version
+from spark_mq.broker.entries import (
+    AttributeRefusedError,
+    changed_attributes,
+    parse_attributes,
+    topic_entry,
+    wire_topic,
+    wire_topics,
+    wire_version,
+)
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.topic_attributes import AttributeRefusedError, changed_attributes, parse_attributes
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.admin_bodies import GroupList, TopicConfigList, TopicOffset, TopicStatsTable
 from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest

@@ -14,11 +14,15 @@ import asyncio
 import ipaddress
 import logging
 import time
+from collections.abc import Mapping
 from concurrent.futures import TimeoutError as AnswerTimeoutError
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from spark_mq.access.authorization import check_allowed, demands_of
+from spark_mq.access.resources import BODY, Demand
+from spark_mq.access.users import User, authenticate, refused
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.connections import (
     AskClients,
@@ -30,27 +34,37 @@ from spark_mq.broker.connections import (
     Tell,
     Waiting,
 )
-from spark_mq.broker.request_table import REQUEST_TABLE, Pool
+from spark_mq.broker.named_messages import named_topic
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, SENDS, Pool
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position
 from spark_mq.broker_server.duties import Duties
-from spark_mq.broker_server.fast_failure import REJECTED_CODES, relieve, takes_none
-from spark_mq.broker_server.following import Following, elected_master, known_master
-from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.member_group import Group, Member, MemberGroup, take_back
 from spark_mq.broker_server.opening import ControllerMode, StorePlace, opened_service
 from spark_mq.broker_server.registration import Registration
 from spark_mq.broker_server.replication import epochs_told, serve_slaves, slaves_told, told_ha_address
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
+from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, StateCopies
 from spark_mq.broker_server.subscribed_queues import SubscribedQueues
 from spark_mq.broker_server.sync_keeper import SyncKeeper
-from spark_mq.broker_server.watermarks import watermarks
-from spark_mq.remoting import RemotingCommand, RemotingError, RequestCode, make_response
+from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting import (
+    REQUEST_BODIES,
+    BodyError,
+    HeaderError,
+    RemotingCommand,
+    RemotingError,
+    RequestCode,
+    make_response,
+    read_body,
+    read_header,
+)
 from spark_mq.remoting.request_runs import RequestRun
 from spark_mq.remoting_server.channel import OVERLOADED
-from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import RequestPool
+from spark_mq.remoting_server.peer import Peer, is_this_host
+from spark_mq.remoting_server.pools import RequestPool, busy_remark
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from storage.epoch_times import current_time_ms
@@ -58,16 +72,27 @@ from storage.files.os_errors import is_of_system
 from storage.format.replication import SlaveHandshake
 from storage.ha.begun_epoch import forget_epoch
 from storage.ha.followed_epochs import FollowedEpochs
-from storage.ha.follower import Switching
+from storage.ha.follower import Follower, MasterAsks, Switching
 from storage.ha.listener import ReplicationListener
 from storage.ha.roles import Term
-from storage.rules.response_codes import ResponseCode
+from storage.ha.timing import RECONNECT_MS, Timing
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.pending import Pending
 from storage.service.put_service import PutService
 from storage.tables.timer_checkpoint import timer_checkpoint_path
 
+REJECTED_CODES = frozenset((*SENDS, RequestCode.CONSUMER_SEND_MSG_BACK))
+"""Answered REJECTREQUEST, unread."""
 _CONNECTION = "connection"
 _WATERMARK_SECONDS = 1
+_WATERMARK_POOLS = (
+    *(Pool.SEND, Pool.PULL, Pool.QUERY, Pool.LITE_PULL, Pool.END_TRANSACTION),
+    *(Pool.CLIENT_MANAGE, Pool.HEARTBEAT, Pool.ADMIN),
+)
+"""Java's, in its order; there is no Ack."""
+_OF_PRODUCERS_TOO = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
+_PERIOD_S_CONTROLLED = 3.0  # Java: 10
+_RECONNECT_MS_CONTROLLED = 500
 _LOG = logging.getLogger(__name__)
 _WATERMARK_LOG = logging.getLogger("spark_mq.watermark")
 
@@ -458,3 +483,155 @@ class RunningBroker:
             for line in watermarks(self._pools):
                 _WATERMARK_LOG.info("%s", line)
         self._timer = self._loop.call_later(_WATERMARK_SECONDS, self._print_watermark)
+
+
+# Sends are refused at once while the log takes none: at the door, and out of their queue. One put may hold the log for as long as a
+# disk takes; behind it every other send would wait, and its client with it. What has waited for too long is refused by the pool
+# itself (`remoting_server/pools.py`). Java: SendMessageProcessor.rejectRequest, BrokerFastFailure.cleanExpiredRequest.
+
+
+def takes_none(service: PutService) -> bool:
+    """Whether one put has held the log for longer than osPageCacheBusyTimeOutMills, or the transient store pool is full."""
+    return service.is_os_page_cache_busy or service.is_pool_deficient
+
+
+def relieve(service: PutService, sends: RequestPool) -> None:
+    """The sends that wait are refused, if one put has held the log for too long."""
+    if sends.size and service.is_os_page_cache_busy:
+        sends.refuse_all(partial(busy_remark, "PCBUSY_CLEAN_QUEUE"))
+
+
+def watermarks(pools: Mapping[Pool, RequestPool]) -> list[str]:
+    """How many requests wait for each pool, and for how long the first: a line each. Java: BrokerController.printWaterMark."""
+    return [
+        f"[WATERMARK] {pool.label} Queue Size: {pools[pool].size} SlowTimeMills: {pools[pool].head_wait_ms()}"
+        for pool in _WATERMARK_POOLS
+    ]
+
+
+class Gate:
+    """Every request passes here before a broker sees it: who asks, and may he? Thread-safe.
+
+        request ─▶ signed by a user? ─▶ allowed to him? ─▶ broker          with access control
+        request ─▶ from this host, if it is an operator's? ─▶ broker       without
+
+    Java: AuthenticationPipeline, AuthorizationPipeline. Departures, where requests must be allowed: one that names nothing, or no
+    message that is there, is for SUPER users, but for producers' heartbeats and farewells; one without a proven user is refused,
+    whatever name it gives. Where they need not be: what operators ask is answered to this host alone.
+    """
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+        self._rules = parts.access.rules
+
+    @property
+    def lets_all_send(self) -> bool:
+        """Whether sends pass, whatever they name."""
+        return not self._rules.authenticates and not self._rules.authorizes
+
+    def check(self, command: RemotingCommand, host: str) -> None:
+        """Raises RequestRefusedError unless whoever asks from that address may. The code must have a row."""
+        rules = self._rules
+        try:
+            user = self._user(command) if rules.authenticates else None
+            if rules.authorizes and command.code not in rules.free_codes:
+                self._authorize(user, command, host)
+            elif command.code in ADMINISTRATIVE and not is_this_host(host):
+                raise refused(f"request {command.code} is answered to this host alone")
+        except RequestRefusedError as refusal:
+            _LOG.info("request %d from %s is refused: %s", command.code, host, refusal.remark)
+            raise
+
+    def _user(self, command: RemotingCommand) -> User | None:
+        try:
+            return authenticate(self._parts.access.users, command)
+        except RequestRefusedError:
+            if command.code in self._rules.unsigned_codes:
+                return None
+            raise
+
+    def _authorize(self, user: User | None, command: RemotingCommand, host: str) -> None:
+        if user is None:
+            raise refused("Authorization failed. Please verify your access rights and try again.")
+        if user.is_super:
+            return
+        asked = f"{user.subject} has no permission for request {command.code} from {host}"
+        demands = self._demands(command, f"{asked}, the message that it names is not there.")
+        if not demands and command.code not in _OF_PRODUCERS_TOO:
+            raise refused(f"{asked}, it names nothing.")
+        check_allowed(user.subject, self._parts.access.acls.acls.get(user.subject, {}), demands, host)
+
+    def _demands(self, command: RemotingCommand, no_message: str) -> tuple[Demand, ...]:
+        row, parts = REQUEST_TABLE[command.code], self._parts
+        try:
+            header = read_header(row.header, command)
+            is_in_body = any(need.field == BODY for need in row.needs)
+            body = read_body(REQUEST_BODIES[command.code], command.body) if is_in_body else None
+        except (HeaderError, BodyError):
+            raise refused("parse authorization context error.") from None
+
+        def message_topic() -> str:
+            topic = named_topic(parts, header)
+            if topic is None:
+                raise refused(no_message)
+            return topic
+
+        return demands_of(row.needs, header, body, parts.service.settings.cluster, message_topic)
+
+
+class Following:
+    """What a slave does beside answering, from `start` to `close`: it follows its master's log and copies its state files.
+
+    The service stays open. Java: SlaveSynchronize.
+    """
+
+    def __init__(
+        self,
+        service: PutService,
+        broker: Broker,
+        configuration: Configuration,
+        master: Master,
+        switching: Switching | None = None,
+    ) -> None:
+        """With `switching` in controller mode."""
+        settings = configuration.store.replication
+        is_controlled = switching is not None
+        self.follower = Follower(
+            service,
+            master.ha_address,
+            Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval),
+            asks=MasterAsks(master.bounds, master.record),
+            reconnect_ms=_RECONNECT_MS_CONTROLLED if is_controlled else RECONNECT_MS,
+            switching=switching,
+        )
+        period_s = _PERIOD_S_CONTROLLED if is_controlled else PERIOD_S
+        self._copies = StateCopies(
+            service, master, period_s, copied=broker.heed_copy, follows=lambda: self.follower.agrees
+        )
+        self._is_controlled = is_controlled
+
+    def start(self) -> None:
+        """Follows from now on."""
+        self.follower.start()
+        self._copies.start()
+
+    def close(self) -> None:
+        """Hangs up; copies once more where a master can be asked, but not of one that a controller has replaced."""
+        self._copies.end_soon(copies=not self._is_controlled)
+        if self._is_controlled:
+            self.follower.close()
+        self._copies.close(copies=not self._is_controlled)
+        self.follower.close()
+
+
+def known_master(configuration: Configuration) -> KnownMaster:
+    """The master that name servers name when the broker registers, or that serves at haMasterAddress."""
+    ha_address = configuration.process.ha_master_address
+    asking = configuration.client or ClientSettings((ha_address or "",))  # then nobody is asked
+    return KnownMaster(asking, ha_address)
+
+
+def elected_master(configuration: Configuration, address: str) -> ElectedMaster:
+    """The master that a controller has named."""
+    asking = configuration.client or ClientSettings((address,), credentials=configuration.access.credentials)
+    return ElectedMaster(asking, address)

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from typing import TypeVar
 
+from spark_mq.access.rules import AccessRules, codes_of, name_and_secret
+from spark_mq.access.users import User, UserType
 from spark_mq.broker.broker_settings import SECRETS
 from spark_mq.broker.request_table import Pool
-from spark_mq.broker_server.access_settings import AccessSettings
 from spark_mq.client.errors import ClientSettingError
-from spark_mq.client.settings import ClientSettings, TlsSettings
+from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
 from spark_mq.remoting_server.pools import PoolSettings
 from spark_mq.remoting_server.settings import (
     ServerSettings,
@@ -32,6 +34,8 @@ from storage.settings.java_properties import parse_properties
 from storage.settings.load import StoreConfig, parse_config
 from storage.settings.nouns import BrokerIdentity
 
+_T = TypeVar("_T")
+FIRST_USER, INNER_CLIENT = "initAuthenticationUser", "innerClientAuthenticationCredentials"
 DEFAULT_PORT = 10_911
 VIP_PORTS_BELOW = 2
 """So far below listenPort lies the second listener, for clients with vipChannelEnabled."""
@@ -84,6 +88,63 @@ class ProcessSettings:
     def addresses(self) -> tuple[str, ...]:
         """Of the name servers, each once."""
         return tuple(dict.fromkeys(filter(None, (part.strip() for part in self.name_servers.split(";")))))
+
+
+@dataclass(frozen=True, slots=True)
+class AccessSettings:
+    """Whether requests must be signed and allowed, and which need not. Java: AuthConfig.
+
+    Providers and strategies are classes in Java (`authenticationMetadataProvider`, …): users and rights are always kept under the
+    store's `config`, and no decision is remembered.
+    """
+
+    authentication_enabled: bool = setting("authenticationEnabled", False, "boolean")
+    authentication_whitelist: str = setting("authenticationWhitelist", "", "String")
+    authorization_enabled: bool = setting("authorizationEnabled", False, "boolean")
+    authorization_whitelist: str = setting("authorizationWhitelist", "", "String")
+    init_authentication_user: str | None = setting(FIRST_USER, None, "String", is_secret=True)
+    inner_client_credentials: str | None = setting(INNER_CLIENT, None, "String", is_secret=True)
+    acl_enable: bool = setting("aclEnable", False, "boolean")
+    """ACL 1.0, which 5.3.3 does not know any more."""
+
+    def __post_init__(self) -> None:
+        rule = "access control 1.0 is not there: use authenticationEnabled and authorizationEnabled"
+        require(self, "acl_enable", rule, is_kept=not self.acl_enable)
+        rule = "it needs authenticationEnabled: a name without a proof says nothing"
+        require(
+            self, "authorization_enabled", rule, is_kept=self.authentication_enabled or not self.authorization_enabled
+        )
+        _ = self.rules, self.credentials
+
+    @property
+    def rules(self) -> AccessRules:
+        """What the broker goes by. Raises ConfigurationError."""
+        first = _read(FIRST_USER, lambda: name_and_secret(self.init_authentication_user, "username", "password"))
+        users = (first, self._inner_client)
+        return AccessRules(
+            self.authentication_enabled,
+            self.authorization_enabled,
+            _read("authenticationWhitelist", lambda: codes_of(self.authentication_whitelist)),
+            _read("authorizationWhitelist", lambda: codes_of(self.authorization_whitelist)),
+            tuple(User(*user, UserType.SUPER) for user in users if user is not None),
+        )
+
+    @property
+    def credentials(self) -> Credentials | None:
+        """What the broker signs its own requests with. Raises ConfigurationError."""
+        inner = self._inner_client
+        return None if inner is None else Credentials(*inner)
+
+    @property
+    def _inner_client(self) -> tuple[str, str] | None:
+        return _read(INNER_CLIENT, lambda: name_and_secret(self.inner_client_credentials, "accessKey", "secretKey"))
+
+
+def _read(name: str, read: Callable[[], _T]) -> _T:
+    try:
+        return read()
+    except ValueError as rule:
+        raise ConfigurationError(None, None, name, str(rule)) from None
 
 
 _CAPACITIES = {

@@ -1,14 +1,9 @@
 """The controller: which of a name's brokers is master, which are in sync with it, and who follows when it is gone.
 
     state.py               what it knows for good, changed by events alone
-    events.py              what was decided, as values and bytes; `records.py` puts them in a journal's records
+    events.py              what was decided, as values and bytes
     liveness.py            who was heard of last when
-    registration.py        a broker gets its id and says where it is (1012, 1013, 1003)
-    election.py            who becomes master (1002)
-    sync_state.py          who is in sync (1001, 1004, 1006)
-    cleaning.py            brokers are forgotten (1011)
-    decided.py             what these four give back: events and an answer
-    limits.py              how much of it all is taken
+    decisions.py           what comes of a request: who gets which id, who is in sync, who becomes master; pure
     settings.py            what the configuration file says
     controller.py          request code → handler; no sockets
     journal.py             the decisions on disk, and what a crash leaves of them

@@ -18,16 +18,26 @@ import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from spark_mq.controller.cleaning import clean_broker_data
-from spark_mq.controller.decided import Decided, refused
-from spark_mq.controller.election import controllers_own, elect_master, masterless
+from spark_mq.controller.decisions import (
+    Applications,
+    Decided,
+    alter_sync_state_set,
+    apply_broker_id,
+    check_body,
+    clean_broker_data,
+    controllers_own,
+    elect_master,
+    masterless,
+    next_broker_id,
+    refused,
+    register_broker,
+    replica_info,
+    sync_state_data,
+)
 from spark_mq.controller.events import Event
-from spark_mq.controller.limits import check_body
 from spark_mq.controller.liveness import BrokerKey, Gone, Liveness, LivingBrokers
-from spark_mq.controller.registration import Applications, apply_broker_id, next_broker_id, register_broker
 from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState, Group
-from spark_mq.controller.sync_state import alter_sync_state_set, replica_info, sync_state_data
 from spark_mq.remoting import (
     REQUEST_HEADERS,
     RemotingCommand,
@@ -40,7 +50,11 @@ from spark_mq.remoting import (
 )
 from spark_mq.remoting.body_fields import read_texts
 from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
-from spark_mq.remoting.controller_headers import ControllerMetadataAnswer, MasterAnswer, RoleChangedRequest
+from spark_mq.remoting.controller_headers import (
+    ControllerMetadataAnswer,
+    MasterAnswer,
+    RoleChangedRequest,
+)
 from spark_mq.remoting_server.administration import changed_settings, check_may_administer
 from spark_mq.remoting_server.peer import Caller
 from spark_mq.remoting_server.refusals import answered, not_supported

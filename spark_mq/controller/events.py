@@ -22,7 +22,7 @@ from spark_mq.remoting.wire_class import Int, Long, wire
 
 _TYPE = struct.Struct(">h")
 _BYTES_MOST = 64 << 20
-"""Of one event: a whole state at the limits has less (`limits.py`)."""
+"""Of one event: a whole state at the limits has less (`ControllerLimits`)."""
 
 
 class AlterSyncStateSet(WireBody):

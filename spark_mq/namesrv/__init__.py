@@ -3,13 +3,10 @@
     tables.py              the tables, as they stand
     registration.py        a broker registers (103)
     departure.py           a broker leaves: told, silent, or its connection closed
-    routes.py              a topic's route (105), acting masters, zones
-    topic_lists.py         names of topics
     kv_config.py           texts by namespace and key, and their file
     limits.py              how much of it all is taken
     settings.py            what the configuration file says
-    …_requests.py          handlers, by who asks; `state.py` is what they share
-    name_server.py         request code → handler; no sockets
+    name_server.py         request code → handler, by who asks; routes (105) and names of topics; no sockets
     server.py              the server around it, which alone has sockets and a clock
 
 Imports the remoting rooms, the client, and of `storage` what keeps small files. Begin with `name_server.py`. Java: the module namesrv.

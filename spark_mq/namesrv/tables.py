@@ -1,4 +1,4 @@
-"""The tables of a name server. What changes them is in `registration.py` and `departure.py`; what reads them in `routes.py`.
+"""The tables of a name server. What changes them is in `registration.py` and `departure.py`; what reads them in `name_server.py`.
 
     topics     topic → broker name → QueueData
     groups     broker name → the brokers of that name: id → address; 0 is the master

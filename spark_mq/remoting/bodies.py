@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from spark_mq.remoting import access_bodies as access
 from spark_mq.remoting import admin_bodies as admin
 from spark_mq.remoting import client_bodies as client
 from spark_mq.remoting import controller_bodies as controller
@@ -30,10 +29,10 @@ REQUEST_BODIES: Mapping[int, type[WireBody]] = MappingProxyType(
         RequestCode.QUERY_DATA_VERSION: route.DataVersion,
         RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: controller.SyncStateSet,
         RequestCode.NOTIFY_BROKER_ROLE_CHANGED: controller.SyncStateSet,
-        RequestCode.AUTH_CREATE_USER: access.UserInfo,
-        RequestCode.AUTH_UPDATE_USER: access.UserInfo,
-        RequestCode.AUTH_CREATE_ACL: access.AclInfo,
-        RequestCode.AUTH_UPDATE_ACL: access.AclInfo,
+        RequestCode.AUTH_CREATE_USER: admin.UserInfo,
+        RequestCode.AUTH_UPDATE_USER: admin.UserInfo,
+        RequestCode.AUTH_CREATE_ACL: admin.AclInfo,
+        RequestCode.AUTH_UPDATE_ACL: admin.AclInfo,
     }
 )
 """By the code of the request."""
@@ -63,8 +62,8 @@ ANSWER_BODIES: Mapping[int, type[WireBody]] = MappingProxyType(
         RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: admin.GroupSubscription,
         RequestCode.QUERY_CORRECTION_OFFSET: admin.CorrectionOffsets,
         RequestCode.QUERY_CONSUME_QUEUE: admin.ConsumeQueueEntries,
-        RequestCode.AUTH_GET_USER: access.UserInfo,
-        RequestCode.AUTH_GET_ACL: access.AclInfo,
+        RequestCode.AUTH_GET_USER: admin.UserInfo,
+        RequestCode.AUTH_GET_ACL: admin.AclInfo,
         RequestCode.GET_BROKER_HA_STATUS: admin.HaRuntimeInfo,
         RequestCode.GET_ROUTEINFO_BY_TOPIC: route.TopicRouteData,
         RequestCode.GET_BROKER_CLUSTER_INFO: route.ClusterInfo,

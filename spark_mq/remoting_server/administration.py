@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-from spark_mq.access.authentication import authenticate
 from spark_mq.access.rules import name_and_secret
-from spark_mq.access.users import User, UserTable, UserType
+from spark_mq.access.users import User, UserTable, UserType, authenticate
 from spark_mq.client.settings import Credentials
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting_server.peer import is_this_host

@@ -14,25 +14,31 @@ import asyncio
 import ctypes
 import errno
 import logging
+import os
 import socket
+import ssl
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 
-from spark_mq.remoting_server.arrivals import Arrivals
 from spark_mq.remoting_server.channel import Channel
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Processors
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings
 from spark_mq.remoting_server.shared import Shared
-from spark_mq.remoting_server.tls import TlsContexts
 from storage.addresses import address_text, plain_host
+from storage.errors import ConfigurationError
 from storage.files.file_limit import need_files
 
 _ACCEPTED_IN_A_TURN = 256
 _OWN_FILES = 128
 FILES_LEAST = 256
 """Open files of a server: its own, and some connections."""
+_HANDSHAKE = b"\x16"
+"""What TLS begins with; a frame does not, unless it is 369 MB long."""
+_HANDSHAKE_SECONDS = 10
+_SHUTDOWN_SECONDS = 1
+_CLIENT_AUTH = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
 _PAUSE_SECONDS = 1
 _SWEEP_SECONDS = 5
 _END_SECONDS = 5
@@ -222,3 +228,153 @@ def _give_memory_back() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
+
+
+class Arrivals:
+    """Turns accepted sockets into connections of protocols that `made` makes. For the loop's thread.
+
+    One that has not shown yet whether it speaks TLS waits: its first byte is looked at, and left where it is.
+    """
+
+    def __init__(self, tls: TlsContexts, idle_seconds: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tls = tls
+        self._idle_seconds = idle_seconds
+        self._silent: dict[socket.socket, asyncio.TimerHandle] = {}
+        self._tasks: dict[asyncio.Task[None], asyncio.BaseProtocol] = {}
+
+    def count_besides(self, connected: Container[asyncio.BaseProtocol]) -> int:
+        """How many sockets are none of these connections yet."""
+        return len(self._silent) + sum(protocol not in connected for protocol in self._tasks.values())
+
+    def take(self, sock: socket.socket, made: Callable[[], asyncio.BaseProtocol]) -> None:
+        """A socket that was accepted, non-blocking."""
+        if not self._tls.is_spoken and not self._tls.is_enforced:
+            self._connect(sock, made, None)
+            return
+        timer = self._loop.call_later(self._idle_seconds, self._drop, sock)
+        self._silent[sock] = timer
+        self._loop.add_reader(sock, self._look, sock, made)
+
+    def close(self) -> None:
+        """Drops all of them."""
+        for sock in list(self._silent):
+            self._drop(sock)
+        for task in self._tasks:
+            task.cancel()
+
+    def _look(self, sock: socket.socket, made: Callable[[], asyncio.BaseProtocol]) -> None:
+        try:
+            first = sock.recv(1, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        speaks_tls = first == _HANDSHAKE
+        if not first or (self._tls.is_enforced and not speaks_tls):
+            self._drop(sock)
+            return
+        self._loop.remove_reader(sock)
+        self._silent.pop(sock).cancel()
+        self._connect(sock, made, self._tls.context if speaks_tls else None)
+
+    def _drop(self, sock: socket.socket) -> None:
+        timer = self._silent.pop(sock, None)
+        if timer is not None:
+            timer.cancel()
+            self._loop.remove_reader(sock)
+        sock.close()
+
+    def _connect(
+        self, sock: socket.socket, made: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None
+    ) -> None:
+        protocol = made()
+        task = self._loop.create_task(self._connected(sock, protocol, tls))
+        self._tasks[task] = protocol
+        task.add_done_callback(self._tasks.pop)
+
+    async def _connected(self, sock: socket.socket, protocol: asyncio.BaseProtocol, tls: ssl.SSLContext | None) -> None:
+        try:
+            if tls is None:
+                await self._loop.connect_accepted_socket(lambda: protocol, sock)
+            else:
+                await self._loop.connect_accepted_socket(
+                    lambda: protocol,
+                    sock,
+                    ssl=tls,
+                    ssl_handshake_timeout=_HANDSHAKE_SECONDS,
+                    ssl_shutdown_timeout=_SHUTDOWN_SECONDS,
+                )
+        except (OSError, EOFError) as error:  # SSLError, and ConnectionAbortedError for one that takes too long
+            _LOG.info("a connection was not made: %s", error)
+            sock.close()
+        except asyncio.CancelledError:
+            sock.close()
+            raise
+
+
+class TlsContexts:
+    """The context of new connections; made anew after certificate and key have both changed. Raises ConfigurationError.
+
+    TLS is spoken in RocketMQ's three modes: disabled, permissive (a connection's first byte says what it speaks), enforcing.
+    Java: TlsModeHandler, TlsHelper, NamesrvController.initiateSslContext. Departures: there is no test mode, in which a server makes a
+    certificate for itself: without one configured nothing but enforcing differs from disabled. Settings stand in the configuration
+    file.
+    """
+
+    def __init__(self, settings: TlsServerSettings) -> None:
+        self.settings = settings
+        self._stamps = self._read_stamps()
+        self._context = _context_of(settings) if self.is_spoken else None
+
+    @property
+    def is_spoken(self) -> bool:
+        """Whether TLS is spoken at all."""
+        return self.settings.mode != "disabled" and self.settings.cert_file is not None
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether nothing else is."""
+        return self.settings.mode == "enforcing"
+
+    @property
+    def context(self) -> ssl.SSLContext | None:
+        """What a new connection uses; None where TLS is not spoken. Files that cannot be read leave the one before."""
+        if self._context is not None:
+            stamps = self._read_stamps()
+            if all(new != old for new, old in zip(stamps, self._stamps, strict=True)):
+                self._stamps = stamps
+                try:
+                    self._context = _context_of(self.settings)
+                except ConfigurationError as error:
+                    _LOG.error("the changed certificate is not used: %s", error)
+        return self._context
+
+    def _read_stamps(self) -> list[int | None]:
+        """When certificate and key were written; one file that holds both counts once."""
+        paths = {path: None for path in (self.settings.cert_file, self.settings.key_file) if path is not None}
+        return [_modified_ns(path) for path in paths]
+
+
+def _modified_ns(path: str) -> int | None:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _context_of(settings: TlsServerSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(str(settings.cert_file), settings.key_file, settings.key_password or "")
+    except (OSError, ssl.SSLError) as error:
+        rule = f"the certificate or its key cannot be read: {error}"
+        raise ConfigurationError(None, None, "tls.server.certPath", rule) from None
+    if settings.trust_file is not None and settings.verifies_clients:
+        try:
+            context.load_verify_locations(settings.trust_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(None, None, "tls.server.trustCertPath", str(error)) from None
+    context.verify_mode = _CLIENT_AUTH[settings.client_auth]
+    return context

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from spark_mq.access.demands import demands_of
+from spark_mq.access.authorization import demands_of
 from spark_mq.access.resources import BODY, MESSAGE, Action, Demand, Need, Resource, ResourceType
 from spark_mq.remoting import Header, MessageQueue, WireBody
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupList, TopicConfigList

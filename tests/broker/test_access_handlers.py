@@ -14,7 +14,7 @@ from spark_mq.broker.broker import Broker
 from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import signed
 from spark_mq.remoting import make_request, read_body, read_body_list, write_body
-from spark_mq.remoting.access_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from spark_mq.remoting.admin_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
 from storage import open_store
 from storage.errors import StateFileError

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
+from spark_mq.broker.client_tables import LOCK_LIVES_MS, Change, ConsumerTable, KnownClient, ProducerTable, QueueLocks
 from spark_mq.broker.connections import ClientConnection
-from spark_mq.broker.consumer_table import Change, ConsumerTable
-from spark_mq.broker.producer_table import KnownClient, ProducerTable
-from spark_mq.broker.queue_locks import LOCK_LIVES_MS, QueueLocks
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.client_bodies import ConsumerData, SubscriptionData
 

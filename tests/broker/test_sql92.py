@@ -6,8 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from spark_mq.broker.sql92 import compile_expression
-from spark_mq.broker.sql92_tokens import SqlError
+from spark_mq.broker.sql92 import SqlError, compile_expression
 
 PROPERTIES = {"a": "1", "b": "3.5", "t": "true", "s": "it's red", "n": "-7", "big": "9999999999", "TAGS": "x"}
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker_server.identity import Applied, IdentityFiles
+from spark_mq.broker_server.controlled import Applied, IdentityFiles
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 

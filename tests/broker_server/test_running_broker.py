@@ -128,7 +128,7 @@ def test_what_operators_ask_is_answered_to_this_host_alone(tmp_path: Path, monke
     with our_name_server(tmp_path) as names:
         settings = ClientSettings((names.address,))
         with running(tmp_path / "store", free_ports(), names.address), Producer(settings, "G") as producer:
-            monkeypatch.setattr("spark_mq.broker_server.gate.is_this_host", lambda host: False)
+            monkeypatch.setattr("spark_mq.broker_server.server.is_this_host", lambda host: False)
             queue = producer.send(Message("Topic", b"body")).queue
             with Admin(settings) as admin:
                 assert admin.max_offset(queue) == 1
@@ -141,7 +141,7 @@ def test_with_access_control_operators_come_from_elsewhere_and_nobody_without_a_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fast: bool
 ) -> None:
     """At both listeners; what nobody is allowed to say changes nothing."""
-    monkeypatch.setattr("spark_mq.broker_server.gate.is_this_host", lambda host: False)
+    monkeypatch.setattr("spark_mq.broker_server.server.is_this_host", lambda host: False)
     more = (
         "authenticationEnabled=true\nauthorizationEnabled=true\n"
         'initAuthenticationUser={"username":"root","password":"roots"}\n'

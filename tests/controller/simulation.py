@@ -22,7 +22,7 @@ from random import Random
 
 from spark_mq.controller.controller import Controller
 from spark_mq.controller.events import Event, WholeState
-from spark_mq.controller.records import encode_record, read_records
+from spark_mq.controller.journal import encode_record, read_records
 from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState, Group
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, WireBody, make_request, read_body, read_header

@@ -19,8 +19,7 @@ from spark_mq.controller.events import (
     decode_event,
     encode_event,
 )
-from spark_mq.controller.journal import FILE_NAME, open_journal
-from spark_mq.controller.records import encode_record, read_records
+from spark_mq.controller.journal import FILE_NAME, encode_record, open_journal, read_records
 from spark_mq.controller.state import ControllerState
 from spark_mq.remoting import BodyError
 from storage.errors import StateFileError

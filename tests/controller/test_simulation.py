@@ -11,9 +11,8 @@ from unittest.mock import patch
 
 import pytest
 
-from spark_mq.controller import controller, sync_state
-from spark_mq.controller.decided import Decided
-from spark_mq.controller.election import elect_master
+from spark_mq.controller import controller, decisions
+from spark_mq.controller.decisions import Decided, elect_master
 from spark_mq.controller.liveness import LivingBrokers
 from spark_mq.controller.state import ControllerState, Group
 from spark_mq.remoting.controller_headers import ElectMasterRequest
@@ -86,7 +85,7 @@ FAULTS: dict[str, Callable[[], AbstractContextManager[object]]] = {
     "an election leaves the epoch as it is": lambda: patch.object(Group, "with_master", _same_epoch),
     "an election leaves the set as it is": lambda: patch.object(Group, "with_set", _set_stays),
     "everybody counts as in sync": lambda: patch.object(Group, "with_set", _whole_set),
-    "nobody asks who alters the set, and in which epoch": lambda: patch.object(sync_state, "_against_it", _any_set),
+    "nobody asks who alters the set, and in which epoch": lambda: patch.object(decisions, "_against_it", _any_set),
     "who is not in sync may be elected": lambda: patch.object(controller, "elect_master", _unclean),
     "a decision is answered that was not kept": lambda: patch.object(Simulation, "_keep", lambda life, events: None),
     "a master forgets the set that it has asked for before": lambda: patch.object(Broker, "ask_for", _last_alone),

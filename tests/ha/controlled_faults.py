@@ -11,7 +11,7 @@ from unittest.mock import patch
 
 from spark_mq.broker_server import controlled, state_copies, sync_keeper
 from spark_mq.controller import controller as answering
-from spark_mq.controller import election, journal, sync_state
+from spark_mq.controller import decisions, journal
 from spark_mq.controller.state import Group
 from spark_mq.remoting.controller_bodies import SyncStateSet
 from spark_mq.remoting.controller_headers import AlterSyncStateSetRequest
@@ -159,7 +159,7 @@ def _deposed_goes_on() -> Planted:
 
 def _any_master() -> Planted:
     """A controller takes any change of the set, of a deposed master's too."""
-    against = sync_state._against_it
+    against = decisions._against_it
 
     def lenient(group: Any, asked: Any, wanted: Any, living: Any) -> Any:
         now = SyncStateSet(broker_ids=wanted.broker_ids, epoch=group.sync_state_set_epoch)
@@ -168,7 +168,7 @@ def _any_master() -> Planted:
         )
         return against(group, own, now, living) if group.master_id in wanted.broker_ids else None
 
-    return patch.object(sync_state, "_against_it", lenient)
+    return patch.object(decisions, "_against_it", lenient)
 
 
 def _any_is_elected() -> Planted:
@@ -180,7 +180,7 @@ def _any_is_elected() -> Planted:
             return designated if designated in alive else None
         return group.master_id if group.master_id in alive else next(iter(alive), None)
 
-    return patch.object(election, "choose", unclean)
+    return patch.object(decisions, "choose", unclean)
 
 
 def _unsynced_journal() -> Planted:

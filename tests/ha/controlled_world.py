@@ -21,7 +21,6 @@ import storage.recovery.abort_file
 from spark_mq.broker_server import (
     controlled,
     controllers,
-    following,
     opening,
     server,
     state_copies,
@@ -164,7 +163,7 @@ class SimulatedBroker(RunningBroker):
             address = mode.role.term.master_address or ""
             switching = Switching(SlaveHandshake(mode.role.own_id), FollowedEpochs(mode.epochs), mode.diverged)
             master: Any = SimulatedMaster(node, node.neighbour, address)
-            self.following = following.Following(service, self.broker, configuration, master, switching)
+            self.following = server.Following(service, self.broker, configuration, master, switching)
             self.following.follower.node = node  # type: ignore[attr-defined]
 
     async def _begin(self) -> None:
@@ -293,7 +292,7 @@ def fibers(world: World, control: Control) -> Iterator[None]:
         (sync_keeper, "_LOG", Log()),
         (state_copies, "threading", threads),
         (state_copies, "time", clock),
-        (following, "Follower", SimulatedFollower),
+        (server, "Follower", SimulatedFollower),
         (storage.ha.follower, "threading", threads),
         (storage.ha.follower, "socket", sockets),
         (storage.ha.truncation, "open_store", opened_with(open_store)),

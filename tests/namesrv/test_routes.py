@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from spark_mq.namesrv.name_server import system_topics, topics_of_cluster
 from spark_mq.namesrv.tables import RouteTables
-from spark_mq.namesrv.topic_lists import system_topics, topics_of_cluster
 from spark_mq.remoting import ProtocolVersion, RequestCode, read_body
 from spark_mq.remoting.route_bodies import QueueData, TopicList, TopicRouteData
 from storage.rules.response_codes import with_advice

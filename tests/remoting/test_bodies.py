@@ -19,8 +19,7 @@ from spark_mq.remoting import (
     write_body,
     write_body_list,
 )
-from spark_mq.remoting.access_bodies import UserInfo
-from spark_mq.remoting.admin_bodies import ConsumeStats, StatsItem, TopicOffset, TopicStatsTable
+from spark_mq.remoting.admin_bodies import ConsumeStats, StatsItem, TopicOffset, TopicStatsTable, UserInfo
 from spark_mq.remoting.body_fields import standard_json
 from spark_mq.remoting.client_bodies import ConsumerStatus, HeartbeatData, LockBody, ProducerData
 from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo, KvTable, QueueData, TopicRouteData

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from spark_mq.controller.controller import HANDLERS, Controller
+from spark_mq.controller.decisions import DEFAULT_LIMITS
 from spark_mq.controller.events import WholeState, decode_event, encode_event
-from spark_mq.controller.journal import FILE_NAME, open_journal
-from spark_mq.controller.limits import DEFAULT_LIMITS
-from spark_mq.controller.records import encode_record, read_records
+from spark_mq.controller.journal import FILE_NAME, encode_record, open_journal, read_records
 from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState
 from spark_mq.remoting import BodyError, RequestCode, write_body

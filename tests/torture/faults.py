@@ -393,12 +393,14 @@ def old_name_stays() -> AbstractContextManager[Any]:
 
 def first_consumer_is_judged_for_all() -> AbstractContextManager[Any]:
     """Access control asks for the first consumer of a heartbeat, and for the first queue that is locked."""
-    from spark_mq.access import demands
+    from spark_mq.access import authorization
 
     def of_the_first(names: Any) -> Any:
         return lambda body: names(body)[:1]
 
-    return mock.patch.dict(demands._IN_BODIES, {key: of_the_first(names) for key, names in demands._IN_BODIES.items()})
+    return mock.patch.dict(
+        authorization._IN_BODIES, {key: of_the_first(names) for key, names in authorization._IN_BODIES.items()}
+    )
 
 
 def unique_keys_begin_anew() -> AbstractContextManager[Any]:

@@ -69,14 +69,13 @@ _PARKED = _Room("spark_mq.broker.pull", "tests/broker/test_parked_pulls.py")
 _GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_deleted_topics.py")
 _COMMIT = _Room("spark_mq.sink.exact_commit", "tests/sink/test_exact_commit.py")
 _RESET = _Room("spark_mq.client.push_engine", "tests/client/test_orderly_consumption.py")
-_PRODUCERS = _Room("spark_mq.broker.producer_table", "tests/broker/test_client_tables.py")
-_CONSUMERS = _Room("spark_mq.broker.consumer_table", "tests/broker/test_client_tables.py")
+_CLIENT_TABLES = _Room("spark_mq.broker.client_tables", "tests/broker/test_client_tables.py")
 _OF_GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_group_offsets.py")
 _RUNS = _Room("spark_mq.remoting.request_runs", "tests/remoting/test_request_runs.py")
 _SENT = _Room("spark_mq.broker.send_run", "tests/broker/test_send_runs.py")
 _SENDER = _Room("spark_mq.broker.send", "tests/broker/test_send_runs.py")
 _POOLS = _Room("spark_mq.remoting_server.pools", "tests/remoting_server/test_pools.py")
-_ACCESS = _Room("spark_mq.access.demands", "tests/access/test_demands.py")
+_ACCESS = _Room("spark_mq.access.authorization", "tests/access/test_demands.py")
 _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
@@ -510,19 +509,19 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "",
             "test_a_reset_that_waits_does_not_hold_for_the_next_group_of_the_name",
         ),
-        "a client that has connected again is forgotten with its old connection": _PRODUCERS.line(
+        "a client that has connected again is forgotten with its old connection": _CLIENT_TABLES.line(
             "ProducerTable._left",
             "get(client_id) is connection",
             "get(client_id) is not None",
             "test_a_producer_is_found_by_its_id_as_long_as_it_is_there",
         ),
-        "a consumer keeps the id that its connection had before": _CONSUMERS.line(
+        "a consumer keeps the id that its connection had before": _CLIENT_TABLES.line(
             "ConsumerTable.register",
             "known is None or known.client_id != client.client_id",
             "known is None",
             "test_a_consumer_that_takes_another_id_on_its_connection_is_known_by_that",
         ),
-        "what pulls say of a subscription is kept for ever": _CONSUMERS.line(
+        "what pulls say of a subscription is kept for ever": _CLIENT_TABLES.line(
             "ConsumerTable.expire",
             "now_ms - self._told_ms[name, topic] > self.subscription_expires_ms",
             "False",

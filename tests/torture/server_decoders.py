@@ -25,8 +25,8 @@ from spark_mq.broker.connections import AskClients, ClientConnection, Outcome, R
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import REQUEST_TABLE
 from spark_mq.broker.send_run import RUN_FIELDS
-from spark_mq.broker_server.gate import Gate
 from spark_mq.broker_server.registration import Registration
+from spark_mq.broker_server.server import Gate
 from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import Credentials

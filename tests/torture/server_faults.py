@@ -19,9 +19,9 @@ import spark_mq.remoting_server.administration
 import spark_mq.remoting_server.server
 import storage.ha.listener
 import storage.settings.fixed
-from spark_mq.broker.consumer_table import ConsumerTable
+from spark_mq.broker.client_tables import ConsumerTable
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.controller.registration import Applications
+from spark_mq.controller.decisions import Applications
 from spark_mq.controller.state import Replica
 from spark_mq.namesrv.settings import NameServerSettings
 from storage.epoch_times import current_time_ms

@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 from unittest.mock import patch
 
-from spark_mq.controller import sync_state
+from spark_mq.controller import decisions
 from tests.torture import elections
 
 
@@ -18,7 +18,7 @@ def test_lives_by_seeds_break_no_promise(tmp_path: Path) -> None:
 
 
 def test_a_set_that_anybody_alters_is_noticed_with_its_seed(tmp_path: Path) -> None:
-    with patch.object(sync_state, "_against_it", lambda *given: None):
+    with patch.object(decisions, "_against_it", lambda *given: None):
         outcome = elections.play(Random(7), tmp_path, lives=40)
     assert outcome.failures
     assert outcome.failures[0].startswith("seed ")

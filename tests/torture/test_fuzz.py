@@ -10,7 +10,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from spark_mq.broker.queue_locks import QueueLocks
+from spark_mq.broker.client_tables import QueueLocks
 from spark_mq.remoting import batch_body
 from storage.format import fastjson, record, record_batch
 from storage.format.record import Message

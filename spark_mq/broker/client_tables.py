@@ -1,19 +1,97 @@
-"""Which clients consume in which group, and what each group subscribes to. Pure: it tells which clients are to hear of a change.
-
-Java: ConsumerManager, ConsumerGroupInfo. A newer version replaces a subscription silently; topics that come or go and new connections
-are changes. Java's index of groups by topic says the topic's own name (`ConsumerManager.registerConsumer`); so does `groups_of`.
-"""
+"""What is known of clients, as tables: who produces and consumes in which group, and which client has a queue for itself. Pure."""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from spark_mq.broker.connections import ClientConnection
-from spark_mq.broker.producer_table import KnownClient
-from spark_mq.remoting import ProtocolVersion
+from spark_mq.remoting import MessageQueue, ProtocolVersion
 from spark_mq.remoting.client_bodies import ConsumerData, MessageModel, SubscriptionData
+
+PRODUCER_EXPIRES_MS = 120_000
+
+
+@dataclass(slots=True)
+class KnownClient:
+    """A client of a group, on one connection. Java: ClientChannelInfo."""
+
+    connection: ClientConnection
+    client_id: str
+    language: str
+    version: int
+    seen_ms: int
+
+
+class ProducerTable:
+    """All groups of producers: whom a transaction check or a reply goes to. For one thread at a time.
+
+    Times are ms of a clock that nobody sets. Java: ProducerManager. Departure: a client that leaves a group, or whose old connection
+    ends, is found by its id while it is in another group or has another connection. Java forgets the id then, and replies to the
+    client fail.
+    """
+
+    def __init__(self) -> None:
+        self.groups: dict[str, dict[ClientConnection, KnownClient]] = {}
+        self._by_client_id: dict[str, ClientConnection] = {}
+        self._turn = itertools.count(1)
+
+    def register(self, group: str, client: KnownClient) -> None:
+        """A client is there, or there still."""
+        known = self.groups.setdefault(group, {}).get(client.connection)
+        if known is None:
+            self.groups[group][client.connection] = client
+            self._by_client_id[client.client_id] = client.connection
+        else:
+            known.seen_ms = client.seen_ms
+
+    def unregister(self, group: str, connection: ClientConnection, client_id: str) -> None:
+        """A client leaves one group."""
+        clients = self.groups.get(group)
+        if not clients:
+            return
+        clients.pop(connection, None)
+        if not clients:
+            del self.groups[group]
+        self._left(connection, client_id)
+
+    def closed(self, connection: ClientConnection) -> None:
+        """A connection is gone: its client leaves all groups."""
+        for group, clients in list(self.groups.items()):
+            if (client := clients.pop(connection, None)) is not None:
+                if not clients:
+                    del self.groups[group]
+                self._left(connection, client.client_id)
+
+    def expire(self, now_ms: int) -> list[ClientConnection]:
+        """Drop the clients that were silent for 120 s; their connections, to be closed."""
+        silent = []
+        for group, clients in list(self.groups.items()):
+            for connection, client in list(clients.items()):
+                if now_ms - client.seen_ms > PRODUCER_EXPIRES_MS:
+                    del clients[connection]
+                    self._left(connection, client.client_id)
+                    silent.append(connection)
+            if not clients:
+                del self.groups[group]
+        return silent
+
+    def _left(self, connection: ClientConnection, client_id: str) -> None:
+        """A client has left a group on this connection."""
+        is_known = self._by_client_id.get(client_id) is connection
+        if is_known and not any(connection in clients for clients in self.groups.values()):
+            del self._by_client_id[client_id]
+
+    def any_of(self, group: str) -> ClientConnection | None:
+        """A client of the group, by turns. Java: getAvailableChannel."""
+        connections = list(self.groups.get(group, ()))
+        return connections[next(self._turn) % len(connections)] if connections else None
+
+    def of_client(self, client_id: str) -> ClientConnection | None:
+        """The connection of a client by its id."""
+        return self._by_client_id.get(client_id)
 
 
 @dataclass(slots=True)
@@ -44,7 +122,12 @@ class Change(NamedTuple):
 
 
 class ConsumerTable:
-    """All groups of consumers that are online. For one thread at a time. Times are ms of a clock that nobody sets."""
+    """All groups of consumers that are online, and what each subscribes to; it tells which clients are to hear of a change.
+
+    For one thread at a time. Times are ms of a clock that nobody sets. Java: ConsumerManager, ConsumerGroupInfo. A newer version
+    replaces a subscription silently; topics that come or go and new connections are changes. Java's index of groups by topic says the
+    topic's own name (`ConsumerManager.registerConsumer`); so does `groups_of`.
+    """
 
     def __init__(self, *, expires_ms: int = 120_000, subscription_expires_ms: int = 600_000) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
@@ -185,3 +268,68 @@ def too_old_to_ask(client: KnownClient) -> str | None:
     if client.version < ProtocolVersion.V3_0_7_SNAPSHOT:
         return f"the client does not support this feature. version={client.version}"
     return None
+
+
+LOCK_LIVES_MS = 60_000
+"""Java: rocketmq.broker.rebalance.lockMaxLiveTime."""
+
+
+class _Lock(NamedTuple):
+    client_id: str
+    locked_ms: int
+
+    def is_expired(self, now_ms: int) -> bool:
+        return now_ms - self.locked_ms > LOCK_LIVES_MS
+
+
+class QueueLocks:
+    """Which client of a group has which queue for itself, for orderly consumption; a lock lives for a minute. For one thread at a time.
+
+    Java: RebalanceLockManager. Not supported: `lockInStrictMode`, which asks the other replicas.
+    A lock goes by what was asked last: it outlives its client's connection, and one that is asked for after the client has unlocked
+    or left the group is given, as in Java.
+    Times are ms of a clock that nobody sets: of one that was set forward two clients would have a queue. Java: currentTimeMillis.
+    Once in a lock's life those that have expired are forgotten; Java keeps all that were ever asked for.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[MessageQueue, _Lock]] = {}
+        self._looked_ms = 0
+
+    @property
+    def count(self) -> int:
+        """How many are kept."""
+        return sum(map(len, self._groups.values()))
+
+    def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now_ms: int) -> tuple[MessageQueue, ...]:
+        """Those of the queues that the client has now: they were free, its own, or another's whose lock has expired."""
+        if abs(now_ms - self._looked_ms) > LOCK_LIVES_MS:
+            self._looked_ms = now_ms
+            self._forget_expired(now_ms)
+        locks = self._groups.setdefault(group, {})
+        granted = []
+        for queue in queues:
+            lock = locks.get(queue)
+            if lock is None or lock.client_id == client_id or lock.is_expired(now_ms):
+                locks[queue] = _Lock(client_id, now_ms)
+                granted.append(queue)
+        return tuple(granted)
+
+    def unlock(self, group: str, queues: Iterable[MessageQueue], client_id: str) -> None:
+        """The client's own locks of these queues end."""
+        locks = self._groups.get(group, {})
+        for queue in queues:
+            if (lock := locks.get(queue)) is not None and lock.client_id == client_id:
+                del locks[queue]
+
+    def _forget_expired(self, now_ms: int) -> None:
+        for group, locks in list(self._groups.items()):
+            kept = {queue: lock for queue, lock in locks.items() if not lock.is_expired(now_ms)}
+            if kept:
+                self._groups[group] = kept
+            else:
+                del self._groups[group]
+
+    def holds_any(self, group: str, now_ms: int) -> bool:
+        """Whether any lock of the group has not expired. Java: isLockAllExpired."""
+        return any(not lock.is_expired(now_ms) for lock in self._groups.get(group, {}).values())
