@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from storage.derived.bit_maps import BitMaps
 from storage.derived.runs import AppendedRun, index_keys_of_runs, queue_entries_of_runs
 from storage.derived.sync import DerivedSync, begin_sync, end_sync, unsynced_directories
 from storage.ends.store_ends import QueueName, StoreEnds
@@ -14,9 +14,11 @@ from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.sync_gate import SyncGate
+from storage.format.bloom_filter import MapRule
 from storage.index.slots import OpenSlots
 from storage.index.store import IndexStore
 from storage.index.writer import IndexWriter
+from storage.log.commit_log import CommitLog
 from storage.log.dispatch import DispatchBatch, IndexKeys, QueueEntries, index_keys, queue_entries
 from storage.names import validate_path_element
 from storage.queues.store import ConsumeQueueStore
@@ -25,6 +27,7 @@ from storage.queues.writer import ConsumeQueueWriter
 _LONG_MAX = 2**63 - 1
 Arrived = Callable[[Sequence[QueueEntries]], None]
 """Told of entries that can be read from now on, with their keys."""
+_LOG = logging.getLogger(__name__)
 
 
 class DerivedWriter:
@@ -209,3 +212,31 @@ class DerivedWriter:
         writers = list(self._queue_writers.values())  # others may add to them meanwhile
         paths = {path for writer in writers for path in set(writer.paths)} | unsynced_directories(writers)
         return set(self._ends.unsynced) | paths | (self._index_writer.unsynced_paths if self._index_writer else set())
+
+
+class BitMaps:
+    """Gives entries the maps that a rule makes, of records that stand in the log's files already.
+
+    Java: CommitLogDispatcherCalcBitMap.
+
+    What is not known gets no map: whoever filters looks at the message then.
+    """
+
+    def __init__(self, log: CommitLog, rule: MapRule) -> None:
+        self._log = log
+        self._rule = rule
+
+    def mapped(self, new: QueueEntries) -> QueueEntries:
+        """The entries with their maps; as they are where there are none, or where they cannot be had. Raises nothing."""
+        try:
+            maps_of = self._rule(new.topic)
+            if maps_of is None:
+                return new
+            places, sizes = (new.entries[name].astype(np.int64) for name in ("commitlog_offset", "size_bytes"))
+            properties: list[bytes] = []
+            for _, records in self._log.records(places, sizes):
+                properties += records.raw_properties().to_pylist()
+            return new._replace(bit_maps=maps_of(properties)) if len(properties) == len(places) else new
+        except Exception:  # the messages are stored, and are filtered one by one
+            _LOG.exception("messages of topic %s have no bit maps", new.topic)
+            return new

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
-from storage.derived.bit_maps import BitMaps
-from storage.derived.writer import Arrived
+from storage.derived.writer import Arrived, BitMaps
 from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.message_store import MessageStore
