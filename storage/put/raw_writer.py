@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from storage.derived.runs import AppendedRun
-from storage.derived.writer import DerivedWriter
+from storage.derived.writer import AppendedRun, DerivedWriter
 from storage.ends.store_ends import StoreEnds
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import DISPATCHED, DispatchBatch, dispatch

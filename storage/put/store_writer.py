@@ -15,9 +15,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from storage.derived.runs import AppendedRun, groups_of_runs
 from storage.derived.sync import DerivedSync
-from storage.derived.writer import DerivedWriter
+from storage.derived.writer import AppendedRun, DerivedWriter, groups_of_runs
 from storage.ends.store_ends import StoreEnds
 from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError

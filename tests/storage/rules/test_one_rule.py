@@ -79,7 +79,7 @@ RULES = [
     Rule("start gate", TOPICS, "check_start", f"{SEND} {SETTINGS}"),
     Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {ROW_TOPICS}"),
     # What a record says to queues and index
-    Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.derived.runs"),
+    Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.derived.writer"),
     Rule(
         "when a delayed message is due",
         "storage.format.delay_level",
