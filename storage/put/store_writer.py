@@ -15,8 +15,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from storage.derived.sync import DerivedSync
-from storage.derived.writer import AppendedRun, DerivedWriter, groups_of_runs
+from storage.derived.writer import AppendedRun, DerivedSync, DerivedWriter, groups_of_runs
 from storage.ends.store_ends import StoreEnds
 from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError

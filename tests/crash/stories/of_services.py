@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from storage.derived.sync import DerivedSync
+from storage.derived.writer import DerivedSync
 from storage.log.next_file import NextFile
 from storage.log.writer import LogSync
 from storage.messages.inner_messages import InnerMessage

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from storage.derived.sync import DerivedSync
+from storage.derived.writer import DerivedSync
 from storage.files.sync_gate import SyncGate
 from storage.log.writer import LogSync
 from storage.put.store_writer import RunningSync, StoreWriter
@@ -152,7 +152,7 @@ ORDERS = (
             ),
             Step(
                 "queues synced (1 s and 2 pages; in a thorough turn, 1 min, queues, index, directories)",
-                "storage.derived.sync:DerivedSync.run",
+                "storage.derived.writer:DerivedSync.run",
             ),
             Step("that noted", "storage.derived.writer:DerivedWriter.end_sync"),
             Step("in a thorough turn `index_synced.json`", "storage.put.store_writer:save_index_trust"),
@@ -204,7 +204,7 @@ ORDERS = (
         f"{_WRITER}.checkpoint",
         (
             Step("log synced", f"{_WRITER}.sync_log"),
-            Step("queues and index synced", "storage.derived.sync:DerivedSync.run"),
+            Step("queues and index synced", "storage.derived.writer:DerivedSync.run"),
             Step("five longs written in place", f"{_FILES}.write", within="storage.log.checkpoint:write_checkpoint"),
             Step("synced", f"{_FILES}.sync", within="storage.log.checkpoint:write_checkpoint"),
             Step("`index_synced.json` deleted", "storage.put.store_writer:drop_index_trust"),
