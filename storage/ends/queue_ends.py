@@ -7,6 +7,7 @@ log's new records name them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from storage.ends.recovery_plan import RecoveryPlan
 from storage.errors import OffsetOutOfRangeError
@@ -197,3 +198,28 @@ class QueueEnds:
     def _is_another(self, name: tuple[str, int], queue: ConsumeQueue) -> bool:
         """Whether another record stands where the queue ended: its topic was deleted and made again."""
         return name in self._last_places and queue.greatest_end(self._ends[name]) != self._last_places[name]
+
+
+class VisibleEnds(Protocol):
+    """Where log and queues begin and end, as far as messages can be read."""
+
+    @property
+    def dispatched_end(self) -> int: ...
+
+    @property
+    def log_end(self) -> int: ...
+
+    @property
+    def last_record(self) -> RecordIdentity | None: ...
+
+    def maximum(self, topic: str, queue_id: int) -> int: ...
+
+    def minimum(self, queue: ConsumeQueue) -> int: ...
+
+    def known_bounds(self, name: QueueName) -> tuple[int, int] | None: ...
+
+    def last_message_end(self, topic: str, queue_id: int) -> int | None: ...
+
+    def position(self, name: QueueName, offset: int) -> QueuePosition | None: ...
+
+    def note_position(self, name: QueueName, offset: int, position: QueuePosition) -> None: ...
