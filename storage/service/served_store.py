@@ -15,7 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from storage.ends.dispatched_ends import DispatchedEnds
+from storage.ends.queue_ends import DispatchedEnds
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.consume_queue import ENTRY_SIZE, decode_entries, is_pre_blank
 from storage.format.index import index_key
