@@ -14,18 +14,20 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import chain
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from storage.batch.early_log_sync import EarlyLogSync
 from storage.batch.ledger import SLICE, Batch, LedgerStatement, outgoing_ledger_message
 from storage.batch.stretches import RowSlice, cut_slices, runs_between, runs_from
 from storage.failpoints import reach
+from storage.files.early_sync import EarlySync
 from storage.files.file_system import Scratch
 from storage.format.record_block import OwnBlock, RecordBlock, RecordRun, with_body
 from storage.format.record_content import content_sum
 from storage.log.placement import Placement
+from storage.log.writer import RunningSync
 from storage.put.raw_writer import INDEX_LEASE_MS
 from storage.put.store_writer import StoreWriter
 
@@ -192,3 +194,43 @@ def _load(part: RowSlice, scratch: Scratch) -> LoadedSlice:
         blocks.append(OwnBlock(run.columns, data))
         start = end
     return LoadedSlice(part.first_row, blocks, len(buffer), checksum)
+
+
+class EarlyLogSync:
+    """A context manager, at whose end no sync is running. It dispatches nothing, and leaves what was appended last to the writer.
+
+    Under SYNC_FLUSH, the log of a long batch: another thread brings it to the disk while more is appended.
+    """
+
+    def __init__(self, writer: StoreWriter, turn: Callable[[], AbstractContextManager[object]]) -> None:
+        """`turn` takes the put lock."""
+        self._writer = writer
+        self._turn = turn
+        self._early = EarlySync(self._begin, self._end)
+        self._sync: RunningSync | None = None
+
+    def note(self, size_bytes: int) -> None:
+        """So many bytes more have been appended. Under the put lock. Raises OSError where a sync has failed."""
+        if self._writer.settings.sync_flush:
+            self._early.note(size_bytes)
+
+    def _begin(self) -> Callable[[], None]:
+        self._sync = self._writer.begin_log_sync()
+        return self._sync.log.run
+
+    def _end(self, error: BaseException | None) -> None:
+        assert self._sync is not None
+        self._writer.end_log_sync(self._sync, error)
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._early.wait()
+        if self._sync is not None:
+            with self._turn():
+                self._early.end()
