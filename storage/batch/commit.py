@@ -69,7 +69,17 @@ from storage.batch.sink_progress import (
     place_of_end,
     slices_left,
 )
-from storage.batch.slices import SLICE_BYTES, SharedLog, Tail, Turn, append_slices, content_of
+from storage.batch.slices import (
+    SLICE_BYTES,
+    SharedLog,
+    Tail,
+    Turn,
+    append_slices,
+    content_of,
+    runs_between,
+    runs_from,
+    stretches_of,
+)
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_runs import StagedRuns, open_runs
 from storage.batch.staged_segment import (
@@ -80,7 +90,6 @@ from storage.batch.staged_segment import (
     remove_directory,
     sink_digest,
 )
-from storage.batch.stretches import runs_between, runs_from, stretches_of
 from storage.errors import (
     CorruptRecordError,
     HalvesGoneError,
