@@ -81,12 +81,13 @@ from storage.batch.slices import (
     stretches_of,
 )
 from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_runs import StagedRuns, open_runs
 from storage.batch.staged_segment import (
     SegmentPool,
+    StagedRuns,
     StagedSegment,
     check_staged,
     delete_orphans,
+    open_runs,
     remove_directory,
     sink_digest,
 )

@@ -26,7 +26,7 @@ import numpy as np
 from storage.batch.intent import Intent, load_intents
 from storage.batch.ledger import BEGIN, SLICE, LedgerMessage, OwnRecord, own_record
 from storage.batch.slices import runs_between, runs_from
-from storage.batch.staged_runs import open_runs
+from storage.batch.staged_segment import open_runs
 from storage.errors import StateFileError, StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.layout import view_at, words_of

@@ -6,7 +6,7 @@
     columns: length of the head (4 bytes) · head (JSON, padded with blanks to 8 bytes) · tags_codes · queue_codes · sizes_bytes ·
              key_counts · key_hashes · transaction_states, of half messages; all little-endian
 
-A segment without records has the columns of commits, which are made of the half messages in another one (`staged_runs.py`).
+A segment without records has the columns of commits, which are made of the half messages in another one (`staged_segment.py`).
 
 Files lie in ROOT/spark_mq/staged/SINK/ and come from a pool of used ones, because new pages of the page cache are the dearest part
 of a write. So a file's length says nothing: what a segment holds is what its `StagedSegment` says, which travels in a
@@ -19,8 +19,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,10 +33,11 @@ from storage.files.early_sync import EarlyFileSync
 from storage.files.file_system import ReadableFile
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
-from storage.format.record_block import BlockColumns, UnjoinedBlock
+from storage.format.record_block import BlockColumns, RecordRun, UnjoinedBlock
 from storage.format.record_parts import RecordParts
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.place.own_directory import own_directory, refuse_links
+from storage.put.half_ends import CommitsOfHalves
 
 SUFFIX = ".segment"
 POOL_FILES = 64
@@ -47,6 +49,8 @@ _POOL = "pool"
 _PATH = re.compile(r"[0-9a-f]{16}/[0-9]+-[0-9a-zA-Z-]{1,200}\.segment")
 _ALIGNMENT = 8
 _CHECK_CHUNK = 4 << 20
+_MANY_BYTES = 16 << 20
+_THREADS = 2
 
 
 class StagedSegment(NamedTuple):
@@ -427,3 +431,60 @@ def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
         else np.concatenate([block.transaction_states for block in blocks]),
         blocks[0].has_crc,
     )
+
+
+class StagedRuns(NamedTuple):
+    """What was staged for a batch, opened."""
+
+    runs: tuple[RecordRun, ...]
+    """In the order of the segments, a run for each."""
+    readers: tuple[SegmentReader, ...]
+
+    def verify_data(self) -> None:
+        """Read all records, of several segments at once; raises CorruptRecordError if they are not those that were staged."""
+        if sum(reader.segment.data_size_bytes for reader in self.readers) < _MANY_BYTES:
+            for reader in self.readers:
+                reader.verify_data()
+        else:
+            with ThreadPoolExecutor(_THREADS) as threads:
+                list(threads.map(SegmentReader.verify_data, self.readers))
+
+
+def open_runs(
+    file_system: LocalFileSystem, root: str, segments: Iterable[StagedSegment], resources: ExitStack
+) -> StagedRuns:
+    """The segments opened, until `resources` end. Raises StagedRowsGoneError, CorruptRecordError.
+
+    The segments of a batch as the runs that go into the log: of commits without records of their own, those made of their halves.
+
+        halves of task 0 · halves of task 1 · columns of the commits of 0 · of 1    segments
+        halves of task 0 · halves of task 1 · commits of 0 · commits of 1           runs
+
+    A version before has staged commits as records; those are runs as they are.
+    """
+    readers = [resources.enter_context(SegmentReader(file_system, root, segment)) for segment in segments]
+    return StagedRuns(tuple(_runs(readers)), tuple(readers))
+
+
+def _runs(readers: Sequence[SegmentReader]) -> Iterable[RecordRun]:
+    halves = iter([reader for reader in readers if _commit_count(reader)])
+    for reader in readers:
+        own = next(halves, None) if reader.columns.transaction_states is None else None
+        if reader.segment.has_records:
+            yield reader
+        else:
+            yield _commits(own, reader)
+
+
+def _commits(halves: SegmentReader | None, commits: SegmentReader) -> CommitsOfHalves:
+    wanted = f"the commits of {commits.segment.rows} halves of the batch"
+    if halves is None:
+        raise CorruptRecordError("columns", 0, wanted, "no such halves", commits.segment.path)
+    try:
+        return CommitsOfHalves(halves, commits.columns)
+    except ValueError as error:
+        raise CorruptRecordError("columns", 0, wanted, str(error), commits.segment.path) from error
+
+
+def _commit_count(reader: SegmentReader) -> int:
+    return int(np.count_nonzero(reader.columns.transaction_states == TRANSACTION_COMMIT))
