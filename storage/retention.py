@@ -32,7 +32,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from storage.batch.commit import settle
-from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
+from storage.batch.sink_progress import apply_renewals, newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.failpoints import reach
 from storage.files.disk_use import disk_used_percent

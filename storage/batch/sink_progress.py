@@ -11,7 +11,7 @@ Where neither ledger nor notes know the sink (a copy without spark_mq/, with exp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import NamedTuple
@@ -27,6 +27,7 @@ from storage.batch.ledger import (
     Batch,
     BatchLedger,
     LedgerMessage,
+    outgoing_ledger_message,
 )
 from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import SUFFIX, SegmentPool, StagedSegment, list_segments, staged_directory
@@ -398,3 +399,32 @@ def _orphans(root: str, file_system: LocalFileSystem) -> list[StagedFile]:
             if modified_ms is not None:  # else given back meanwhile
                 found.append(StagedFile(path, size, modified_ms))
     return sorted(found, key=lambda file: (file.modified_ms, file.path))
+
+
+def plan_renewals(newest_ends: Iterable[LedgerMessage], minimum: int) -> list[LedgerMessage]:
+    """The newest END of each sink, where it stands before `minimum`, the log's first byte that stays; oldest first.
+
+    `newest_ends` are one for each sink and query, newest first, as `BatchLedger.newest_end_messages` gives them.
+
+    The ledger survives retention: the newest END of each sink is written again before its file goes.
+
+    Without it a sink that rested for longer than the store keeps its files would be known only by its consumer offset, which tells
+    its last batch but not whose it was.
+    """
+    of_sinks: dict[str, LedgerMessage] = {}
+    for message in newest_ends:
+        of_sinks.setdefault(message.batch.sink_id, message)
+    expiring = [message for message in of_sinks.values() if message.commitlog_offset < minimum]
+    return sorted(expiring, key=lambda message: message.commitlog_offset)
+
+
+def apply_renewals(writer: StoreWriter, renewals: Iterable[LedgerMessage]) -> None:
+    """Append these ENDs once more: same batch, rows and last row; with a mark, also where the old ones had none. The caller syncs."""
+    for message in renewals:
+        end = outgoing_ledger_message(message, now_ms=writer.clock())
+        writer.append([writer.settings.encode(end)])
+
+
+def newest_ends(writer: StoreWriter) -> list[LedgerMessage]:
+    """What `plan_renewals` chooses from; looks at the whole ledger."""
+    return list(ledger_of(writer).newest_end_messages())
