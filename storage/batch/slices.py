@@ -238,9 +238,7 @@ class EarlyLogSync:
 class Stretch(NamedTuple):
     """Some rows of a run that stand side by side.
 
-    Parts of the runs of a batch: rows from a number on, rows that a mask wants, slices of so many bytes. Pure.
-
-    Rows are numbered over all runs, in their order. A part reads its bytes from its run; nothing is copied.
+    Rows are numbered over all runs, in their order. A stretch reads its bytes from its run; nothing is copied.
     """
 
     run: RecordRun

@@ -6,7 +6,7 @@
     columns: length of the head (4 bytes) · head (JSON, padded with blanks to 8 bytes) · tags_codes · queue_codes · sizes_bytes ·
              key_counts · key_hashes · transaction_states, of half messages; all little-endian
 
-A segment without records has the columns of commits, which are made of the half messages in another one (`staged_segment.py`).
+A segment without records has the columns of commits, which are made of the half messages in another one (`open_runs`).
 
 Files lie in ROOT/spark_mq/staged/SINK/ and come from a pool of used ones, because new pages of the page cache are the dearest part
 of a write. So a file's length says nothing: what a segment holds is what its `StagedSegment` says, which travels in a

@@ -30,8 +30,6 @@ import pyarrow as pa
 
 from storage.delay.timer_handover import NEVER_ENTERED, PutBefore, is_sealed, put_since, seal
 from storage.delay.timer_log import TimerLog
-from storage.delay.timer_metrics import FILE_NAME as METRICS_FILE
-from storage.delay.timer_metrics import TimerMetrics
 from storage.delay.timer_records import (
     LastRolls,
     TimerRecords,
@@ -63,9 +61,11 @@ from storage.message_store import MessageStore
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.inner_messages import InnerMessages
 from storage.queues.scan import QueueSlice, scan_queue
+from storage.tables.counted_topics import CountedTopics
 from storage.tables.followed_timer import forget_followed_timer
 from storage.tables.timer_checkpoint import write_timer_checkpoint
 
+METRICS_FILE = "timermetrics"
 TIMER = (
     "timer-announced",
     "timer-log",
@@ -405,7 +405,7 @@ class WheelTime(NamedTuple):
 
 
 def plan_units(timed: TimerRecords, enters: np.ndarray, time: WheelTime) -> tuple[np.ndarray, np.ndarray]:
-    """The messages' units, but for the links between them, and the ticks of their slots.
+    """The messages' units, but for the links between them, and the ticks of their slots. Pure. Java: TimerMessageStore.doEnqueue.
 
     A message that is due already waits in the first slot that has not been delivered. One beyond the window stops on its way, after
     a window or, so that enough is left for the second round, half of one. One that does not enter gets a slot that is over.
@@ -532,3 +532,13 @@ def _joined(found: _Found) -> tuple[np.ndarray, np.ndarray]:
     if not found:
         return np.empty(0, np.int64), np.empty(0, UNIT)
     return np.concatenate([positions for positions, _ in found]), np.concatenate([units for _, units in found])
+
+
+class TimerMetrics(CountedTopics):
+    """How many messages of each topic wait in the timer, less deletions that wait for theirs: `config/timermetrics`.
+
+    Java: TimerMetrics.
+    """
+
+    __slots__ = ()
+    table = "timingCount"

@@ -256,9 +256,7 @@ class BitMaps:
 class AppendedRun(NamedTuple):
     """Records that stand in the log and in no queue yet.
 
-    What records that are being appended say to queues and index, as the columns of their runs tell it. Pure.
-
-    By the same lines as of records that are read from the log (`dispatch.entries_by_queue`, `message_keys`). Java: DispatchRequest.
+    What they say to queues and index the columns of their runs tell, by the same lines as of records that are read from the log (`dispatch.entries_by_queue`, `message_keys`). Java: DispatchRequest.
     """
 
     columns: BlockColumns

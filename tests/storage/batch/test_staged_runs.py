@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from storage import open_store
-from storage.batch import staged_runs
+from storage.batch import staged_segment
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_batch import StagedBatch
@@ -140,7 +140,7 @@ def test_halves_that_have_changed_are_noticed_when_their_commits_are_read(tmp_pa
 def test_each_segment_is_compared_with_its_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, many_bytes: int
 ) -> None:
-    monkeypatch.setattr(staged_runs, "_MANY_BYTES", many_bytes)
+    monkeypatch.setattr(staged_segment, "_MANY_BYTES", many_bytes)
     segments = stage(tmp_path, [prepared(40), prepared(23, 1)])
     with ExitStack() as resources:
         staged = open_runs(FILES, str(tmp_path), segments, resources)
