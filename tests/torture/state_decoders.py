@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 from spark_mq.broker.consumer_filters import ConsumerFilters
 from storage import StoreConfig
-from storage.delay.timer_metrics import TimerMetrics
+from storage.delay.timer_store import TimerMetrics
 from storage.errors import ConfigurationError, StateFileError
 from storage.files import atomic_file
 from storage.files.local_file_system import LocalFileSystem

@@ -12,8 +12,8 @@ import pytest
 
 from storage.delay import timer_store
 from storage.delay.timer_log import TimerLog
-from storage.delay.timer_metrics import TimerMetrics
 from storage.delay.timer_records import whole_numbers
+from storage.delay.timer_store import TimerMetrics
 from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
