@@ -256,7 +256,8 @@ class BitMaps:
 class AppendedRun(NamedTuple):
     """Records that stand in the log and in no queue yet.
 
-    What they say to queues and index the columns of their runs tell, by the same lines as of records that are read from the log (`dispatch.entries_by_queue`, `message_keys`). Java: DispatchRequest.
+    What they say to queues and index the columns of their runs tell, by the same lines as of records that are read from the log
+    (`dispatch.entries_by_queue`, `message_keys`). Java: DispatchRequest.
     """
 
     columns: BlockColumns
