@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from storage.errors import ForeignLogError, StoreNotFoundError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.open_writers import is_open_for_writing
+from storage.files.lock_holder import is_open_for_writing
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.place.binding import save_binding
