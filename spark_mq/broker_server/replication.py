@@ -14,8 +14,7 @@ from spark_mq.remoting_server.server import ListenError
 from storage.addresses import address_text
 from storage.format.epoch import EpochEntry
 from storage.format.replication import Dialect
-from storage.ha.epoch_file import EpochFile
-from storage.ha.epochs import epoch_end
+from storage.ha.epochs import EpochFile, epoch_end
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicas import Replicas, Snapshot

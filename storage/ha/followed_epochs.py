@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from storage.format.epoch import EpochEntry
 from storage.format.replication import FrameEpoch, MasterHandshake
-from storage.ha.epoch_file import EpochFile
-from storage.ha.epochs import consistent_point, cut_at
+from storage.ha.epochs import EpochFile, consistent_point, cut_at
 
 
 class FollowedEpochs:

@@ -18,7 +18,7 @@ from spark_mq.remoting.controller_headers import AlterSyncStateSetRequest
 from storage.format.epoch import EpochEntry
 from storage.format.replication import Dialect, FrameEpoch
 from storage.ha import followed_epochs, truncation
-from storage.ha.epoch_file import EpochFile
+from storage.ha.epochs import EpochFile
 from storage.ha.followed_epochs import FollowedEpochs
 from storage.ha.master_session import MasterSession
 from storage.ha.sync_state import SyncState

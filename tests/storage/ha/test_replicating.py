@@ -32,7 +32,7 @@ from storage.format.replication import (
     encode_from_master,
     encode_from_slave,
 )
-from storage.ha.epoch_file import load_epochs
+from storage.ha.epochs import load_epochs
 from storage.ha.follower import FollowerStatus, MasterAddress, MasterAsks
 from storage.ha.following import Following, open_following, promote
 from storage.ha.listener import ListenerSettings, ReplicationListener
