@@ -57,7 +57,7 @@ from storage.epoch_times import current_time_ms
 from storage.files.os_errors import is_of_system
 from storage.format.replication import SlaveHandshake
 from storage.ha.begun_epoch import forget_epoch
-from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha.epochs import FollowedEpochs
 from storage.ha.follower import Switching
 from storage.ha.listener import ReplicationListener
 from storage.ha.roles import Term

@@ -19,8 +19,8 @@ from storage.addresses import split_address
 from storage.epoch_times import steady_time_ms
 from storage.errors import CorruptRecordError, StoreNotWritableError
 from storage.format.replication import MasterHandshake, SlaveHandshake
+from storage.ha.epochs import FollowedEpochs
 from storage.ha.events import Introduced, Received, Refused
-from storage.ha.followed_epochs import FollowedEpochs
 from storage.ha.followed_log import FollowedLog
 from storage.ha.slave_session import SlaveSession
 from storage.ha.timing import CONNECT_TIMEOUT_MS, RECONNECT_MS, Timing

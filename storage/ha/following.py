@@ -12,8 +12,7 @@ from collections.abc import Callable
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
-from storage.ha.epochs import EpochFile
-from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.follower import Follower, MasterAddress, MasterAsks, Switching
 from storage.ha.timing import RECONNECT_MS, Timing
 from storage.ha.truncation import truncate_store

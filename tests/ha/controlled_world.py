@@ -35,7 +35,7 @@ from spark_mq.broker_server.state_copies import MasterPlace
 from spark_mq.client.errors import BrokerUnreachableError
 from storage import open_store
 from storage.format.replication import SlaveHandshake
-from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha.epochs import FollowedEpochs
 from storage.ha.follower import Follower, Switching
 from storage.ha.listener import ReplicationListener
 from storage.ha.slave_session import SlaveSession
