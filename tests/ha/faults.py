@@ -13,7 +13,7 @@ from storage.format.replication import Report
 from storage.ha import listener as listening
 from storage.ha import replicas as counting
 from storage.ha.events import Acknowledged, Asked, SessionEvent
-from storage.ha.followed_log import FollowedLog
+from storage.ha.follower import FollowedLog
 from storage.ha.listener import ReplicationListener
 from storage.ha.master_session import MasterSession
 from storage.ha.replicas import Replica, Replicas

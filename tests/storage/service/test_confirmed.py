@@ -14,7 +14,7 @@ from storage import StoreConfig, open_store
 from storage.audit.verify import verify
 from storage.files.local_file_system import LocalFileSystem
 from storage.ha.events import Received
-from storage.ha.followed_log import FollowedLog
+from storage.ha.follower import FollowedLog
 from storage.log.checkpoint import read_checkpoint
 from storage.messages.inner_messages import InnerMessage
 from storage.put.confirmed import EVERYTHING, Confirmed

@@ -13,7 +13,7 @@ from storage import MessageStore, open_store
 from storage.format.record import Message, decode_record
 from storage.get_result import GetStatus
 from storage.ha.events import Received
-from storage.ha.followed_log import FollowedLog
+from storage.ha.follower import FollowedLog
 from storage.log.dispatch import QueueEntries
 from storage.put.deleted_topic import delete_topic
 from storage.service.put_service import PutService
