@@ -22,8 +22,7 @@ from storage.files.file_system import FileSystem
 from storage.format.java_hash import string_hash
 from storage.format.record import Message
 from storage.get_result import GetResult, GetStatus
-from storage.index.look_up import LONG_MAX, messages_with_key
-from storage.index.store import IndexStore
+from storage.index.store import LONG_MAX, IndexStore, messages_with_key
 from storage.log.commit_log import CommitLog
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
 from storage.nearest_name import nearest

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from storage.format.record import Message
-from storage.index.look_up import messages_with_key
-from storage.index.store import IndexStore
+from storage.index.store import IndexStore, messages_with_key
 from storage.log.commit_log import CommitLog
 from storage.message_store import MessageStore
 
