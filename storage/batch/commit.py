@@ -105,7 +105,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.log.torn_row import TornRow
+from storage.log.torn_records import TornRow
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.op_messages import OP_TOPIC

@@ -42,7 +42,7 @@ from storage.format.record_content import copy_origins
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.log.commit_log import CommitLog
 from storage.log.placement import place, slices
-from storage.log.torn_row import TornRow
+from storage.log.torn_records import TornRow
 from storage.put.half_ends import HalfPlaces
 from storage.tables.ledger_notes import load_ledger_notes, unmarked_end_of
 

@@ -32,7 +32,7 @@ from storage.log.dispatch import dispatch, index_keys, queue_entries
 from storage.log.next_file import NextFile
 from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
-from storage.log.torn_row import TornRow
+from storage.log.torn_records import TornRow
 from storage.log.writer import CommitLogWriter, RunningSync
 from storage.put.confirmed import Confirmed
 from storage.put.raw_writer import HeldRecords, RawWriter
