@@ -29,11 +29,10 @@ from storage.index.trust import drop_index_trust, has_index_trust, save_index_tr
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import dispatch, index_keys, queue_entries
-from storage.log.next_file import NextFile
 from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
 from storage.log.torn_records import TornRow
-from storage.log.writer import CommitLogWriter, RunningSync
+from storage.log.writer import CommitLogWriter, NextFile, RunningSync
 from storage.put.confirmed import Confirmed
 from storage.put.raw_writer import HeldRecords, RawWriter
 from storage.put.settings import PutSettings

@@ -11,8 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 from storage.derived.writer import DerivedSync
-from storage.log.next_file import NextFile
-from storage.log.writer import LogSync
+from storage.log.writer import LogSync, NextFile
 from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
 from storage.service.put_service import PutService

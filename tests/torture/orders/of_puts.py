@@ -16,7 +16,7 @@ from tests.torture.steps import Order, Step, is_directory, is_file
 _FILES = "storage.files.local_file_system:LocalFileSystem"
 _WRITER = "storage.put.store_writer:StoreWriter"
 _LOG = "storage.log.writer:CommitLogWriter"
-_AHEAD = "storage.log.next_file:NextFile"
+_AHEAD = "storage.log.writer:NextFile"
 _SERVICE = "storage.service.put_service:PutService"
 _APPEND = f"{_SERVICE}._append_joined {_SERVICE}.put_batch"
 _PUT = "storage.put.put:_RowPut.append_to storage.put.put:InnerPut.append_to"
