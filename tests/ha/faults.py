@@ -18,12 +18,11 @@ from storage.ha.listener import ReplicationListener
 from storage.ha.master_session import MasterSession
 from storage.ha.replicas import Replica, Replicas
 from storage.log.writer import CommitLogWriter
-from storage.put.ack_frontier import AckFrontier, Ticket
 from storage.put.raw_records import RawCheck
 from storage.put.raw_writer import RawWriter
 from storage.rules.acks import NOBODY
 from storage.service import replica_acks
-from storage.service.replica_acks import ReplicaAcks
+from storage.service.replica_acks import AckFrontier, ReplicaAcks, Ticket
 from tests.ha.lives import OPERATED, Kind, lived
 
 MOST_SEEDS, STEPS = 120, 120
