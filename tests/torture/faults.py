@@ -61,7 +61,7 @@ from storage.put.settings import PutSettings
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
-from storage.recovery.index import Indexer
+from storage.recovery.passes import Indexer
 from storage.recovery.queues import QueueWriters
 from storage.rows.rules import MessageRules
 from storage.service.put_service import PutService
