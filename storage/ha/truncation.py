@@ -18,7 +18,7 @@ from storage.ha.epochs import EpochFile
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.message_store import WritesAs, open_store
-from storage.recovery.abort_file import boot_left, mark_open
+from storage.recovery.opening import boot_left, mark_open
 from storage.recovery.passes import cut_log
 from storage.settings.load import StoreConfig
 

@@ -17,7 +17,7 @@ from unittest import mock
 import storage.ha.follower
 import storage.ha.listener
 import storage.ha.truncation
-import storage.recovery.abort_file
+import storage.recovery.opening
 from spark_mq.broker_server import (
     controlled,
     controllers,
@@ -297,7 +297,7 @@ def fibers(world: World, control: Control) -> Iterator[None]:
         (storage.ha.follower, "threading", threads),
         (storage.ha.follower, "socket", sockets),
         (storage.ha.truncation, "open_store", opened_with(open_store)),
-        (storage.recovery.abort_file, "secrets", chance),
+        (storage.recovery.opening, "secrets", chance),
         (ReplicationListener, "start", lambda listener: None),
     )
     _world.append(world)
