@@ -19,10 +19,19 @@ import pyarrow.compute as pc
 from storage.format.compression import compress
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_SIZE
-from storage.format.property_encoding import ROW_MARK, encoded_size, leading_properties
+from storage.format.property_encoding import COLUMN_PROPERTIES, ROW_MARK, MapEntries, encoded_size, leading_properties
 from storage.format.record import V6_HOST_SIZE
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
-from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, is_valid, rows_with, sizes_of
+from storage.format.texts import (
+    CONTROL_CHARACTERS,
+    SEPARATORS,
+    as_texts,
+    empty_as_null,
+    is_valid,
+    malformed_rows,
+    rows_with,
+    sizes_of,
+)
 from storage.format.unique_key import RANK_DIGITS, UNIQUE_KEY_LENGTH
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.half_messages import HALF_EMPTY, HALF_TOPIC, half_refusals
@@ -31,12 +40,11 @@ from storage.rows import delays as message_delays
 from storage.rows import retries as message_retries
 from storage.rows import transactions as message_transactions
 from storage.rows.delays import Delays, check_levels, read_delays
-from storage.rows.properties import read_properties
 from storage.rows.retries import Retries, read_retries
 from storage.rows.rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
 from storage.rows.transactions import HALF_PROPERTIES, TransactionColumns, read_transactions
 from storage.rows.values import Rejections, read_integers, read_texts, read_times_ms
-from storage.rules.message_texts import BLANK_IN_KEY, WORD_SEPARATORS
+from storage.rules.message_texts import BLANK_IN_KEY, EMPTY, NOT_UTF8, UNWANTED, WORD_SEPARATORS, of_property, reserved
 
 COLUMNS = (
     *("body", "topic", "tags", "keys", "properties", "flag"),
@@ -381,3 +389,65 @@ def _check_sizes(
         over = np.broadcast_to(excess.over, len(columns))
         for column, rows in ((_COLUMN_OF[excess.what], over & ~np.asarray(is_timed)), ("deliver_at", over & is_timed)):
             rejections.add(np.flatnonzero(rows), column, partial(rule, excess))
+
+
+def read_properties(
+    column: pa.Array | None, stated: dict[str, pa.Array | None], strict: bool, rejections: Rejections
+) -> pa.Array | None:
+    """The rows' own properties, encoded as large_string; None where no row has any.
+
+    Reserved names (see `property_encoding`) are left out, or refused where `strict`. `stated` are the columns of properties that have
+    one; what a row's map says of them must agree.
+    """
+    if column is None or column.null_count == len(column):
+        return None
+    entries = MapEntries.of(column)
+    keep = ~entries.is_reserved
+    if not keep.all():
+        refused = entries.is_reserved.copy()
+        for name, values in stated.items():
+            found = entries.entries_of(name)
+            rows = entries.rows[found]
+            if values is None:
+                agrees = np.zeros(len(found), bool)
+            else:
+                equal = pc.equal(entries.values.take(pa.array(found)), values.take(pa.array(rows))).fill_null(False)
+                agrees = np.asarray(equal.to_numpy(zero_copy_only=False), bool)
+            wrong = ~agrees
+            if name == "__SHARDINGKEY":
+                # The source has no such column, so where none is given its rows state it here.
+                alone = np.ones(len(found), bool) if values is None else ~is_valid(values)[rows]
+                keep[found[alone]], refused[found[alone]] = True, False
+                wrong &= ~alone
+            rule = f"{name} is reserved and not what column {COLUMN_PROPERTIES[name]} says: use the column"
+            rejections.add(rows[wrong], "properties", rule)
+        if strict:
+            names = dict(
+                zip(entries.rows[refused].tolist(), entries.names.filter(pa.array(refused)).to_pylist(), strict=True)
+            )
+            rejections.add(np.unique(entries.rows[refused]), "properties", lambda row: reserved(names[row]))
+        entries = entries.filter(keep)
+    _check_entries(entries, rejections)
+    return entries.encode()
+
+
+def _check_entries(entries: MapEntries, rejections: Rejections) -> None:
+    for what, texts in (("name", entries.names), ("value", entries.values)):
+        if not len(texts):
+            return
+
+        def reject(found: np.ndarray, rule: str, what: str = what) -> None:
+            first = dict(zip(entries.rows[found[::-1]].tolist(), found[::-1].tolist(), strict=True))
+            rejections.add(
+                np.unique(entries.rows[found]), "properties", lambda row: _of_entry(entries, first[row], what, rule)
+            )
+
+        reject(malformed_rows(texts), NOT_UTF8)
+        reject(rows_with(texts, SEPARATORS), UNWANTED[SEPARATORS])
+        if pc.min(sizes := pc.binary_length(texts)).as_py() == 0:
+            reject(np.flatnonzero(sizes.to_numpy() == 0), EMPTY)
+
+
+def _of_entry(entries: MapEntries, entry: int, what: str, rule: str) -> str:
+    name = entries.names.slice(entry, 1).cast(pa.large_binary())[0].as_py().decode(errors="replace")
+    return of_property(name, what, rule)
