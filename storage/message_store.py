@@ -43,7 +43,7 @@ from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, open_for_writing, release
 from storage.recovery.parts import StoreParts
-from storage.rows.one_row import one_batch, one_row
+from storage.rows.messages import one_batch, one_row
 from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.settings.unread import warn_of_unread
 from storage.store_layout import StoreLayout
