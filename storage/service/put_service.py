@@ -41,14 +41,16 @@ from storage.put_status import PutStatus
 from storage.rules.acks import NOBODY, may_wait
 from storage.service.flush_service import Duty, GroupCommit, error_of
 from storage.service.pending import Pending
-from storage.service.promise import NOTHING, Promise, promise_of
 from storage.service.put_group import (
+    NOTHING,
     PATIENCE_SECONDS,
     JoinedPut,
+    Promise,
     PutGroup,
     PutReceipt,
     Rows,
     append_together,
+    promise_of,
     wait_for_disk,
 )
 from storage.service.replica_acks import ReplicaAcks

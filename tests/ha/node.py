@@ -20,7 +20,7 @@ from storage.ha.slave_session import SlaveSession
 from storage.ha.timing import RECONNECT_MS, Timing
 from storage.place.followed_master import forget_followed_master, note_followed_master
 from storage.put_status import PutStatus
-from storage.service.promise import Promise
+from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from tests.ha.network import LineEnd, TurnOver, World
 from tests.support.crash_disk import EXTREMES, Disk, Operation
