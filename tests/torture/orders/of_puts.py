@@ -104,7 +104,7 @@ ORDERS = (
                 within=f"{_SERVICE}._sync_log",
             ),
             Step("their queue entries and index items", f"{_WRITER}.dispatch", within=f"{_SERVICE}._sync_log"),
-            Step("their answers", "storage.service.flush_service:GroupCommit.complete"),
+            Step("their answers", "storage.service.put_service:GroupCommit.complete"),
         ),
         title="Order under SYNC_FLUSH",
         stories=(
@@ -182,7 +182,7 @@ ORDERS = (
         f"{_SERVICE}.close",
         (
             Step("no put taken any more"),
-            Step("duties stopped", "storage.service.flush_service:Duty.stop"),
+            Step("duties stopped", "storage.service.put_service:Duty.stop"),
             Step("what was put synced, dispatched and answered", f"{_SERVICE}.flush"),
             Step("a next log file that was not begun deleted, as Java does", f"{_WRITER}.drop_next_file"),
             Step('the store closed ("Closing")', "storage.message_store:MessageStore.close"),
