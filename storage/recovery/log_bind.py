@@ -21,10 +21,9 @@ from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
-from storage.place.binding import save_binding
 from storage.place.log_place import Binding, LogPlace, decide
 from storage.place.own_directory import refuse_links
-from storage.place.surroundings import look_around
+from storage.place.surroundings import look_around, save_binding
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.opening import read_plan
