@@ -25,7 +25,6 @@ from storage.format.layout import view_at
 from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE, STORE_TIME_POSITION, SYS_FLAG_POSITION
 from storage.format.record_batch import Records
 from storage.format.sys_flag import BORN_HOST_V6
-from storage.get_result import GetStatus
 from storage.index.store import IndexStore
 from storage.message_store import MessageStore
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
@@ -44,7 +43,7 @@ from storage.service.raw_get import (
     status_of_nothing,
     stop_of,
 )
-from storage.store_reader import StoreReader
+from storage.store_reader import GetStatus, StoreReader
 
 _T = TypeVar("_T")
 _LOOKS = 20

@@ -11,7 +11,6 @@ import pytest
 
 from storage import MessageStore, open_store
 from storage.format.record import Message, decode_record
-from storage.get_result import GetStatus
 from storage.ha.events import Received
 from storage.ha.follower import FollowedLog
 from storage.log.dispatch import QueueEntries
@@ -20,6 +19,7 @@ from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
 from storage.service.served_store import ServedStore
 from storage.service.shared_store import delete_topic
 from storage.settings.load import StoreConfig, parse_config
+from storage.store_reader import GetStatus
 
 CONF = (
     b"brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\n"
