@@ -44,7 +44,7 @@ from storage.rows.retries import Retries, read_retries
 from storage.rows.rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
 from storage.rows.transactions import HALF_PROPERTIES, TransactionColumns, read_transactions
 from storage.rows.values import Rejections, read_integers, read_texts, read_times_ms
-from storage.rules.message_texts import BLANK_IN_KEY, EMPTY, NOT_UTF8, UNWANTED, WORD_SEPARATORS, of_property, reserved
+from storage.rules.message_check import BLANK_IN_KEY, EMPTY, NOT_UTF8, UNWANTED, WORD_SEPARATORS, of_property, reserved
 
 COLUMNS = (
     *("body", "topic", "tags", "keys", "properties", "flag"),
