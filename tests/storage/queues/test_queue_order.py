@@ -13,7 +13,7 @@ import pytest
 
 from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
-from storage.audit.findings import Kind
+from storage.audit.verify import Kind
 from storage.format.consume_queue import ENTRY
 from storage.log.dispatch import QueueEntries
 from storage.queues.order import put_in_order
