@@ -62,8 +62,7 @@ from storage.messages.delays import TIMER_TOPIC
 from storage.messages.inner_messages import InnerMessages
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.tables.counted_topics import CountedTopics
-from storage.tables.followed_timer import forget_followed_timer
-from storage.tables.timer_checkpoint import write_timer_checkpoint
+from storage.tables.timer_checkpoint import forget_followed_timer, write_timer_checkpoint
 
 METRICS_FILE = "timermetrics"
 TIMER = (

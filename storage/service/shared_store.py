@@ -24,10 +24,10 @@ from storage.put.store_writer import StoreWriter
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE
 from storage.tables.master_copies import place_of_copy
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 
