@@ -136,7 +136,7 @@ class StoreWriter(RawWriter):
         self._topics.replace(table)
 
     def remove_topic(self, topic: str) -> None:
-        """No entry in topics.json; the queues stay (`service/shared_store.py`). Thread-safe."""
+        """No entry in topics.json; the queues stay (`deleted_topic.py`). Thread-safe."""
         self._refuse_after_failure()
         self._topics.remove(topic)
 

@@ -24,7 +24,7 @@ from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage
 from storage.messages.op_messages import OP_TOPIC, op_messages
 from storage.place.followed_master import note_followed_master
-from storage.service.shared_store import delete_topic
+from storage.put.deleted_topic import delete_topic
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE

@@ -14,10 +14,10 @@ from storage.format.record import Message, decode_record
 from storage.ha.events import Received
 from storage.ha.follower import FollowedLog
 from storage.log.dispatch import QueueEntries
+from storage.put.deleted_topic import delete_topic
 from storage.service.put_service import PutService
 from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
 from storage.service.served_store import ServedStore
-from storage.service.shared_store import delete_topic
 from storage.settings.load import StoreConfig, parse_config
 from storage.store_reader import GetStatus
 
