@@ -33,7 +33,7 @@ from storage.format.record_batch import Records
 from storage.index.store import IndexFile, IndexStore
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import DISPATCHED, IndexKeys, QueueEntries, dispatch, index_keys, queue_entries
-from storage.put.raw_writer import INDEX_LEASE_MS
+from storage.put.store_writer import INDEX_LEASE_MS
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.order import joined, put_in_order
 from storage.queues.store import ConsumeQueueStore

@@ -27,8 +27,7 @@ from storage.format.record_block import BlockColumns, OwnBlock, RecordBlock, Rec
 from storage.format.record_content import content_sum
 from storage.log.placement import Placement
 from storage.log.writer import RunningSync
-from storage.put.raw_writer import INDEX_LEASE_MS
-from storage.put.store_writer import StoreWriter
+from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
 
 SLICE_BYTES = 4 << 20
 _READABLE_ROWS = 1 << 20

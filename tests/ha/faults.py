@@ -19,7 +19,7 @@ from storage.ha.master_session import MasterSession
 from storage.ha.replicas import Replica, Replicas
 from storage.log.writer import CommitLogWriter
 from storage.put.raw_records import RawCheck
-from storage.put.raw_writer import RawWriter
+from storage.put.store_writer import StoreWriter
 from storage.rules.acks import NOBODY
 from storage.service import replica_acks
 from storage.service.replica_acks import AckFrontier, ReplicaAcks, Ticket
@@ -104,7 +104,7 @@ def _ack_before_write() -> AbstractContextManager[Any]:
 
 def _unsynced_acks() -> AbstractContextManager[Any]:
     """Under SYNC_FLUSH a slave acknowledges what is not synced."""
-    return patch.object(RawWriter, "enter_raw", _without_sync(RawWriter.enter_raw))
+    return patch.object(StoreWriter, "enter_raw", _without_sync(StoreWriter.enter_raw))
 
 
 def _without_sync(enter: Callable[..., None]) -> Callable[..., None]:

@@ -56,7 +56,6 @@ from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.message_store import MessageStore
-from storage.put.raw_writer import RawWriter
 from storage.put.settings import PutSettings
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
@@ -483,16 +482,16 @@ def follower_asks_for_no_room() -> AbstractContextManager[Any]:
 
 
 def full_disk_ends_a_follower() -> AbstractContextManager[Any]:
-    original = RawWriter.append_raw
+    original = StoreWriter.append_raw
 
-    def failing(self: RawWriter, commitlog_offset: int, data: bytes | memoryview) -> None:
+    def failing(self: StoreWriter, commitlog_offset: int, data: bytes | memoryview) -> None:
         try:
             original(self, commitlog_offset, data)
         except BaseException as error:
             self.fail(error)
             raise
 
-    return mock.patch.object(RawWriter, "append_raw", failing)
+    return mock.patch.object(StoreWriter, "append_raw", failing)
 
 
 def journal_is_appended_to_behind_a_failure() -> AbstractContextManager[Any]:
