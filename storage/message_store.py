@@ -89,7 +89,7 @@ def open_store(
     an owner). Who follows finishes no batch: what its log gets its master says. A candidate, of whom a controller has not said what it
     is, leaves them as they are. So does a rebuilder, an owner that is about to have lost queues made again: until then it would take
     their rows for missing, and what groups count there for too much.
-    With `holds_back` nothing becomes readable that is not confirmed (`storage/put/confirmed.py`).
+    With `holds_back` nothing becomes readable that is not confirmed (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` is told of a recovery how many bytes of how many are dispatched.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).

@@ -35,7 +35,6 @@ from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
 from storage.log.torn_records import TornRow
 from storage.log.writer import CommitLogWriter, NextFile, RunningSync
-from storage.put.confirmed import Confirmed
 from storage.put.raw_records import RawRecords
 from storage.put.settings import PutSettings
 from storage.put.topic_entries import TopicEntries
@@ -48,6 +47,9 @@ INDEX_LEASE_MS = 1_000
 """How far ahead of the records the checkpoint's index time may run."""
 CHECKPOINT_INTERVAL_MS = 60_000
 """Ours: a store that is put to by no service, whose turns follow flushConsumeQueueThoroughInterval."""
+EVERYTHING = float("inf")
+NOTHING_NEW = -1
+"""Somebody who must have a copy is not connected."""
 
 
 class HeldRecords(NamedTuple):
@@ -523,3 +525,30 @@ class StoreWriter:
 
 def _held(batch: DispatchBatch, *, is_counted: bool) -> HeldRecords:
     return HeldRecords(int(batch.commitlog_offsets[-1] + batch.sizes_bytes[-1]), batch, is_counted)
+
+
+class Confirmed:
+    """The place of one open store, moved on by whoever dispatches. `reached` may be set by any thread.
+
+    Java: CommitLog.getConfirmOffset.
+
+        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end where there is no other replica in it
+        slave    what its master says, as far as it has the log itself
+
+    What is not confirmed stands in the log, and in no queue and no index: a fail-over may take it back. The place never goes back.
+    """
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        """Up to there it was confirmed when somebody looked last."""
+        self.reached: float = NOTHING_NEW
+        """Up to where all who must have the log have it; `EVERYTHING` where nobody must."""
+
+    def within(self, end: int) -> int:
+        """Up to where a log is confirmed that ends there."""
+        return int(min(end, max(self.end, self.reached)))
+
+    def move(self, end: int) -> int:
+        """The same, kept. `end` was looked up before the call: who is added to those that must have the log misses nothing of it."""
+        self.end = max(self.end, self.within(end))
+        return min(self.end, end)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from concurrent.futures import Future
 
-from storage.put.confirmed import EVERYTHING, NOTHING_NEW
+from storage.put.store_writer import EVERYTHING, NOTHING_NEW
 from storage.put_status import PutStatus
 from storage.rules.acks import ALL_IN_SET, NOBODY, copies_needed, copies_of_batch, is_in_sync, may_wait
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig

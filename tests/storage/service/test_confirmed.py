@@ -17,7 +17,7 @@ from storage.ha.events import Received
 from storage.ha.follower import FollowedLog
 from storage.log.checkpoint import read_checkpoint
 from storage.messages.inner_messages import InnerMessage
-from storage.put.confirmed import EVERYTHING, Confirmed
+from storage.put.store_writer import EVERYTHING, Confirmed
 from storage.put_status import PutStatus
 from storage.service.put_service import PutService
 
