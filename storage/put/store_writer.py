@@ -528,11 +528,11 @@ def _held(batch: DispatchBatch, *, is_counted: bool) -> HeldRecords:
 
 
 class Confirmed:
-    """The place of one open store, moved on by whoever dispatches. `reached` may be set by any thread.
+    """Up to where readers may see a log of which others must have a copy first, moved on by whoever dispatches. `reached` may be set by any thread.
 
     Java: CommitLog.getConfirmOffset.
 
-        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end where there is no other replica in it
+        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end where no other replica is in it
         slave    what its master says, as far as it has the log itself
 
     What is not confirmed stands in the log, and in no queue and no index: a fail-over may take it back. The place never goes back.
