@@ -27,9 +27,9 @@ from storage.put.half_ends import CommitsOfHalves, HalfPlaces, commit_runs, op_r
 from storage.put.options import PutOptions, message_rules
 from storage.put.settings import PutSettings, refuse_before_start
 from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
+from storage.rows.columns import check_columns
 from storage.rows.messages import MessageRows, Prepared
 from storage.rows.rules import MessageRules
-from storage.rows.schema import check_columns
 from storage.tables.topics import TopicTable
 
 
