@@ -29,8 +29,7 @@ from storage.format.replication import (
     encode_header,
 )
 from storage.ha.epochs import epoch_at, epoch_end
-from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionEvent
-from storage.ha.incoming import Incoming
+from storage.ha.events import Acknowledged, Asked, Identified, Incoming, Refused, SessionEvent
 from storage.ha.replicas import UNPROVEN
 from storage.ha.timing import Silence, Timing
 from storage.settings.nouns import ReplicationConfig
