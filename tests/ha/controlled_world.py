@@ -36,10 +36,10 @@ from spark_mq.client.errors import BrokerUnreachableError
 from storage import open_store
 from storage.format.replication import SlaveHandshake
 from storage.ha.epochs import FollowedEpochs
+from storage.ha.events import CONNECT_TIMEOUT_MS
 from storage.ha.follower import Follower, Switching
 from storage.ha.listener import ReplicationListener
 from storage.ha.slave_session import SlaveSession
-from storage.ha.timing import CONNECT_TIMEOUT_MS
 from storage.message_store import MessageStore
 from storage.service.put_service import PutService
 from tests.ha.control import Control, ControlClient
