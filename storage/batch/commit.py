@@ -80,9 +80,9 @@ from storage.batch.slices import (
     runs_from,
     stretches_of,
 )
-from storage.batch.staged_batch import StagedBatch
 from storage.batch.staged_segment import (
     SegmentPool,
+    StagedBatch,
     StagedRuns,
     StagedSegment,
     check_staged,

@@ -29,8 +29,14 @@ from storage.batch.ledger import (
     LedgerMessage,
     outgoing_ledger_message,
 )
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SUFFIX, SegmentPool, StagedSegment, list_segments, staged_directory
+from storage.batch.staged_segment import (
+    SUFFIX,
+    SegmentPool,
+    StagedBatch,
+    StagedSegment,
+    list_segments,
+    staged_directory,
+)
 from storage.errors import SinkAheadError, SinkProgressError, SinkTakenError, StorageError, StoreNotWritableError
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem

@@ -22,11 +22,13 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from isal import isal_zlib
 
+from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
 from storage.files.early_sync import EarlyFileSync
@@ -488,3 +490,37 @@ def _commits(halves: SegmentReader | None, commits: SegmentReader) -> CommitsOfH
 
 def _commit_count(reader: SegmentReader) -> int:
     return int(np.count_nonzero(reader.columns.transaction_states == TRANSACTION_COMMIT))
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """What all tasks have staged, and what their rows need."""
+
+    batch: Batch
+    segments: Sequence[StagedSegment]
+    """Their rows, in their order."""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """Those that may be made if they are missing, with their numbers of queues."""
+    grown: Mapping[str, int] = field(default_factory=dict)
+    """Those that are there and get more queues, with how many."""
+    destinations: Collection[tuple[str, int]] = ()
+    """The queues of rows that wait elsewhere first."""
+    dead_letters: Sequence[tuple[str, str]] = ()
+    """Files of refused rows: where each is staged, and its name once the batch is decided."""
+    refused: int = 0
+    """How many rows are in them."""
+    is_write: bool = False
+    """Whether it is all of a write that has a name (`writeId`), and no batch of a query."""
+
+    @property
+    def row_count(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def came(self) -> int:
+        """How many rows the tasks were given. A repeated batch has as many, though not the same of them may be refused."""
+        return self.row_count + self.refused
+
+    @property
+    def has_rows(self) -> bool:
+        return self.row_count > 0

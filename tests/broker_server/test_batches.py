@@ -36,7 +36,7 @@ from storage import open_store
 from storage.batch.intent import load_intents
 from storage.batch.ledger import GROUP_PREFIX, QUEUE_ID, UNNAMED_PREFIX, Batch
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.errors import StoreServedError
 from storage.files.atomic_file import save_loose
 from storage.files.local_file_system import LocalFileSystem

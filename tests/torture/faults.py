@@ -47,8 +47,7 @@ from spark_mq.sink.exact_commit import ExactCommit
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SegmentReader
+from storage.batch.staged_segment import SegmentReader, StagedBatch
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records

@@ -14,8 +14,14 @@ from storage import open_store
 from storage.batch import staged_segment
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SegmentPool, SegmentReader, SegmentWriter, StagedSegment, open_runs
+from storage.batch.staged_segment import (
+    SegmentPool,
+    SegmentReader,
+    SegmentWriter,
+    StagedBatch,
+    StagedSegment,
+    open_runs,
+)
 from storage.errors import CorruptRecordError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun, encode_parts
