@@ -6,8 +6,8 @@ from spark_mq.broker.broker import Broker
 from spark_mq.broker_server.settings import Configuration
 from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, StateCopies
 from spark_mq.client.settings import ClientSettings
-from storage.ha.events import RECONNECT_MS, Timing
 from storage.ha.follower import Follower, MasterAsks, Switching
+from storage.ha.session import RECONNECT_MS, Timing
 from storage.service.put_service import PutService
 
 _PERIOD_S_CONTROLLED = 3.0  # Java: 10

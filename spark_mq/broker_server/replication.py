@@ -15,10 +15,10 @@ from storage.addresses import address_text
 from storage.format.epoch import EpochEntry
 from storage.format.replication import Dialect
 from storage.ha.epochs import EpochFile, epoch_end
-from storage.ha.events import Timing
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicas import Replicas, Snapshot
+from storage.ha.session import Timing
 from storage.put.settings import address_of, host_bytes
 from storage.service.put_service import PutService
 from storage.service.replica_acks import ReplicaAcks

@@ -20,11 +20,11 @@ from storage import open_store
 from storage.addresses import address_text, split_address
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
-from storage.ha.events import Timing
 from storage.ha.follower import MasterAsks
 from storage.ha.following import open_following
 from storage.ha.following import promote as forget_master
 from storage.ha.listener import ListenerSettings, Replicator
+from storage.ha.session import Timing
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.load import StoreConfig, load_config
 

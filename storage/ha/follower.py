@@ -21,7 +21,7 @@ from storage.epoch_times import steady_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotWritableError
 from storage.format.replication import MasterHandshake, SlaveHandshake
 from storage.ha.epochs import FollowedEpochs
-from storage.ha.events import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, Timing
+from storage.ha.session import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, Timing
 from storage.ha.slave_session import SlaveSession
 from storage.put.raw_records import RawCheck
 from storage.put.store_writer import StoreWriter

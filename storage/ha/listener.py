@@ -27,7 +27,6 @@ from storage.errors import StorageError
 from storage.files.file_limit import need_files
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import Dialect
-from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionEvent, Timing
 from storage.ha.log_reader import LogReader
 from storage.ha.master_session import (
     DEFAULT_BATCH_BYTES,
@@ -39,6 +38,7 @@ from storage.ha.master_session import (
     who_gives_way,
 )
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
+from storage.ha.session import Acknowledged, Asked, Identified, Refused, SessionEvent, Timing
 from storage.message_store import MessageStore
 from storage.put.settings import DEFAULT_LOG_FILE_SIZE
 

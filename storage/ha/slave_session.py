@@ -21,7 +21,7 @@ from storage.format.replication import (
     encode_from_slave,
 )
 from storage.ha.epochs import flaw_of
-from storage.ha.events import Incoming, Introduced, Received, Refused, SessionEvent, Silence, Timing
+from storage.ha.session import Incoming, Introduced, Received, Refused, SessionEvent, Silence, Timing
 
 
 class SlaveSession:

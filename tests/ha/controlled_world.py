@@ -36,9 +36,9 @@ from spark_mq.client.errors import BrokerUnreachableError
 from storage import open_store
 from storage.format.replication import SlaveHandshake
 from storage.ha.epochs import FollowedEpochs
-from storage.ha.events import CONNECT_TIMEOUT_MS
 from storage.ha.follower import Follower, Switching
 from storage.ha.listener import ReplicationListener
+from storage.ha.session import CONNECT_TIMEOUT_MS
 from storage.ha.slave_session import SlaveSession
 from storage.message_store import MessageStore
 from storage.service.put_service import PutService

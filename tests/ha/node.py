@@ -13,10 +13,10 @@ from pathlib import Path
 from spark_mq.broker_server.replication import tell
 from storage import StoreConfig, open_store
 from storage.errors import StorageError
-from storage.ha.events import RECONNECT_MS, Timing
 from storage.ha.follower import Follower
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
+from storage.ha.session import RECONNECT_MS, Timing
 from storage.ha.slave_session import SlaveSession
 from storage.place.followed_master import forget_followed_master, note_followed_master
 from storage.put_status import PutStatus

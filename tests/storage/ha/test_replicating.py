@@ -33,11 +33,11 @@ from storage.format.replication import (
     encode_from_slave,
 )
 from storage.ha.epochs import load_epochs
-from storage.ha.events import Timing
 from storage.ha.follower import FollowerStatus, MasterAddress, MasterAsks
 from storage.ha.following import Following, open_following, promote
 from storage.ha.listener import ListenerSettings, ReplicationListener, Replicator
 from storage.ha.log_reader import LogReader
+from storage.ha.session import Timing
 from storage.log.checkpoint import read_checkpoint
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig

@@ -1,4 +1,6 @@
-"""What a replication session tells whoever has its connection. Values; nothing happens here."""
+"""What the sessions of both ends of a replication connection share: what they tell its owner, what has come in and is not decoded yet,
+and how long each end is silent. Without sockets.
+"""
 
 from __future__ import annotations
 
