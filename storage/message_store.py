@@ -41,7 +41,7 @@ from storage.put.options import PutOptions
 from storage.put.put import InnerPut, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
-from storage.put.topic_entries import GroupEntries
+from storage.put.table_entries import GroupEntries
 from storage.recovery.creation import create_store, find_log, sync_new_store
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets

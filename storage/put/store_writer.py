@@ -37,7 +37,7 @@ from storage.log.torn_records import TornRow
 from storage.log.writer import CommitLogWriter, NextFile, RunningSync
 from storage.put.raw_records import RawRecords
 from storage.put.settings import PutSettings
-from storage.put.topic_entries import TopicEntries
+from storage.put.table_entries import TopicEntries
 from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig, TopicTable

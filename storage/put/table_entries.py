@@ -1,6 +1,8 @@
-"""The entries of an open store's topics.json: read by whoever puts, made and changed by one at a time. Java: TopicConfigManager.
+"""The entries of an open store's topics.json and subscriptionGroup.json: read by any thread, made and changed by one at a time.
 
-The table in memory is a frozen value, replaced when the file holds the new one. So whoever reads needs no lock, and sees no entry
+Java: TopicConfigManager, SubscriptionGroupManager.
+
+The table in memory is a frozen value, replaced when the file holds the new one. So a reader needs no lock, and sees no entry
 that a crash could take back.
 """
 
