@@ -528,7 +528,8 @@ def _held(batch: DispatchBatch, *, is_counted: bool) -> HeldRecords:
 
 
 class Confirmed:
-    """Up to where readers may see a log of which others must have a copy first, moved on by whoever dispatches. `reached` may be set by any thread.
+    """Up to where readers may see a log of which others must have a copy first. The dispatching thread moves it on; any thread may set
+    `reached`.
 
     Java: CommitLog.getConfirmOffset.
 

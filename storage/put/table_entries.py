@@ -17,7 +17,8 @@ from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import PutSettings
-from storage.tables.subscription_groups import FILE_NAME, SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 
@@ -120,7 +121,7 @@ class GroupEntries:
 
     def __init__(self, root: str, file_system: FileSystem, lock: AbstractContextManager[object]) -> None:
         """`lock` can be taken again by the thread that has it."""
-        self._path = f"{root}/config/{FILE_NAME}"
+        self._path = f"{root}/config/{GROUPS_FILE}"
         self._read = file_system.read_file
         self._lock = lock
         self._table: SubscriptionGroupTable | None = None
