@@ -23,7 +23,8 @@ from storage.format.replication import SlaveHandshake
 from storage.ha.follower import MasterAsks
 from storage.ha.following import open_following
 from storage.ha.following import promote as forget_master
-from storage.ha.listener import ListenerSettings, Replicator
+from storage.ha.listener import ListenerSettings
+from storage.ha.replicator import Replicator
 from storage.ha.session import Timing
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.load import StoreConfig, load_config
