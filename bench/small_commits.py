@@ -29,8 +29,7 @@ from bench.write_engine import SINK, begin_store, row_batches
 from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import encode_block
 from storage.put.settings import put_settings

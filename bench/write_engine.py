@@ -24,8 +24,7 @@ from bench.recycled import RecycledStore
 from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_block, encode_parts

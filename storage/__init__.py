@@ -43,10 +43,10 @@ from storage.errors import (
     TopicNotFoundError,
 )
 from storage.format.record import Message
-from storage.get_result import GetResult, GetStatus
 from storage.message_store import MessageStore, open_store
 from storage.put.put import PutResult
 from storage.settings.load import StoreConfig
+from storage.store_reader import GetResult, GetStatus
 
 __all__ = [
     "AccessDeniedError",

@@ -17,9 +17,12 @@ import pyarrow as pa
 
 from storage.batch.commit import finish_open_intents, forget_open_intents, leave_open_intents, settle
 from storage.batch.redo import load_torn_rows
-from storage.ends.recovery_plan import LoweredOffset, RecoveryReport
+from storage.ends.queue_ends import QueueEnds
+from storage.ends.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
 from storage.epoch_times import current_time_ms
 from storage.errors import (
+    OffsetOutOfRangeError,
+    StoreNotFoundError,
     StoreNotWritableError,
     StoreRefusedError,
 )
@@ -29,24 +32,26 @@ from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.lock_holder import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
-from storage.followed_store import FollowedStore
 from storage.index.store import IndexStore
+from storage.log.commit_log import LOOKS
+from storage.log.gaps import warning_of
 from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.place.followed_master import followed_master
-from storage.put.group_entries import GroupEntries
 from storage.put.options import PutOptions
 from storage.put.put import InnerPut, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
+from storage.put.table_entries import GroupEntries
 from storage.recovery.creation import create_store, find_log, sync_new_store
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
-from storage.recovery.opening import close_cleanly, open_for_writing, release
+from storage.recovery.opening import close_cleanly, open_for_writing, read_plan, release
 from storage.recovery.parts import StoreParts
-from storage.rows.one_row import one_batch, one_row
+from storage.rows.messages import one_batch, one_row
 from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.settings.unread import warn_of_unread
 from storage.store_layout import StoreLayout
+from storage.store_reader import StoreReader
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
@@ -89,7 +94,7 @@ def open_store(
     an owner). Who follows finishes no batch: what its log gets its master says. A candidate, of whom a controller has not said what it
     is, leaves them as they are. So does a rebuilder, an owner that is about to have lost queues made again: until then it would take
     their rows for missing, and what groups count there for too much.
-    With `holds_back` nothing becomes readable that is not confirmed (`storage/put/confirmed.py`).
+    With `holds_back` nothing becomes readable that is not confirmed (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` is told of a recovery how many bytes of how many are dispatched.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).
@@ -150,8 +155,14 @@ class OpenOptions:
     flush_disk_type: str | None
 
 
-class MessageStore(FollowedStore):
+class MessageStore(StoreReader):
     """One open store; make it with `open_store`. Not thread-safe. A context manager that closes it."""
+
+    plan: RecoveryPlan
+    _queue_ends: QueueEnds | None = None
+    _has_had_files = False
+    _followed_end = 0
+    """Up to where `_queue_ends` has looked at what the own writer has dispatched."""
 
     def __init__(
         self,
@@ -331,6 +342,67 @@ class MessageStore(FollowedStore):
         with self.tables_lock:
             self.lowered += lower_for_cut(self.root, self.writer.file_system, behind, now_ms=self._clock())
 
+    # Following a writer, another process or its own: the ends move from look to look. Changes no file.
+
+    @property
+    def _own_end(self) -> int:
+        """Up to where the own writer has dispatched; 0 without one."""
+        return 0 if self._writer is None else self._writer.dispatched_end
+
+    @property
+    def log_end(self) -> int:
+        """Where the validated log ends. The own writer knows; nothing is read for it then."""
+        return self._own_end or self._ends.log_end
+
+    def refresh(self) -> bool:
+        """Look at what a running writer did meanwhile: new records, queues and topics. Returns whether anything changed.
+
+        Cheap when nothing did, and otherwise in proportion to the queues that got messages. A log that was cut below what was
+        seen (a broker's recovery) is opened anew. Raises StoreNotFoundError where the log had files and has none: its last file never
+        expires, so the store is not mounted any more.
+        """
+        self._has_had_files |= bool(self.log.files)
+        self.log.list_files()
+        if self._has_had_files and not self.log.files:
+            raise StoreNotFoundError(self.root, "the log, which was there before,")
+        if not self._ends.log_was_cut():
+            return self._ends.follow()
+        self.log.close()
+        self.queues.close()
+        self.queues = self.layout.consume_queues(self._file_system)
+        self._look_at_all()
+        return True
+
+    def _look_at_all(self) -> None:
+        """Where log and queues end, from the beginning; once more where files expired meanwhile."""
+        for left in reversed(range(LOOKS)):
+            try:
+                self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
+                self._queue_ends = self._ends_of_plan()
+                if (text := warning_of(self.root, self.plan.gaps)) is not None:
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
+                return
+            except OffsetOutOfRangeError:
+                if not left:
+                    raise
+                self.log.list_files()
+                self.queues.close()
+                self.queues = self.layout.consume_queues(self._file_system)
+
+    @property
+    def _ends(self) -> QueueEnds:
+        if self._queue_ends is None:
+            self._queue_ends = self._ends_of_plan()
+            self._followed_end = self.plan.dispatch_end
+        if self._followed_end < self._own_end:
+            self._followed_end = self._own_end
+            self._queue_ends.follow()
+        return self._queue_ends
+
+    def _ends_of_plan(self) -> QueueEnds:
+        check_crc = self.config.commit_log.check_crc_on_recover
+        return QueueEnds(self.log, self.queues, self.plan, self._clock, check_crc=check_crc)
+
     # Writing
 
     def put(
@@ -481,7 +553,3 @@ class MessageStore(FollowedStore):
         if self._writer is not None:
             release(self._writer, self.index if self.config.index.message_index_enable else None)
             self._writer = self._putter = None
-
-    @property
-    def _own_end(self) -> int:
-        return 0 if self._writer is None else self._writer.dispatched_end

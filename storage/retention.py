@@ -32,7 +32,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from storage.batch.commit import settle
-from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
+from storage.batch.sink_progress import apply_renewals, newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.failpoints import reach
 from storage.files.disk_use import disk_used_percent
@@ -268,7 +268,7 @@ def _expired_index_paths(file_system: LocalFileSystem, directory: str, minimum: 
 def apply_expiry(
     writer: StoreWriter, plan: ExpiryPlan, config: RetentionConfig, *, sleep: Callable[[float], None] = time.sleep
 ) -> int:
-    """Delete what the plan says; returns how many ENDs of sinks were written again first (`ledger_upkeep.py`).
+    """Delete what the plan says; returns how many ENDs of sinks were written again first (`sink_progress.py`).
 
     Everything is synced before the first file goes: no decided batch, and no checkpoint, needs what is deleted. Log files
     are deleteCommitLogFilesInterval apart, queues deleteConsumeQueueFilesInterval, or less where so many would take more than ten

@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
 from functools import wraps
 from itertools import islice
 from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from storage.ends.visible_ends import VisibleEnds
+from storage.ends.queue_ends import VisibleEnds
 from storage.epoch_times import other_unit_rule
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError, TopicNotFoundError
 from storage.files.atomic_file import read_table
 from storage.files.file_system import FileSystem
 from storage.format.java_hash import string_hash
 from storage.format.record import Message
-from storage.get_result import GetResult, GetStatus
-from storage.index.look_up import LONG_MAX, messages_with_key
-from storage.index.store import IndexStore
+from storage.index.store import LONG_MAX, IndexStore, messages_with_key
 from storage.log.commit_log import CommitLog
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
 from storage.nearest_name import nearest
@@ -370,3 +370,32 @@ def _refuse_other_unit(time_ms: int) -> None:
 def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
     """`StoreReader.state` of a store that need not be open."""
     return read_table(f"{root}/config/{name}", parse, file_system.read_file)
+
+
+class GetStatus(Enum):
+    """How a `get` ended. Java: GetMessageStatus."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+
+
+@dataclass(frozen=True, slots=True)
+class GetResult:
+    """What a `get` found. Java: GetMessageResult."""
+
+    status: GetStatus
+    next_begin_offset: int
+    min_offset: int
+    max_offset: int
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(message.size_bytes for message in self.messages)

@@ -35,7 +35,7 @@ from storage.format.bloom_filter import bit_text
 from storage.format.consume_queue import is_ext_address
 from storage.rules.response_codes import ResponseCode
 from storage.service.raw_get import ALL_MESSAGES
-from storage.service.served_entries import ServedEntry
+from storage.service.served_store import ServedEntry
 from storage.tables.topics import TopicConfig
 
 _LONG_MAX = 2**63 - 1

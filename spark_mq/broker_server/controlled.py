@@ -29,7 +29,7 @@ from storage.epoch_times import current_time_ms
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.ha.begun_epoch import lost_epoch
-from storage.ha.epoch_file import EpochFile
+from storage.ha.epochs import EpochFile
 from storage.ha.roles import Role, Term, next_role
 from storage.ha.truncation import truncate_store
 from storage.rules.response_codes import ResponseCode

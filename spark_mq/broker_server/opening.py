@@ -14,7 +14,7 @@ from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
 from storage.ha.begun_epoch import note_epoch
-from storage.ha.epoch_file import EpochFile
+from storage.ha.epochs import EpochFile
 from storage.ha.roles import Role
 from storage.message_store import MessageStore, WritesAs
 from storage.service.put_service import PutService

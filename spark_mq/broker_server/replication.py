@@ -14,12 +14,11 @@ from spark_mq.remoting_server.server import ListenError
 from storage.addresses import address_text
 from storage.format.epoch import EpochEntry
 from storage.format.replication import Dialect
-from storage.ha.epoch_file import EpochFile
-from storage.ha.epochs import epoch_end
+from storage.ha.epochs import EpochFile, epoch_end
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicas import Replicas, Snapshot
-from storage.ha.timing import Timing
+from storage.ha.session import Timing
 from storage.put.settings import address_of, host_bytes
 from storage.service.put_service import PutService
 from storage.service.replica_acks import ReplicaAcks

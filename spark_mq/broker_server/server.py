@@ -71,11 +71,11 @@ from storage.epoch_times import current_time_ms
 from storage.files.os_errors import is_of_system
 from storage.format.replication import SlaveHandshake
 from storage.ha.begun_epoch import forget_epoch
-from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha.epochs import FollowedEpochs
 from storage.ha.follower import Follower, MasterAsks, Switching
 from storage.ha.listener import ReplicationListener
 from storage.ha.roles import Term
-from storage.ha.timing import RECONNECT_MS, Timing
+from storage.ha.session import RECONNECT_MS, Timing
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.pending import Pending
 from storage.service.put_service import PutService

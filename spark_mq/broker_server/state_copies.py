@@ -34,9 +34,9 @@ from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE, FollowedTimer
 from storage.tables.master_copies import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE, FollowedTimer
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 PERIOD_S = 60.0

@@ -25,7 +25,7 @@ from storage.ha.following import open_following
 from storage.ha.following import promote as forget_master
 from storage.ha.listener import ListenerSettings
 from storage.ha.replicator import Replicator
-from storage.ha.timing import Timing
+from storage.ha.session import Timing
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.load import StoreConfig, load_config
 

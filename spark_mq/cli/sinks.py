@@ -12,8 +12,14 @@ from spark_mq.progress import busy
 from spark_mq.source.option_values import parse_duration_ms
 from storage import open_store
 from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
-from storage.batch.sink_progress import confirm_progress
-from storage.batch.sink_status import SinkProgress, SinkStatus, StagedFile, read_sink_status, remove_orphans
+from storage.batch.sink_progress import (
+    SinkProgress,
+    SinkStatus,
+    StagedFile,
+    confirm_progress,
+    read_sink_status,
+    remove_orphans,
+)
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.place.surroundings import refuse_foreign_log

@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from storage.files.atomic_file import load_loose, save_loose
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.loose_file import load_loose, save_loose
 from storage.files.os_errors import host_name
 from storage.place.own_directory import own_directory
 

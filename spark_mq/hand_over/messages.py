@@ -21,8 +21,7 @@ from storage import errors
 from storage.batch.commit import CommitOutcome
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import StagedSegment
+from storage.batch.staged_segment import StagedBatch, StagedSegment
 from storage.errors import StorageError
 from storage.rules.row_topics import RowWish
 

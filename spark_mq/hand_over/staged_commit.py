@@ -16,7 +16,7 @@ from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.ledger import Batch
 from storage.batch.sink_progress import end_behind
 from storage.batch.slices import Turn
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.rules.row_topics import RowWish

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from storage.addresses import plain_host
 from storage.errors import ConfigurationError
 from storage.nearest_name import advice
-from storage.settings.java_properties import parse_properties
-from storage.settings.java_values import java_value
+from storage.settings.java_properties import java_value, parse_properties
 
 NETTY_NAMES = (
     *("serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads"),

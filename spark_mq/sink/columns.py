@@ -25,7 +25,7 @@ from spark_mq.sink.options import SinkOptions
 from storage.errors import ColumnIllegalError
 from storage.rows import kafka as kafka_rows
 from storage.rows import retry_rows
-from storage.rows.schema import LEFT_COLUMNS, check_names
+from storage.rows.columns import LEFT_COLUMNS, check_names
 
 
 class SinkColumn(NamedTuple):

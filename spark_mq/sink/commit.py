@@ -39,8 +39,7 @@ from spark_mq.sink.place import not_shared
 from spark_mq.store_conditions import writing_conditions
 from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import StagedSegment, check_staged, remove_staging, staged_directory
+from storage.batch.staged_segment import StagedBatch, StagedSegment, check_staged, remove_staging, staged_directory
 from storage.errors import (
     ConfigurationError,
     NotReplicatedError,

@@ -36,8 +36,8 @@ from storage.format.texts import as_texts
 from storage.messages.half_messages import PREPARED
 from storage.names import retry_topic, validate_group, validate_topic, validate_user_topic
 from storage.rows import kafka as kafka_rows
+from storage.rows.columns import LEFT_COLUMNS
 from storage.rows.rules import MessageRules, RetryRules, TopicTarget, TransactionRules
-from storage.rows.schema import LEFT_COLUMNS
 
 QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
 """The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""

@@ -28,11 +28,14 @@ from __future__ import annotations
 
 import logging
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, nullcontext, suppress
+from itertools import groupby, pairwise
+from operator import itemgetter
 from typing import NamedTuple
 
-from storage.batch.begun import check_begun, check_halves
+import numpy as np
+
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.intent import (
     INTENT_DIRECTORIES,
@@ -48,13 +51,15 @@ from storage.batch.ledger import (
     END,
     GROUP_PREFIX,
     OPENING,
+    SLICE,
     UNNAMED_PREFIX,
     Batch,
     LedgerMessage,
     LedgerStatement,
     outgoing_ledger_message,
 )
-from storage.batch.redo import drop_torn_rows, first_missing
+from storage.batch.ledger import TOPIC as LEDGER
+from storage.batch.redo import Progress, commit_places, drop_torn_rows, first_missing, places_behind
 from storage.batch.sink_progress import (
     claim_ledger,
     is_done,
@@ -64,33 +69,58 @@ from storage.batch.sink_progress import (
     place_of_end,
     slices_left,
 )
-from storage.batch.slices import SharedLog, Tail, Turn, append_slices
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_checks import check_queues, check_segments, open_segments, room_for
-from storage.batch.staged_runs import open_runs
+from storage.batch.slices import (
+    SLICE_BYTES,
+    SharedLog,
+    Tail,
+    Turn,
+    append_slices,
+    content_of,
+    runs_between,
+    runs_from,
+    stretches_of,
+)
 from storage.batch.staged_segment import (
     SegmentPool,
+    StagedBatch,
+    StagedRuns,
     StagedSegment,
     check_staged,
     delete_orphans,
+    open_runs,
     remove_directory,
     sink_digest,
 )
-from storage.batch.stretches import runs_from
-from storage.batch.transactions import append_transactions
-from storage.errors import HalvesGoneError, StorageError, StoreNotWritableError
+from storage.errors import (
+    CorruptRecordError,
+    HalvesGoneError,
+    NameIllegalError,
+    SliceMismatchError,
+    StorageError,
+    StoreNotWritableError,
+    TopicChangedError,
+)
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun
-from storage.log.torn_row import TornRow
+from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
+from storage.log.torn_records import TornRow
+from storage.messages.delays import TIMER_TOPIC
+from storage.messages.half_messages import HALF_TOPIC
+from storage.messages.op_messages import OP_TOPIC
 from storage.names import validate_group
-from storage.put.half_ends import halves_and_rest, op_runs
+from storage.put.half_ends import HalfPlaces, commit_runs, halves_and_rest, op_runs, states_of
 from storage.put.settings import refuse_before_start
 from storage.put.store_writer import StoreWriter
 from storage.rules.row_topics import RowWish
 
 _NO_WISH = RowWish()
 _LOG = logging.getLogger(__name__)
+_LEDGER_ROOM_BYTES = 64 << 10
+_SLICE_ROOM_BYTES = 4 << 10  # of 4 MiB; they may be two slices
+_OP_ROOM_BYTES = 24  # a half's queue offset in an op message, and its part of that record
+_WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
 class CommitOutcome(NamedTuple):
@@ -385,3 +415,189 @@ def _drop_staged(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSeg
     delete_orphans(writer.file_system, writer.root, directory, batch.batch_id, keep=named)
     if batch.sink_id.startswith(UNNAMED_PREFIX):
         remove_directory(writer.file_system, writer.root, directory)
+
+
+def check_begun(writer: StoreWriter, begun: Sequence[LedgerMessage], runs: Sequence[RecordRun]) -> None:
+    """Whether the rows of the runs can go on behind `begun`, the batch's SLICEs and BEGINs, oldest first.
+
+    Raises SliceMismatchError where they are not those that the log holds, HalvesGoneError as `check_halves` does.
+
+    A batch of which the log holds a part, and no intent tells of it: whether the rows that were staged anew go on where it ends.
+
+        SLICE   its rows' sum tells whether they are the same
+        BEGIN   of a version before slices, without a sum: the rows behind it are compared with the staged ones
+
+    What differs is refused before the commit point: to go on would mix two batches, to begin anew would write rows twice.
+    """
+    row_count = sum(run.columns.row_count for run in runs)
+    for message, end_row in _with_ends(begun):
+        is_same = _holds_slice if message.kind == SLICE else _holds_begun
+        if not is_same(writer, message, end_row, runs, row_count):
+            raise SliceMismatchError(
+                writer.root, *message.batch, message.first_row, end_row, message.commitlog_offset, row_count
+            )
+    check_halves(writer.root, begun, runs)
+
+
+def check_halves(root: str, begun: Sequence[LedgerMessage], runs: Sequence[RecordRun]) -> None:
+    """Whether the log tells where all halves stand that it has held, for their commits name them; else HalvesGoneError."""
+    halves, _ = halves_and_rest(runs)
+    if halves and begun and begun[0].first_row:
+        raise HalvesGoneError(root, *begun[0].batch, begun[0].first_row, begun[0].commitlog_offset)
+
+
+def _with_ends(begun: Sequence[LedgerMessage]) -> Iterator[tuple[LedgerMessage, int]]:
+    """Each with the row behind the last that is asked of it: behind a BEGIN as many stand as the next message says."""
+    for message, following in pairwise(begun):
+        yield message, message.end_row if message.kind == SLICE else min(message.end_row, following.first_row)
+    if begun:
+        yield begun[-1], begun[-1].end_row
+
+
+def _holds_slice(
+    writer: StoreWriter, message: LedgerMessage, end_row: int, runs: Sequence[RecordRun], row_count: int
+) -> bool:
+    if not 0 <= message.first_row <= end_row <= row_count:
+        return False
+    return content_of(runs, message.first_row, end_row) == (message.size_bytes, message.checksum)
+
+
+def _holds_begun(
+    writer: StoreWriter, message: LedgerMessage, end_row: int, runs: Sequence[RecordRun], row_count: int
+) -> bool:
+    if message.row_count != row_count:
+        return False
+    file_size = writer.settings.log_file_size_bytes
+    there = first_missing(writer.log, writer.log_end, file_size, [message], runs)
+    if there.row_count >= end_row:
+        return True
+    half_count = sum(run.columns.row_count for run in halves_and_rest(runs)[0])
+    if end_row < row_count:  # a SLICE says that they stand there
+        return False
+    if half_count and there.row_count >= half_count:  # commits are told by the halves that they name
+        return True
+    return not _is_followed_by_ours(writer, message.commitlog_offset if there.last_place < 0 else there.last_place)
+
+
+def _is_followed_by_ours(writer: StoreWriter, place: int) -> bool:
+    """Whether the record behind the one at `place` may be a row of the batch: born where it was stored, as no client's is."""
+    for offsets, _ in writer.log.walk(place, check_crc=False):
+        for following in offsets[(offsets > place) & (offsets < writer.log_end)][:1].tolist():
+            found = writer.log.message_at(following, writer.log_end)
+            is_commit = found.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+            return found.born_host == found.store_host and found.topic not in (LEDGER, OP_TOPIC) and not is_commit
+    return False
+
+
+def open_segments(writer: StoreWriter, segments: Sequence[StagedSegment], resources: ExitStack) -> StagedRuns:
+    """The segments opened, until `resources` end, and their columns compared with their sums."""
+    try:
+        staged = open_runs(writer.file_system, writer.root, segments, resources)
+    except CorruptRecordError as error:
+        raise _changed(writer, error) from error
+    if writer.settings.appends_crc and not all(run.columns.has_crc for run in staged.runs):
+        reason = "rows were staged without the property __CRC32# that the store's records must have by now"
+        hint = "enabledAppendPropCRC was set meanwhile: start the query again, so that it stages them anew"
+        raise StoreNotWritableError(writer.root, reason, hint)
+    return staged
+
+
+def check_segments(writer: StoreWriter, staged: StagedRuns) -> None:
+    """Whether the segments hold what the tasks have staged, while nothing is decided yet. The appending sums them up once more."""
+    try:
+        staged.verify_data()
+    except CorruptRecordError as error:
+        raise _changed(writer, error) from error
+
+
+def _changed(writer: StoreWriter, error: CorruptRecordError) -> StoreNotWritableError:
+    reason = f"rows that a task has staged have changed since: {error}"
+    hint = "nothing was written; start the query again, so that it stages them anew, and see who writes below spark_mq/staged"
+    return StoreNotWritableError(writer.root, reason, hint)
+
+
+def check_queues(
+    writer: StoreWriter,
+    queues: Collection[tuple[str, int]],
+    topics: Mapping[str, int],
+    grown: Mapping[str, int],
+    wish: RowWish,
+) -> None:
+    """Whether every queue that rows were staged for can be written, now that nobody else changes the topics."""
+    rules = writer.settings.topic_rules
+    for topic, named in groupby(sorted(queues), itemgetter(0)):
+        if topic in _WAITING_TOPICS:
+            continue
+        if topic in writer.queues.batch_topics:
+            raise NameIllegalError("topic", topic, "it has batch consume queues (queue.type=BatchCQ)")
+        queue_ids = [queue_id for _, queue_id in named]
+        refused = rules.refusal_of_staged(topic, queue_ids, wish, topics.get(topic), grown.get(topic, 0))
+        if refused is not None:
+            raise TopicChangedError(topic, *refused)
+
+
+def room_for(runs: Sequence[RecordRun]) -> tuple[int, int]:
+    """Bytes of log that a batch may need, and those of its largest record."""
+    halves, _ = halves_and_rest(runs)
+    ops = sum(run.columns.row_count for run in halves) * _OP_ROOM_BYTES
+    rows = sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in runs)
+    largest = max((int(run.columns.sizes_bytes.max(initial=0)) for run in runs), default=0)
+    ledger = _LEDGER_ROOM_BYTES + rows // SLICE_BYTES * _SLICE_ROOM_BYTES
+    return rows + ops + ledger, max(largest, _OP_ROOM_BYTES, _LEDGER_ROOM_BYTES)
+
+
+def append_transactions(
+    writer: StoreWriter,
+    batch: Batch,
+    halves: Sequence[RecordRun],
+    commits: Sequence[RecordRun],
+    there: Progress,
+    begun: Sequence[LedgerMessage],
+    tail: Tail,
+    shared: SharedLog,
+) -> tuple[int, HalfPlaces]:
+    """Halves and then commits that are not there yet; returns the last row's place, and the places of all halves.
+
+    A half that is committed already stays so, whoever did it: a broker that was started in between may have asked its producer, and so
+    may whoever has the put lock between two slices.
+
+    The rows of a batch of transactions on their way into the log: halves, then the commits that name them.
+
+    What an earlier attempt has left is not written again: halves by comparison with what was staged, commits by the halves that
+    they name.
+    """
+    half_count = sum(run.columns.row_count for run in halves)
+    file_size = writer.settings.log_file_size_bytes
+    with shared.turn():
+        places = places_behind(writer.log, file_size, begun, halves, min(there.row_count, half_count))
+    if rest := runs_from(halves, there.row_count):
+        tail = tail._replace(row_count=min(tail.row_count, half_count - there.row_count))
+        appended = append_slices(writer, batch, rest, there.row_count, shared, tail)
+        places = places.followed_by(HalfPlaces.of(appended))
+        reach("after-halves")
+    runs = commit_runs(halves, commits, places)
+    half_offsets = places.commitlog_offsets[states_of(halves) == TRANSACTION_COMMIT]
+    committed = np.full(len(half_offsets), -1, np.int64)
+
+    def nobody_else_commits() -> bool:
+        """Under the put lock: whether others have committed none of the halves since this was asked last."""
+        stretches = shared.take_stretches() if len(half_offsets) else []
+        if not stretches:
+            return True
+        open_before = np.count_nonzero(committed < 0)
+        for start, end in stretches:
+            theirs = commit_places(writer.log, start, end, half_offsets)
+            committed[:] = np.where(committed < 0, theirs, committed)
+        return int(np.count_nonzero(committed < 0)) == open_before
+
+    with shared.turn():
+        nobody_else_commits()
+    while open_stretches := stretches_of(committed < 0):
+        first, end = open_stretches[0]
+        rest = runs_between(runs, first, end)
+        appended = append_slices(writer, batch, rest, half_count + first, shared, goes_on=nobody_else_commits)
+        offsets = [placement.commitlog_offsets for placement in appended]
+        count = sum(map(len, offsets))
+        committed[first : first + count] = np.concatenate([committed[:0], *offsets])
+    last = committed if len(committed) else places.commitlog_offsets
+    return int(last[-1]), places

@@ -25,8 +25,8 @@ import numpy as np
 
 from storage.batch.intent import Intent, load_intents
 from storage.batch.ledger import BEGIN, SLICE, LedgerMessage, OwnRecord, own_record
-from storage.batch.staged_runs import open_runs
-from storage.batch.stretches import runs_between, runs_from
+from storage.batch.slices import runs_between, runs_from
+from storage.batch.staged_segment import open_runs
 from storage.errors import StateFileError, StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.layout import view_at, words_of
@@ -42,7 +42,7 @@ from storage.format.record_content import copy_origins
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.log.commit_log import CommitLog
 from storage.log.placement import place, slices
-from storage.log.torn_row import TornRow
+from storage.log.torn_records import TornRow
 from storage.put.half_ends import HalfPlaces
 from storage.tables.ledger_notes import load_ledger_notes, unmarked_end_of
 

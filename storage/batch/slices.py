@@ -14,20 +14,20 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import chain
-from typing import NamedTuple
+from types import TracebackType
+from typing import NamedTuple, Self
 
 import numpy as np
 
-from storage.batch.early_log_sync import EarlyLogSync
 from storage.batch.ledger import SLICE, Batch, LedgerStatement, outgoing_ledger_message
-from storage.batch.stretches import RowSlice, cut_slices, runs_between, runs_from
 from storage.failpoints import reach
+from storage.files.early_sync import EarlySync
 from storage.files.file_system import Scratch
-from storage.format.record_block import OwnBlock, RecordBlock, RecordRun, with_body
+from storage.format.record_block import BlockColumns, OwnBlock, RecordBlock, RecordRun, with_body
 from storage.format.record_content import content_sum
 from storage.log.placement import Placement
-from storage.put.raw_writer import INDEX_LEASE_MS
-from storage.put.store_writer import StoreWriter
+from storage.log.writer import RunningSync
+from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
 
 SLICE_BYTES = 4 << 20
 _READABLE_ROWS = 1 << 20
@@ -192,3 +192,146 @@ def _load(part: RowSlice, scratch: Scratch) -> LoadedSlice:
         blocks.append(OwnBlock(run.columns, data))
         start = end
     return LoadedSlice(part.first_row, blocks, len(buffer), checksum)
+
+
+class EarlyLogSync:
+    """A context manager, at whose end no sync is running. It dispatches nothing, and leaves what was appended last to the writer.
+
+    Under SYNC_FLUSH, the log of a long batch: another thread brings it to the disk while more is appended.
+    """
+
+    def __init__(self, writer: StoreWriter, turn: Callable[[], AbstractContextManager[object]]) -> None:
+        """`turn` takes the put lock."""
+        self._writer = writer
+        self._turn = turn
+        self._early = EarlySync(self._begin, self._end)
+        self._sync: RunningSync | None = None
+
+    def note(self, size_bytes: int) -> None:
+        """So many bytes more have been appended. Under the put lock. Raises OSError where a sync has failed."""
+        if self._writer.settings.sync_flush:
+            self._early.note(size_bytes)
+
+    def _begin(self) -> Callable[[], None]:
+        self._sync = self._writer.begin_log_sync()
+        return self._sync.log.run
+
+    def _end(self, error: BaseException | None) -> None:
+        assert self._sync is not None
+        self._writer.end_log_sync(self._sync, error)
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._early.wait()
+        if self._sync is not None:
+            with self._turn():
+                self._early.end()
+
+
+class Stretch(NamedTuple):
+    """Some rows of a run that stand side by side.
+
+    Rows are numbered over all runs, in their order. A stretch reads its bytes from its run; nothing is copied.
+    """
+
+    run: RecordRun
+    columns: BlockColumns
+    start: int
+
+    def read(self, start: int, end: int, into: np.ndarray) -> None:
+        """Copy bytes [start, end) of the records."""
+        self.run.read(self.start + start, self.start + end, into)
+
+
+class RowSlice(NamedTuple):
+    """Rows that go into the log together."""
+
+    first_row: int
+    parts: tuple[RecordRun, ...]
+
+    @property
+    def row_count(self) -> int:
+        return sum(part.columns.row_count for part in self.parts)
+
+
+def runs_from(runs: Sequence[RecordRun], first_row: int) -> list[RecordRun]:
+    """The runs without the first rows; empty ones are left out."""
+    return runs_between(runs, first_row, sum(run.columns.row_count for run in runs))
+
+
+def runs_between(runs: Sequence[RecordRun], first: int, last: int) -> list[RecordRun]:
+    """Rows [first, last) of the runs; empty ones are left out."""
+    found: list[RecordRun] = []
+    for run in runs:
+        count = run.columns.row_count
+        start, end = max(first, 0), min(last, count)
+        if start < end:
+            found.append(_Edges(run).between(start, end))
+        first, last = first - count, last - count
+    return found
+
+
+def stretches_of(wanted: np.ndarray) -> list[tuple[int, int]]:
+    """The row ranges [first, last) that a mask wants."""
+    edges = np.flatnonzero(np.diff(wanted.astype(np.int8), prepend=0, append=0)).tolist()
+    return list(zip(edges[::2], edges[1::2], strict=True))
+
+
+def cut_slices(runs: Sequence[RecordRun], first_row: int, slice_bytes: int) -> Iterator[RowSlice]:
+    """All rows of the runs in slices of at most so many bytes, unless one record is larger. `first_row` is the number of the first."""
+    parts: list[RecordRun] = []
+    room = slice_bytes
+    for run in runs:
+        edges, first, count = _Edges(run), 0, run.columns.row_count
+        while first < count:
+            last = edges.fitting(first, room)
+            if last == first and parts:
+                yield RowSlice(first_row, tuple(parts))
+                first_row += sum(part.columns.row_count for part in parts)
+                parts, room = [], slice_bytes
+                continue
+            last = max(last, first + 1)
+            parts.append(edges.between(first, last))
+            room -= edges.bytes_between(first, last)
+            first = last
+    if parts:
+        yield RowSlice(first_row, tuple(parts))
+
+
+class _Edges:
+    """Where the rows of a run begin and end, in bytes and in keys."""
+
+    def __init__(self, run: RecordRun) -> None:
+        self._run = run
+        self._bytes = np.concatenate([[0], np.cumsum(run.columns.sizes_bytes, dtype=np.int64)])
+        self._keys: np.ndarray | None = None
+
+    def bytes_between(self, first: int, last: int) -> int:
+        return int(self._bytes[last] - self._bytes[first])
+
+    def fitting(self, first: int, size_bytes: int) -> int:
+        """Behind which row the rows from `first` on have more than so many bytes."""
+        return int(np.searchsorted(self._bytes, self._bytes[first] + max(size_bytes, 0), side="right")) - 1
+
+    def between(self, first: int, last: int) -> RecordRun:
+        columns = self._run.columns
+        if last - first == columns.row_count:
+            return self._run
+        if self._keys is None:
+            self._keys = np.concatenate([[0], np.cumsum(columns.key_counts, dtype=np.int64)])
+        rows, keys = slice(first, last), slice(int(self._keys[first]), int(self._keys[last]))
+        part = columns._replace(
+            queue_codes=columns.queue_codes[rows],
+            sizes_bytes=columns.sizes_bytes[rows],
+            tags_codes=columns.tags_codes[rows],
+            key_counts=columns.key_counts[rows],
+            key_hashes=columns.key_hashes[keys],
+            transaction_states=None if columns.transaction_states is None else columns.transaction_states[rows],
+        )
+        return Stretch(self._run, part, int(self._bytes[first]))

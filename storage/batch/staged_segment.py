@@ -6,7 +6,7 @@
     columns: length of the head (4 bytes) · head (JSON, padded with blanks to 8 bytes) · tags_codes · queue_codes · sizes_bytes ·
              key_counts · key_hashes · transaction_states, of half messages; all little-endian
 
-A segment without records has the columns of commits, which are made of the half messages in another one (`staged_runs.py`).
+A segment without records has the columns of commits, which are made of the half messages in another one (`open_runs`).
 
 Files lie in ROOT/spark_mq/staged/SINK/ and come from a pool of used ones, because new pages of the page cache are the dearest part
 of a write. So a file's length says nothing: what a segment holds is what its `StagedSegment` says, which travels in a
@@ -19,23 +19,27 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from isal import isal_zlib
 
+from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
 from storage.files.early_sync import EarlyFileSync
 from storage.files.file_system import ReadableFile
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
-from storage.format.record_block import BlockColumns, UnjoinedBlock
+from storage.format.record_block import BlockColumns, RecordRun, UnjoinedBlock
 from storage.format.record_parts import RecordParts
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.place.own_directory import own_directory, refuse_links
+from storage.put.half_ends import CommitsOfHalves
 
 SUFFIX = ".segment"
 POOL_FILES = 64
@@ -47,6 +51,8 @@ _POOL = "pool"
 _PATH = re.compile(r"[0-9a-f]{16}/[0-9]+-[0-9a-zA-Z-]{1,200}\.segment")
 _ALIGNMENT = 8
 _CHECK_CHUNK = 4 << 20
+_MANY_BYTES = 16 << 20
+_THREADS = 2
 
 
 class StagedSegment(NamedTuple):
@@ -427,3 +433,94 @@ def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
         else np.concatenate([block.transaction_states for block in blocks]),
         blocks[0].has_crc,
     )
+
+
+class StagedRuns(NamedTuple):
+    """What was staged for a batch, opened."""
+
+    runs: tuple[RecordRun, ...]
+    """In the order of the segments, a run for each."""
+    readers: tuple[SegmentReader, ...]
+
+    def verify_data(self) -> None:
+        """Read all records, of several segments at once; raises CorruptRecordError if they are not those that were staged."""
+        if sum(reader.segment.data_size_bytes for reader in self.readers) < _MANY_BYTES:
+            for reader in self.readers:
+                reader.verify_data()
+        else:
+            with ThreadPoolExecutor(_THREADS) as threads:
+                list(threads.map(SegmentReader.verify_data, self.readers))
+
+
+def open_runs(
+    file_system: LocalFileSystem, root: str, segments: Iterable[StagedSegment], resources: ExitStack
+) -> StagedRuns:
+    """The segments opened, until `resources` end. Raises StagedRowsGoneError, CorruptRecordError.
+
+    The segments of a batch as the runs that go into the log: of commits without records of their own, those made of their halves.
+
+        halves of task 0 · halves of task 1 · columns of the commits of 0 · of 1    segments
+        halves of task 0 · halves of task 1 · commits of 0 · commits of 1           runs
+
+    A version before has staged commits as records; those are runs as they are.
+    """
+    readers = [resources.enter_context(SegmentReader(file_system, root, segment)) for segment in segments]
+    return StagedRuns(tuple(_runs(readers)), tuple(readers))
+
+
+def _runs(readers: Sequence[SegmentReader]) -> Iterable[RecordRun]:
+    halves = iter([reader for reader in readers if _commit_count(reader)])
+    for reader in readers:
+        own = next(halves, None) if reader.columns.transaction_states is None else None
+        if reader.segment.has_records:
+            yield reader
+        else:
+            yield _commits(own, reader)
+
+
+def _commits(halves: SegmentReader | None, commits: SegmentReader) -> CommitsOfHalves:
+    wanted = f"the commits of {commits.segment.rows} halves of the batch"
+    if halves is None:
+        raise CorruptRecordError("columns", 0, wanted, "no such halves", commits.segment.path)
+    try:
+        return CommitsOfHalves(halves, commits.columns)
+    except ValueError as error:
+        raise CorruptRecordError("columns", 0, wanted, str(error), commits.segment.path) from error
+
+
+def _commit_count(reader: SegmentReader) -> int:
+    return int(np.count_nonzero(reader.columns.transaction_states == TRANSACTION_COMMIT))
+
+
+@dataclass(frozen=True, slots=True)
+class StagedBatch:
+    """What all tasks have staged, and what their rows need."""
+
+    batch: Batch
+    segments: Sequence[StagedSegment]
+    """Their rows, in their order."""
+    topics: Mapping[str, int] = field(default_factory=dict)
+    """Those that may be made if they are missing, with their numbers of queues."""
+    grown: Mapping[str, int] = field(default_factory=dict)
+    """Those that are there and get more queues, with how many."""
+    destinations: Collection[tuple[str, int]] = ()
+    """The queues of rows that wait elsewhere first."""
+    dead_letters: Sequence[tuple[str, str]] = ()
+    """Files of refused rows: where each is staged, and its name once the batch is decided."""
+    refused: int = 0
+    """How many rows are in them."""
+    is_write: bool = False
+    """Whether it is all of a write that has a name (`writeId`), and no batch of a query."""
+
+    @property
+    def row_count(self) -> int:
+        return sum(segment.rows for segment in self.segments)
+
+    @property
+    def came(self) -> int:
+        """How many rows the tasks were given. A repeated batch has as many, though not the same of them may be refused."""
+        return self.row_count + self.refused
+
+    @property
+    def has_rows(self) -> bool:
+        return self.row_count > 0

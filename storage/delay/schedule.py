@@ -3,7 +3,7 @@
 `delivery_plan.py` says what is due. A delivered record is the parked one with its own topic and queue: properties (DELAY,
 REAL_TOPIC and REAL_QID among them), born time, born host and number of retries stay, and it belongs to no transaction.
 
-A round of deliveries: mark (`delivery_mark.py`) · records, put in the order of the mark · their sync · delayOffset.json · mark dropped.
+A round of deliveries: mark (`delivery_plan.py`) · records, put in the order of the mark · their sync · delayOffset.json · mark dropped.
 Commit point: the rename to delayOffset.json. A crash before it leaves a part of the round in the log; the next delivery finds by
 the mark how much, saves that progress, and goes on from it. So a killed delivery puts each message once, as long as one of us
 goes on; after a power loss one may come twice, whose record was torn where no checksum covers it. A broker that opens the store
@@ -23,21 +23,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.delay.delivery_mark import (
+from storage.delay.delivery_plan import (
     DeliveryMark,
+    DeliveryPlan,
+    DueMessages,
     DueRange,
+    correct_deliver_times,
     drop_mark,
+    due_messages,
     head_found_in,
+    plan_deliveries,
     read_mark,
     record_marks,
     save_mark,
-)
-from storage.delay.delivery_plan import (
-    DeliveryPlan,
-    DueMessages,
-    correct_deliver_times,
-    due_messages,
-    plan_deliveries,
 )
 from storage.delay.timer_report import REPORTED_ROWS
 from storage.failpoints import reach

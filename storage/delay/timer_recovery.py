@@ -8,7 +8,7 @@
    behind the message of its last unit, or with its first message; what was due before the last delivery is then not entered again.
 
 A store that has followed another one begins anew, with the queue's first message: wheel and log go, and what its master had delivered
-by its own account (`storage/tables/followed_timer.py`) is not entered.
+by its own account (`storage/tables/timer_checkpoint.py`) is not entered.
 
 Departures. Java begins at the message behind the log's last unit: messages that were never entered because they were due are delivered
 twice, and after a crash what was entered since the last flush too. Without a wheel Java's walk covers two files of the log, here all.
@@ -35,8 +35,12 @@ from storage.format.timer import (
 )
 from storage.message_store import MessageStore
 from storage.messages.delays import TIMER_TOPIC
-from storage.tables.followed_timer import FollowedTimer, read_followed_timer
-from storage.tables.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
+from storage.tables.timer_checkpoint import (
+    FollowedTimer,
+    read_followed_timer,
+    read_timer_checkpoint,
+    write_timer_checkpoint,
+)
 
 _LOOK_BACK_BYTES = UNIT_SIZE << 16
 

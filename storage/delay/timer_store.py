@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from storage.delay.timer_handover import NEVER_ENTERED, PutBefore, is_sealed, put_since, seal
-from storage.delay.timer_metrics import FILE_NAME as METRICS_FILE
-from storage.delay.timer_metrics import TimerMetrics
+from storage.delay.timer_log import TimerLog
 from storage.delay.timer_records import (
     LastRolls,
     TimerRecords,
@@ -40,24 +40,31 @@ from storage.delay.timer_records import (
 )
 from storage.delay.timer_recovery import RecoveredTimer, recover_timer
 from storage.delay.timer_report import NOTHING_TIMED, REPORTED_ROWS, TimerReport, UndeliverableTimed
-from storage.delay.timer_slots import DueUnits, due_units
-from storage.delay.timer_units import WheelTime, are_of, plan_units, unit_changes
-from storage.delay.timer_wheel import ALL_TICKS
+from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.failpoints import reach
+from storage.format.java_hash import string_hashes
 from storage.format.timer import (
     BLANK_SLOTS,
+    MAGIC_DEFAULT,
     MAGIC_DELETE,
+    MAGIC_ROLL,
+    NO_POSITION,
     SLOTS_OF_WEEK,
+    UNIT,
+    UNIT_SIZE,
+    due_times_ms,
     effective_precision_ms,
     effective_window,
+    is_unit,
 )
 from storage.message_store import MessageStore
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.inner_messages import InnerMessages
 from storage.queues.scan import QueueSlice, scan_queue
-from storage.tables.followed_timer import forget_followed_timer
-from storage.tables.timer_checkpoint import write_timer_checkpoint
+from storage.tables.counted_topics import CountedTopics
+from storage.tables.timer_checkpoint import forget_followed_timer, write_timer_checkpoint
 
+METRICS_FILE = "timermetrics"
 TIMER = (
     "timer-announced",
     "timer-log",
@@ -68,6 +75,11 @@ TIMER = (
     "timer-delivered",
 )
 """The failpoints of a pass, in the order in which it passes them."""
+PUT_ROWS = 8_192
+PUT_BYTES = 32 << 20
+_SCAN_WASTE = 8
+"""So many units are read for one wanted, before links are followed."""
+_Found = list[tuple[np.ndarray, np.ndarray]]
 
 
 def deliver_timed(store: MessageStore, now_ms: int) -> TimerReport:
@@ -378,3 +390,154 @@ def _cancelled(group: DueUnits, found: list[tuple[np.ndarray, TimerRecords]]) ->
         deleted_keys = pa.concat_arrays([timed.deleted_keys for _, timed in found])
         cancelled[rows] = cancelled_rows(keys, deleted_keys, group.ticks[rows], group.is_rolled[rows])
     return cancelled
+
+
+class WheelTime(NamedTuple):
+    """What decides over slots."""
+
+    now_tick: int
+    read_tick: int
+    """The first slot that has not been delivered."""
+    precision_ms: int
+    window: int
+    """How many ticks ahead a message may wait."""
+
+
+def plan_units(timed: TimerRecords, enters: np.ndarray, time: WheelTime) -> tuple[np.ndarray, np.ndarray]:
+    """The messages' units, but for the links between them, and the ticks of their slots. Pure. Java: TimerMessageStore.doEnqueue.
+
+    A message that is due already waits in the first slot that has not been delivered. One beyond the window stops on its way, after
+    a window or, so that enough is left for the second round, half of one. One that does not enter gets a slot that is over.
+    """
+    precision, window = time.precision_ms, time.window
+    write_ms = max(time.now_tick, time.read_tick) * precision
+    beyond_ms = timed.out_ms - write_ms - window * precision
+    is_rolled = enters & (beyond_ms >= 0)
+    stop_ms = write_ms + np.where(beyond_ms < window // 3 * precision, window // 2, window) * precision
+    due_ms = np.maximum(np.where(is_rolled, stop_ms, timed.out_ms), time.read_tick * precision)
+    due_ms = np.where(enters, due_ms, (time.read_tick - 1) * precision)
+    magic = MAGIC_DEFAULT | np.where(is_rolled, MAGIC_ROLL, 0) | np.where(timed.is_deletion, MAGIC_DELETE, 0)
+    units = np.zeros(len(due_ms), UNIT)
+    units["size_bytes"] = UNIT_SIZE
+    units["magic"] = magic
+    units["write_time_ms"] = write_ms
+    units["delay_ms"] = due_ms - write_ms
+    units["commitlog_offset"] = timed.records.column("commitlog_offset")
+    units["record_size_bytes"] = timed.records.column("size_bytes")
+    units["topic_hash"] = string_hashes(timed.topics)
+    return units, due_ms // precision
+
+
+def are_of(units: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
+    """Which units are those of messages that stand at their places and ask for these times.
+
+    A log that was cut may hold other messages there since. A rolled unit does not say its message's time.
+    """
+    due_ms, write_ms = due_times_ms(units), units["write_time_ms"].astype(np.int64)
+    was_due = (out_ms < due_ms) & (due_ms <= write_ms)
+    return (units["magic"] & MAGIC_ROLL != 0) | (out_ms == due_ms) | was_due
+
+
+def unit_changes(magic: np.ndarray) -> np.ndarray:
+    """What units add to their slots' and topics' counts: a message one, a deletion minus one."""
+    return np.where(magic & MAGIC_DELETE, -1, 1).astype(np.int32)
+
+
+class DueUnits(NamedTuple):
+    """Units by tick and, within one, by place."""
+
+    ticks: np.ndarray
+    """int64: the slot of each."""
+    units: np.ndarray
+
+    @property
+    def is_rolled(self) -> np.ndarray:
+        """Which ones go back to the timer's queue."""
+        return np.asarray(self.units["magic"] & MAGIC_ROLL != 0)
+
+    def before(self, tick: int) -> DueUnits:
+        """Those of slots before a tick."""
+        count = int(np.searchsorted(self.ticks, tick))
+        return DueUnits(self.ticks[:count], self.units[:count])
+
+    def groups(self) -> Iterator[DueUnits]:
+        """Whole slots, together PUT_ROWS messages and PUT_BYTES at most; one slot may have more."""
+        bytes_before = np.concatenate(([0], np.cumsum(self.units["record_size_bytes"], dtype=np.int64)))
+        ends = [*(np.flatnonzero(np.diff(self.ticks)) + 1).tolist(), len(self.ticks)]
+        start = 0
+        for end, after in zip(ends, [*ends[1:], None], strict=True):
+            if after is None or after - start > PUT_ROWS or bytes_before[after] - bytes_before[start] > PUT_BYTES:
+                if end > start:
+                    yield DueUnits(self.ticks[start:end], self.units[start:end])
+                start = end
+
+    def puts(self) -> Iterator[np.ndarray]:
+        """Masks of the units in order, each of about PUT_ROWS and PUT_BYTES at most."""
+        sizes = np.cumsum(self.units["record_size_bytes"], dtype=np.int64)
+        numbers = np.maximum.accumulate(np.maximum(np.arange(len(self.units)) // PUT_ROWS, sizes // PUT_BYTES))
+        for number in np.unique(numbers).tolist():
+            yield numbers == number
+
+
+def due_units(wheel: TimerWheel, log: TimerLog, start_tick: int, end_tick: int, precision_ms: int) -> DueUnits:
+    """All units of the slots of ticks [start, end).
+
+    A slot links its units from the newest to the oldest, so a full slot is a long way to go. Where most units of a stretch of the
+    log are due, the stretch is read as a whole instead; both give the same. Java: TimerMessageStore.dequeue.
+    """
+    slots = wheel.waiting(start_tick, end_tick)
+    if not len(slots):
+        return DueUnits(np.empty(0, np.int64), np.empty(0, UNIT))
+    first, last = max(0, int(slots["first_position"].min())), int(slots["last_position"].max())
+    wanted = int(np.maximum(slots["count"], 1).sum())
+    is_dense = (last - first) // UNIT_SIZE <= _SCAN_WASTE * wanted + PUT_ROWS
+    positions, units = (
+        _scanned(log, slots, first, last, precision_ms) if is_dense else _linked(log, slots, precision_ms)
+    )
+    before = units["previous_position"].astype(np.int64)
+    if is_dense and not np.isin(before[before != NO_POSITION], positions).all():
+        positions, units = _linked(log, slots, precision_ms)  # a recovery has let a slot begin too late
+    ticks = due_times_ms(units) // precision_ms
+    order = np.lexsort((positions, ticks))
+    return DueUnits(ticks[order], units[order])
+
+
+def _scanned(
+    log: TimerLog, slots: np.ndarray, first: int, last: int, precision_ms: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The slots' units, out of all in a stretch of the log."""
+    found: _Found = []
+    for run in log.units_between(first, last):
+        rows = np.isin(due_times_ms(run.units) // precision_ms, slots["tick"])
+        found.append((run.positions[rows], run.units[rows]))
+    return _joined(found)
+
+
+def _linked(log: TimerLog, slots: np.ndarray, precision_ms: int) -> tuple[np.ndarray, np.ndarray]:
+    """The slots' units from the newest to the oldest of each, a step in all slots at once."""
+    found: _Found = []
+    ticks, positions = slots["tick"].astype(np.int64), slots["last_position"].astype(np.int64)
+    while len(positions):
+        units = log.units_at(positions)
+        sound = is_unit(units) & (due_times_ms(units) // precision_ms == ticks)
+        found.append((positions[sound], units[sound]))
+        before = units["previous_position"].astype(np.int64)
+        goes_on = sound & (before != NO_POSITION) & (before < positions)
+        ticks, positions = ticks[goes_on], before[goes_on]
+    return _joined(found)
+
+
+def _joined(found: _Found) -> tuple[np.ndarray, np.ndarray]:
+    if not found:
+        return np.empty(0, np.int64), np.empty(0, UNIT)
+    return np.concatenate([positions for positions, _ in found]), np.concatenate([units for _, units in found])
+
+
+class TimerMetrics(CountedTopics):
+    """How many messages of each topic wait in the timer, less deletions that wait for theirs: `config/timermetrics`.
+
+    Java: TimerMetrics.
+    """
+
+    __slots__ = ()
+    table = "timingCount"

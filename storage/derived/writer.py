@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from storage.derived.bit_maps import BitMaps
-from storage.derived.runs import AppendedRun, index_keys_of_runs, queue_entries_of_runs
-from storage.derived.sync import DerivedSync, begin_sync, end_sync, unsynced_directories
 from storage.ends.store_ends import QueueName, StoreEnds
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.sync_gate import SyncGate
+from storage.format.bloom_filter import MapRule
+from storage.format.record_block import BlockColumns, RecordRun, resolved_tags_codes
 from storage.index.slots import OpenSlots
 from storage.index.store import IndexStore
 from storage.index.writer import IndexWriter
-from storage.log.dispatch import DispatchBatch, IndexKeys, QueueEntries, index_keys, queue_entries
+from storage.log.commit_log import CommitLog
+from storage.log.dispatch import (
+    DispatchBatch,
+    IndexKeys,
+    QueueEntries,
+    entries_by_queue,
+    entries_of,
+    index_keys,
+    queue_entries,
+)
+from storage.log.placement import Placement
 from storage.names import validate_path_element
 from storage.queues.store import ConsumeQueueStore
 from storage.queues.writer import ConsumeQueueWriter
@@ -25,6 +37,8 @@ from storage.queues.writer import ConsumeQueueWriter
 _LONG_MAX = 2**63 - 1
 Arrived = Callable[[Sequence[QueueEntries]], None]
 """Told of entries that can be read from now on, with their keys."""
+_LOG = logging.getLogger(__name__)
+DISPATCH_ROWS = 1 << 20
 
 
 class DerivedWriter:
@@ -209,3 +223,189 @@ class DerivedWriter:
         writers = list(self._queue_writers.values())  # others may add to them meanwhile
         paths = {path for writer in writers for path in set(writer.paths)} | unsynced_directories(writers)
         return set(self._ends.unsynced) | paths | (self._index_writer.unsynced_paths if self._index_writer else set())
+
+
+class BitMaps:
+    """Gives entries the maps that a rule makes, of records that stand in the log's files already.
+
+    Java: CommitLogDispatcherCalcBitMap.
+
+    What is not known gets no map: whoever filters looks at the message then.
+    """
+
+    def __init__(self, log: CommitLog, rule: MapRule) -> None:
+        self._log = log
+        self._rule = rule
+
+    def mapped(self, new: QueueEntries) -> QueueEntries:
+        """The entries with their maps; as they are where there are none, or where they cannot be had. Raises nothing."""
+        try:
+            maps_of = self._rule(new.topic)
+            if maps_of is None:
+                return new
+            places, sizes = (new.entries[name].astype(np.int64) for name in ("commitlog_offset", "size_bytes"))
+            properties: list[bytes] = []
+            for _, records in self._log.records(places, sizes):
+                properties += records.raw_properties().to_pylist()
+            return new._replace(bit_maps=maps_of(properties)) if len(properties) == len(places) else new
+        except Exception:  # the messages are stored, and are filtered one by one
+            _LOG.exception("messages of topic %s have no bit maps", new.topic)
+            return new
+
+
+class AppendedRun(NamedTuple):
+    """Records that stand in the log and in no queue yet.
+
+    What they say to queues and index the columns of their runs tell, by the same lines as of records that are read from the log
+    (`dispatch.entries_by_queue`, `message_keys`). Java: DispatchRequest.
+    """
+
+    columns: BlockColumns
+    placement: Placement
+    store_time_ms: int
+
+
+def groups_of_runs(runs: Sequence[RecordRun]) -> Iterator[list[RecordRun]]:
+    """Runs by about DISPATCH_ROWS rows: what is kept in memory between log and queues. Empty runs are left out."""
+    group: list[RecordRun] = []
+    rows = 0
+    for run in runs:
+        if run.columns.row_count:
+            group.append(run)
+            rows += run.columns.row_count
+        if rows >= DISPATCH_ROWS:
+            yield group
+            group, rows = [], 0
+    if group:
+        yield group
+
+
+def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]:
+    """The entries of all runs that enter queues, a queue at a time."""
+    runs = [run for run in runs if run.columns.is_queued]
+    if not runs:
+        return
+    if len(runs) == 1 and len(runs[0].columns.queues) == 1:
+        yield _entries_of_one(runs[0])
+        return
+    codes_by_name: dict[QueueName, int] = {}
+    codes = []
+    for run in runs:
+        known = np.array([codes_by_name.setdefault(name, len(codes_by_name)) for name in run.columns.queues], np.int64)
+        codes.append(known[run.columns.queue_codes])
+    yield from entries_by_queue(
+        list(codes_by_name),
+        np.concatenate(codes),
+        np.concatenate([run.placement.commitlog_offsets for run in runs]),
+        np.concatenate([run.columns.sizes_bytes for run in runs]),
+        np.concatenate([resolved_tags_codes(run.columns.tags_codes, run.store_time_ms) for run in runs]),
+        np.concatenate([run.placement.queue_offsets for run in runs]),
+        np.concatenate([np.full(run.columns.row_count, run.store_time_ms, np.int64) for run in runs]),
+    )
+
+
+def _entries_of_one(run: AppendedRun) -> QueueEntries:
+    """Those of a run for one queue, as they stand in it already."""
+    (name,), placement = run.columns.queues, run.placement
+    codes = resolved_tags_codes(run.columns.tags_codes, run.store_time_ms)
+    entries = entries_of(placement.commitlog_offsets, run.columns.sizes_bytes, codes)
+    return QueueEntries(*name, placement.queue_offsets, entries, np.full(len(entries), run.store_time_ms, np.int64))
+
+
+def index_keys_of_runs(runs: Sequence[AppendedRun]) -> IndexKeys:
+    """The keys of all runs, in log order."""
+    if len(runs) == 1:
+        (run,), hashes = runs, runs[0].columns.key_hashes
+        offsets, counts = run.placement.commitlog_offsets, run.columns.key_counts
+        return IndexKeys(hashes, np.repeat(offsets, counts), np.full(len(hashes), run.store_time_ms, np.int64))
+    places = [np.repeat(run.placement.commitlog_offsets, run.columns.key_counts) for run in runs]
+    times = [np.full(len(run.columns.key_hashes), run.store_time_ms, np.int64) for run in runs]
+    hashes = np.concatenate([run.columns.key_hashes for run in runs])
+    return IndexKeys(hashes, np.concatenate(places), np.concatenate(times))
+
+
+class _QueueState(NamedTuple):
+    writer: ConsumeQueueWriter
+    end: int
+    paths: frozenset[str]
+    open_paths: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedSync:
+    """What is to be synced, and what is known of it then.
+
+    Syncing what is derived from the log, queues and index, while both go on growing. Java: FlushConsumeQueueService,
+    IndexService.flush.
+
+    `begin_sync` looks at what is not synced, `DerivedSync.run` syncs that, `end_sync` takes note of it. The first and the last need
+    the store for themselves, the one in the middle takes the time.
+    """
+
+    paths: tuple[str, ...]
+    """Files before their directories."""
+    is_thorough: bool
+    """Whether that is all: entries and keys of every record up to `store_time_ms`, but for those of its own millisecond."""
+    store_time_ms: int
+    index_end_ms: int
+    queues: tuple[_QueueState, ...]
+    index_key_count: int
+    file_system: LocalFileSystem
+    gate: SyncGate
+
+    def run(self) -> None:
+        """Returns when all is on the disk. Raises OSError; then nobody knows what is."""
+        self.gate.run(lambda: self.file_system.sync_all(self.paths))  # a file may have expired meanwhile
+
+
+def begin_sync(
+    file_system: LocalFileSystem,
+    writers: Iterable[ConsumeQueueWriter],
+    index_writer: IndexWriter | None,
+    inherited: Iterable[str],
+    gate: SyncGate,
+    *,
+    least_pages: int,
+    store_time_ms: int,
+) -> DerivedSync:
+    """Of the queues those with `least_pages` to sync; for 0 all, with their directories, the index and what an earlier writer left.
+
+    `store_time_ms` is that of the last record that was dispatched.
+    """
+    is_thorough = least_pages == 0
+    states = [
+        _QueueState(writer, writer.end, frozenset(writer.paths), writer.open_paths())
+        for writer in writers
+        if (writer.paths or writer.has_new_file) and (is_thorough or writer.is_worth_syncing(least_pages))
+    ]
+    paths = {path for state in states for path in state.paths}
+    if is_thorough:
+        paths |= set(inherited) | unsynced_directories(state.writer for state in states)
+        if index_writer is not None:
+            paths |= index_writer.unsynced_paths
+    return DerivedSync(
+        tuple(sorted(paths, reverse=True)),
+        is_thorough,
+        store_time_ms,
+        0 if index_writer is None else index_writer.end_time_ms,
+        tuple(states),
+        0 if index_writer is None else index_writer.key_count,
+        file_system,
+        gate,
+    )
+
+
+def unsynced_directories(writers: Iterable[ConsumeQueueWriter]) -> set[str]:
+    """Those with entries of new files and queues that are not synced."""
+    return {directory for writer in writers if writer.has_new_file for directory in writer.directories()}
+
+
+def end_sync(sync: DerivedSync, index_writer: IndexWriter | None) -> None:
+    """Take note that what was to be synced is."""
+    for state in sync.queues:
+        state.writer.note_synced(state.paths, state.end)
+        if sync.is_thorough and state.writer.open_paths() == state.open_paths:
+            state.writer.note_directories_synced()
+    if sync.is_thorough and index_writer is not None and index_writer.key_count == sync.index_key_count:
+        index_writer.unsynced.clear()
+        index_writer.has_new_file = False

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from storage.errors import StorageError
+from storage.files.atomic_file import load_loose, save_loose
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.loose_file import load_loose, save_loose
 from storage.format.record import BLANK_SIZE
 from storage.index.store import IndexStore
 from storage.log.commit_log import CommitLog

@@ -14,16 +14,19 @@ good NAME.bak with the next write.
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from storage.errors import StateFileError
 from storage.failpoints import reach
+from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
 
 _T = TypeVar("_T")
+_SUM_SIZE = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +120,24 @@ def _is_table(content: bytes) -> bool:
 
 def _decode(content: bytes) -> str:
     return content.decode("utf-8", errors="replace")
+
+
+def save_loose(file_system: LocalFileSystem, path: str, content: bytes) -> None:
+    """Replace the file, whose directory is there; not durable.
+
+    A small file that may be lost: replaced whole for every onlooker, without a sync, and known again by a checksum.
+
+    After a power loss it is the old one, the new one, or none: half of one is no content. It costs no wait for the disk.
+    """
+    temporary = f"{path}.tmp"
+    if file_system.exists(temporary):
+        file_system.unlink(temporary)
+    file_system.create_file(temporary, 0)
+    file_system.write(temporary, 0, b"%08x" % zlib.crc32(content) + content)
+    file_system.rename(temporary, path)
+
+
+def load_loose(file_system: FileSystem, path: str) -> bytes | None:
+    """What was saved last; None where nothing, or half of something, is there."""
+    content = file_system.read_file(path) or b""
+    return content[_SUM_SIZE:] if content[:_SUM_SIZE] == b"%08x" % zlib.crc32(content[_SUM_SIZE:]) else None

@@ -7,8 +7,10 @@ is not seen.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import signal
 import socket
 import struct
 from collections.abc import Iterator
@@ -25,6 +27,8 @@ _FLOCK = struct.Struct("hhqqi4x")
 _COMMAND_SHOWN = 80
 _OPEN_FILE = -1
 """The process number of a lock that belongs to an open file (fcntl(2)); a process of another container is 0."""
+_F_SETSIG = 10
+_CANNOT_TELL = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 def lock_holder(descriptor: int) -> str | None:
@@ -84,3 +88,29 @@ def _command(pid: int) -> str:
         text = " ".join(words)  # one line, also of a program that was given with -c
         return text if len(text) <= _COMMAND_SHOWN else text[:_COMMAND_SHOWN] + "…"
     return "its command is not to be seen"
+
+
+def is_open_for_writing(path: str) -> bool | None:
+    """Whether anybody writes, or could; None where the system cannot tell (another user's file, some network file systems).
+
+    Raises OSError where the file cannot be opened.
+
+    A broker locks only ROOT/lock, so the lock says nothing about a log that lies elsewhere. Linux does: it grants a read lease
+    (fcntl(2), F_SETLEASE) on a file only while nobody has it open for writing.
+    """
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        # Who opens the file while the lease stands makes the kernel send a signal; this one is ignored unless somebody handles it.
+        with suppress(OSError):
+            fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EBUSY):
+            return True
+        if error.errno in _CANNOT_TELL:
+            return None
+        raise
+    finally:
+        os.close(descriptor)
+    return False

@@ -5,14 +5,21 @@ Entries ascend in epoch and start; an entry ends where the next one begins.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
-from storage.format.epoch import EpochEntry
+from storage.errors import CorruptRecordError
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.epoch import EpochEntry, decode_epochs, encode_epochs
+from storage.format.replication import MOST_EPOCHS, FrameEpoch, MasterHandshake
 
 NO_END = 2**63 - 1
 """Where the last entry ends."""
 NO_EPOCH = EpochEntry(-1, 0)
+_NAME = "epochFileCheckpoint"
 
 
 def epoch_at(entries: Sequence[EpochEntry], place: int) -> EpochEntry:
@@ -81,3 +88,138 @@ def followed(own: Sequence[EpochEntry], end: int, masters: Sequence[EpochEntry])
         if entry.start_offset <= end:
             found = with_entry(found, entry)
     return found
+
+
+def load_epochs(file_system: FileSystem, root: str) -> tuple[EpochEntry, ...]:
+    """The entries of a store, of the file or of its .bak, as Java reads them; none where neither is there.
+
+    Raises CorruptRecordError where one is there and none is whole.
+    """
+    error: CorruptRecordError | None = None
+    for name in (_NAME, f"{_NAME}.bak"):
+        content = file_system.read_file(f"{root}/{name}")
+        if content is not None:
+            try:
+                if found := decode_epochs(content):
+                    return found
+            except CorruptRecordError as spoilt:
+                error = error or spoilt
+    if error is not None:
+        raise error
+    return ()
+
+
+def save_epochs(file_system: LocalFileSystem, root: str, entries: Sequence[EpochEntry]) -> None:
+    """Durable on return; a crash leaves the old content or the new one. Raises OSError.
+
+    Departure: Java overwrites the file in place, and writes none without entries. Without entries both files go.
+    """
+    path = f"{root}/{_NAME}"
+    if entries:
+        before = file_system.read_file(path)
+        if before is not None:
+            file_system.replace(f"{path}.bak", before)
+        file_system.replace(path, encode_epochs(entries))
+        return
+    for name in (f"{path}.bak", path):
+        with suppress(FileNotFoundError):
+            file_system.unlink(name)
+    file_system.sync(root)
+
+
+class EpochFile:
+    """Those of the store at ROOT. Thread-safe; `entries` is a value that is replaced when the file holds the new one."""
+
+    def __init__(self, file_system: LocalFileSystem, root: str) -> None:
+        """Raises CorruptRecordError for a file that is not whole, OSError."""
+        self._files = file_system
+        self.root = root
+        self._lock = threading.Lock()
+        self.entries = load_epochs(file_system, root)
+
+    @property
+    def last_epoch(self) -> int:
+        """The newest epoch; −1 of none."""
+        entries = self.entries  # others may replace them meanwhile
+        return entries[-1].epoch if entries else -1
+
+    def add(self, entries: Sequence[EpochEntry], end: int) -> None:
+        """Later epochs that begin no further than `end`; as many are kept as a handshake has room for.
+
+        Durable on return. Raises OSError.
+        """
+        with self._lock:
+            found = self.entries
+            for entry in entries:
+                if entry.start_offset <= end:
+                    found = with_entry(found, entry)
+            self._save(found[-MOST_EPOCHS:])
+
+    def follow(self, masters: Sequence[EpochEntry], end: int) -> None:
+        """The log is a master's up to its end: what the master does not have there goes. Durable on return. Raises OSError."""
+        with self._lock:
+            self._save(followed(self.entries, end, masters)[-MOST_EPOCHS:])
+
+    def cut(self, end: int) -> None:
+        """The log ends there now: epochs that begin behind it go. Durable on return. Raises OSError."""
+        with self._lock:
+            self._save(cut_at(self.entries, end))
+
+    def _save(self, entries: tuple[EpochEntry, ...]) -> None:
+        if entries != self.entries:
+            save_epochs(self._files, self.root, entries)
+            self.entries = entries
+
+
+class FollowedEpochs:
+    """What one follower knows of epochs: its log's, in `file`, and those of the master that it has heard last. For one thread.
+
+    The epochs of a log that follows a controller's masters: compared with a master's, and noted before their first byte.
+
+    Java: AutoSwitchHAClient.doTruncate, EpochFileCache.
+    """
+
+    def __init__(self, file: EpochFile) -> None:
+        self.file = file
+        self._masters: tuple[EpochEntry, ...] = ()
+        self.confirm_offset = 0
+        """Up to where, as masters have said, all replicas that must have the log have it, and this one too."""
+        self.masters_confirm_offset = -1
+        """The same as the master has said it last, which may be ahead of this log."""
+
+    def agreed_end(self, said: MasterHandshake, end: int) -> int | str:
+        """Up to where this log, which ends there, and the master's are the same; or why that is not known.
+
+        A log of which no epoch is known is taken for the master's, as Java does, unless it is the longer one.
+        """
+        self._masters = said.epochs
+        masters_end = max(0, said.max_offset)  # −1: it has none
+        own = cut_at(self.file.entries, end)
+        if own and own[0].start_offset == end:  # of none of its bytes
+            own = ()
+        if not own and end > masters_end:
+            return (
+                f"no epoch of this log is known, and it ends at {end}, the master's at {masters_end}: it is another log"
+            )
+        if not own:
+            return end
+        found = consistent_point(own, end, said.epochs, masters_end)
+        if found is None:
+            names = ", ".join(str(entry.epoch) for entry in own)
+            return f"no epoch of this log ({names}) begins at the master where it begins here: it is another log"
+        return found
+
+    def begin(self, end: int) -> None:
+        """The log is the master's up to its end, as the master's epochs are: on the disk on return. Raises OSError."""
+        self.file.follow(self._masters, end)
+
+    def note(self, said: FrameEpoch, end: int, confirmed: int) -> None:
+        """What a frame says whose bytes end there: its epoch, and the master's before it, are on the disk on return. Raises OSError.
+
+        `confirmed` = where the log ends that was held against its sums.
+        """
+        self.masters_confirm_offset = said.confirm_offset
+        self.confirm_offset = max(self.confirm_offset, min(said.confirm_offset, confirmed))
+        if said.epoch > self.file.last_epoch:
+            before = tuple(entry for entry in self._masters if entry.epoch < said.epoch)
+            self.file.add((*before, EpochEntry(said.epoch, said.start_offset)), end)

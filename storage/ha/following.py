@@ -12,10 +12,9 @@ from collections.abc import Callable
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
-from storage.ha.epoch_file import EpochFile
-from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.follower import Follower, MasterAddress, MasterAsks, Switching
-from storage.ha.timing import RECONNECT_MS, Timing
+from storage.ha.session import RECONNECT_MS, Timing
 from storage.ha.truncation import truncate_store
 from storage.message_store import open_store
 from storage.place.followed_master import followed_master, forget_followed_master, note_followed_master

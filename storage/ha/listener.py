@@ -26,7 +26,6 @@ from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.errors import StorageError
 from storage.files.file_limit import need_files
 from storage.format.replication import Dialect
-from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionEvent
 from storage.ha.log_reader import LogReader
 from storage.ha.master_session import (
     DEFAULT_BATCH_BYTES,
@@ -38,7 +37,7 @@ from storage.ha.master_session import (
     who_gives_way,
 )
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
-from storage.ha.timing import Timing
+from storage.ha.session import Acknowledged, Asked, Identified, Refused, SessionEvent, Timing
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES = 64 << 10

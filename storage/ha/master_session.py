@@ -29,10 +29,8 @@ from storage.format.replication import (
     encode_header,
 )
 from storage.ha.epochs import epoch_at, epoch_end
-from storage.ha.events import Acknowledged, Asked, Identified, Refused, SessionEvent
-from storage.ha.incoming import Incoming
 from storage.ha.replicas import UNPROVEN
-from storage.ha.timing import Silence, Timing
+from storage.ha.session import Acknowledged, Asked, Identified, Incoming, Refused, SessionEvent, Silence, Timing
 from storage.settings.nouns import ReplicationConfig
 
 DEFAULT_BATCH_BYTES = ReplicationConfig().ha_transfer_batch_size

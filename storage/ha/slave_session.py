@@ -21,9 +21,7 @@ from storage.format.replication import (
     encode_from_slave,
 )
 from storage.ha.epochs import flaw_of
-from storage.ha.events import Introduced, Received, Refused, SessionEvent
-from storage.ha.incoming import Incoming
-from storage.ha.timing import Silence, Timing
+from storage.ha.session import Incoming, Introduced, Received, Refused, SessionEvent, Silence, Timing
 
 
 class SlaveSession:

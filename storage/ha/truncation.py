@@ -14,11 +14,11 @@ from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import end_of_data
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
-from storage.ha.epoch_file import EpochFile
+from storage.ha.epochs import EpochFile
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.message_store import WritesAs, open_store
-from storage.recovery.abort_file import boot_left, mark_open
+from storage.recovery.opening import boot_left, mark_open
 from storage.recovery.passes import cut_log
 from storage.settings.load import StoreConfig
 

@@ -12,12 +12,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from storage.errors import IndexGeometryUnknownError
+from storage.errors import CorruptRecordError, IndexGeometryUnknownError, OffsetOutOfRangeError
 from storage.files.file_system import FileSystem, ReadableFile
-from storage.format.index import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, index_file_size
+from storage.format.index import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, index_file_size, index_key
+from storage.format.java_hash import index_key_hash
+from storage.format.record import Message
+from storage.log.commit_log import CommitLog
 
 NAME_DIGITS = 17
 _BLOCK = 1 << 18
+LONG_MAX = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,3 +180,20 @@ class IndexStore:
 def is_index_name(name: str) -> bool:
     """Whether a file in index/ is an index file by its name: a time, yyyyMMddHHmmssSSS."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
+def messages_with_key(
+    index: IndexStore, log: CommitLog, log_end: int, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+) -> Iterator[Message]:
+    """The messages of a topic with that key or unique key before `log_end`, newest first. The key is compared with the record's.
+
+    The time range is Java's: by whole seconds of the store time. Raises IndexGeometryUnknownError where the index files do not have
+    the configured or default geometry.
+    """
+    for hit in index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
+        try:
+            message = log.message_at(hit.commitlog_offset, log_end)
+        except (OffsetOutOfRangeError, CorruptRecordError):
+            continue  # the message has expired, or the item outlived a cut of the log
+        if message.topic == topic and (key == message.unique_key or key in message.keys):
+            yield message

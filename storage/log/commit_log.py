@@ -27,10 +27,11 @@ from storage.format.record import (
     EndOfFile,
     Message,
     NeedMoreBytes,
+    chain,
     decode_record,
+    find_candidates,
 )
 from storage.format.record_batch import Records
-from storage.format.record_search import chain, find_candidates
 from storage.format.wanted import NOTHING, Wanted
 from storage.format.window_decoder import Decoding, Walker
 

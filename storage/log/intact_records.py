@@ -13,9 +13,8 @@ import numpy as np
 
 from storage.files.file_system import ReadableFile
 from storage.format.layout import view_at
-from storage.format.record import MINIMUM_RECORD_SIZE
+from storage.format.record import MINIMUM_RECORD_SIZE, find_candidates
 from storage.format.record_batch import Records
-from storage.format.record_search import find_candidates
 
 _SCAN_BYTES = 8 << 20
 _PLACE_POSITION = 28

@@ -10,6 +10,7 @@ behind bytes that the master does not have.
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow.compute as pc
@@ -55,3 +56,10 @@ def _is_torn(unchecked: np.ndarray, place: int) -> bool:
     first = -place % _SECTOR_BYTES
     starts = [0, *range(first or _SECTOR_BYTES, len(unchecked), _SECTOR_BYTES)]
     return bool((np.maximum.reduceat(unchecked, starts) == 0).any())
+
+
+class TornRow(NamedTuple):
+    """Where it stands. What queue and index should know of it its record tells when it is whole again."""
+
+    commitlog_offset: int
+    size_bytes: int

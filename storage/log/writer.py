@@ -29,7 +29,6 @@ from storage.files.sync_gate import SyncGate
 from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from storage.format.record_block import OwnBlock, RecordRun, stamp, stamp_crcs
 from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog
-from storage.log.next_file import NextFile
 from storage.log.placement import Placement, place, slices
 
 SLICE_BYTES = 4 << 20
@@ -385,3 +384,45 @@ class CommitLogWriter:
             return self._log.files[number].path
         directory = self._directories[start // self.file_size_bytes % len(self._directories)]
         return f"{directory}/{start:0{FILE_NAME_DIGITS}d}"
+
+
+class NextFile:
+    """A file that one thread makes and another one may wait for.
+
+    The log's next file, made ahead beside the puts, so that a roll waits for no sync. Java: AllocateMappedFileService.
+
+    It appears at its full length, of zeros, and is synced with its directory: what a broker leaves that dies, and what every
+    recovery takes for free space behind the log's end. Java makes it when the file before it is begun; here when that one is half
+    full.
+    """
+
+    def __init__(self, file_system: LocalFileSystem, path: str, size_bytes: int) -> None:
+        self.path = path
+        self._file_system = file_system
+        self._size_bytes = size_bytes
+        self._made: Future[None] = Future()
+
+    def make(self) -> None:
+        """Make it durable with its length. Where none can be made, nothing is: the put that needs it says so.
+
+        Raises OSError where a sync failed: nobody knows then what is on the disk.
+        """
+        try:
+            if self._create():
+                self._file_system.sync(self.path)
+                self._file_system.sync(posixpath.dirname(self.path))
+        except BaseException as error:
+            self._made.set_exception(error)
+            raise
+        self._made.set_result(None)
+
+    def wait(self) -> None:
+        """Returns when it is made, or cannot be made. Raises what `make` has raised."""
+        self._made.result()
+
+    def _create(self) -> bool:
+        try:
+            self._file_system.create_file(self.path, self._size_bytes)
+        except OSError:
+            return False
+        return True

@@ -6,7 +6,7 @@ settings:
 
     ROOT/commitlog has files             it is the log; a place that the configuration names elsewhere is ignored, and said
     ROOT has no log of its own           the configured directories are read, and said; nothing is written
-    … and ROOT is bound to that log      they are read and written (`binding.py`)
+    … and ROOT is bound to that log      they are read and written (`surroundings.py`)
     a directory lies in another store    it is read, and never written
 
 What counts is where a directory really lies: links are followed, and two names of one directory are one directory.

@@ -5,17 +5,19 @@ Every way into a store asks here where its log lies: opening, creating, jobs, co
 
 from __future__ import annotations
 
+import json
 import posixpath
+import re
 from functools import lru_cache
+from typing import NamedTuple
 
 from storage.errors import ForeignLogError
 from storage.files.file_system import DirectoryEntry, FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.mounts import MOUNTS, Mount, other_names, parse_mounts
 from storage.files.remote import absolute_path
 from storage.log.checkpoint import read_checkpoint
-from storage.place.binding import load_binding
-from storage.place.log_place import LogDirectory, LogPlace, Surroundings, decide
+from storage.place.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
+from storage.place.own_directory import own_directory
 from storage.queues.store import has_queue_file
 from storage.settings.load import StoreConfig, configured_log_directories
 
@@ -31,6 +33,8 @@ _PARTS = (
     "timerlog",
     "timerwheel",
 )
+MOUNTS = "/proc/self/mountinfo"
+_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
@@ -196,8 +200,85 @@ def _parents(path: str) -> list[str]:
 
 
 def _is_below(path: str, directory: str) -> bool:
+    """Whether a path is a directory or lies in it; "" is the root, as "/" is."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
 def _log_files(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
     return [entry for entry in entries if not entry.is_directory and entry.size_bytes > 0]
+
+
+def binding_path(root: str) -> str:
+    return f"{own_directory(root)}/log_binding.json"
+
+
+def load_binding(root: str, file_system: FileSystem) -> Binding | None:
+    """The binding of the store at ROOT; None where there is none, or a file that is none: such a store is not bound."""
+    content = file_system.read_file(binding_path(root))
+    if content is None:
+        return None
+    try:
+        document = json.loads(content)
+        named = [document["root"], *document["log"]]
+        root_named, *log_named = [(str(entry["path"]), int(entry["inode"])) for entry in named]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return Binding(root_named, tuple(log_named))
+
+
+def save_binding(root: str, binding: Binding, file_system: LocalFileSystem) -> None:
+    """Replace it, durably. The commit point is the rename.
+
+    ROOT/spark_mq/log_binding.json: by explicit command, a store and a log outside of its directory belong together.
+
+    The file names ROOT and each directory of the log by real path and inode. So a copy of ROOT, which has a copy of the file, is
+    bound to nothing: it has another path, or another inode. Devices are not named, as their numbers change when a machine starts.
+    """
+    root_named, *log_named = [{"path": path, "inode": inode} for path, inode in (binding.root, *binding.directories)]
+    document = {"root": root_named, "log": log_named}
+    file_system.replace(binding_path(root), json.dumps(document, indent=1).encode())
+
+
+class Mount(NamedTuple):
+    """One mount: which part of which file system it shows, and where."""
+
+    device: str
+    part: str
+    """The directory of the file system that is shown."""
+    point: str
+    """Where it is shown."""
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """The mounts of a mountinfo file, in its order: of two at one point the later hides the earlier."""
+    lines = (line.split(" ") for line in text.splitlines())
+    return [
+        Mount(fields[2], _unescape(fields[3]), _unescape(fields[4]).rstrip("/")) for fields in lines if len(fields) > 4
+    ]
+
+
+def other_names(path: str, mounts: list[Mount]) -> list[str]:
+    """Other paths at which the directory of an absolute path without links may be seen, too.
+
+    A path may be hidden by another mount; the caller compares device and inode.
+
+    Other names of a directory: where else a Linux system shows it, by bind mounts and second mounts of one file system.
+
+    A directory has one name in its file system, and one for each mount that shows that part of the file system.
+    /proc/self/mountinfo lists the mounts of this process (proc_pid_mountinfo(5)).
+    """
+    covering = [mount for mount in mounts if _is_below(path, mount.point)]
+    if not covering:
+        return []
+    shown_by = max(reversed(covering), key=lambda mount: len(mount.point))
+    place = shown_by.part.rstrip("/") + path[len(shown_by.point) :]
+    names = (
+        mount.point + place[len(mount.part.rstrip("/")) :]
+        for mount in mounts
+        if mount.device == shown_by.device and _is_below(place, mount.part.rstrip("/"))
+    )
+    return [name for name in dict.fromkeys(names) if name != path]
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text)

@@ -25,12 +25,11 @@ from storage.messages.few_messages import EncodedMessage, columns_of, few_block
 from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
 from storage.put.half_ends import CommitsOfHalves, HalfPlaces, commit_runs, op_runs, with_states
 from storage.put.options import PutOptions, message_rules
-from storage.put.raw_writer import INDEX_LEASE_MS
 from storage.put.settings import PutSettings, refuse_before_start
-from storage.put.store_writer import StoreWriter
+from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
+from storage.rows.columns import check_columns
 from storage.rows.messages import MessageRows, Prepared
 from storage.rows.rules import MessageRules
-from storage.rows.schema import check_columns
 from storage.tables.topics import TopicTable
 
 

@@ -10,6 +10,8 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from storage.addresses import address_text, plain_host, split_address
 from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
 from storage.files.atomic_file import read_table
@@ -24,13 +26,14 @@ from storage.format.record_block import (
     encode_block,
     encode_parts,
 )
+from storage.format.timer import WHEEL_SLOTS, decode_slots
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
+from storage.messages.delays import is_slot_full
 from storage.messages.half_messages import takes_transactions
 from storage.messages.sizes import Limits
 from storage.place.log_place import LogPlace
 from storage.place.surroundings import refuse_foreign_log
-from storage.put.full_slots import FullSlots, full_slots
 from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
 from storage.rules.message_check import check_start
@@ -49,6 +52,8 @@ DEFAULT_STORE_HOST = "127.0.0.1:10911"
 DEFAULT_LOG_FILE_SIZE = 1 << 30
 _STORE_HOST = 11  # of a record's fixed fields
 RECORD_HEAD_BYTES = HEADER_STRUCTS[HOST_FLAGS].size
+_NO_LIMIT = 2**31 - 1
+_NEVER_BY_CHANCE = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,3 +268,39 @@ def _host_of_log(log: CommitLog) -> bytes | None:
         if (host := record_host(log.open_file(file).view(0, RECORD_HEAD_BYTES).tobytes())) is not None:
             return host
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class FullSlots:
+    """A `storage.messages.delays.Congestion`."""
+
+    times_ms: tuple[int, ...]
+
+    def __call__(self, out_ms: np.ndarray) -> np.ndarray:
+        return np.isin(out_ms, np.array(self.times_ms, np.int64))
+
+
+def full_slots(file_system: LocalFileSystem, root: str, timer: TimerConfig) -> FullSlots | None:
+    """Those of ROOT/timerwheel; None where the settings set no limit, or nothing is full. Raises OSError.
+
+    Flow control of the timer for rows: which deliver times have so many messages that the timer takes no more.
+
+    Java: TimerMessageStore.isReject.
+
+    A row is judged by the wheel as it was when its task, or the put's opening, looked: what the same batch brings for a time is not
+    counted, as a broker counts only what its timer has taken up. Between timerCongestNumEachSlot and twice as many a broker draws;
+    a row is not refused by chance, because a task that is run again must make the same messages.
+    """
+    path = f"{root}/timerwheel"
+    if timer.timer_congest_num_each_slot >= _NO_LIMIT or not file_system.exists(path):
+        return None
+    wheel = file_system.open_file(path)
+    times: list[int] = []
+    for start, end in wheel.data_ranges(0):
+        slots = decode_slots(wheel.view(start, end - start).tobytes())
+        numbers = start // slots.itemsize + np.arange(len(slots))
+        is_full = np.asarray(is_slot_full(slots["count"], timer.timer_congest_num_each_slot, _NEVER_BY_CHANCE))
+        found = slots[is_full & (slots["tick"] % WHEEL_SLOTS == numbers)]
+        times += (found["tick"] * timer.timer_precision_ms).tolist()
+    wheel.close()
+    return FullSlots(tuple(times)) if times else None

@@ -10,14 +10,14 @@ half-way nobody knows what stands on the disk, so the writer takes nothing more:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
-from storage.derived.runs import AppendedRun, groups_of_runs
-from storage.derived.sync import DerivedSync
-from storage.derived.writer import DerivedWriter
+from storage.derived.writer import AppendedRun, DerivedSync, DerivedWriter, groups_of_runs
 from storage.ends.store_ends import StoreEnds
 from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError
@@ -30,26 +30,37 @@ from storage.index.store import IndexStore
 from storage.index.trust import drop_index_trust, has_index_trust, save_index_trust
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
-from storage.log.dispatch import dispatch, index_keys, queue_entries
-from storage.log.next_file import NextFile
+from storage.log.dispatch import DISPATCHED, DispatchBatch, dispatch, index_keys, queue_entries
 from storage.log.placement import Placement
 from storage.log.tail import RecordIdentity
-from storage.log.torn_row import TornRow
-from storage.log.writer import CommitLogWriter, RunningSync
-from storage.put.confirmed import Confirmed
-from storage.put.raw_writer import HeldRecords, RawWriter
+from storage.log.torn_records import TornRow
+from storage.log.writer import CommitLogWriter, NextFile, RunningSync
+from storage.put.raw_records import RawRecords
 from storage.put.settings import PutSettings
-from storage.put.topic_entries import TopicEntries
+from storage.put.table_entries import TopicEntries
 from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig, TopicTable
 
 _LITTLE_ROOM_BYTES = 1 << 16
+INDEX_LEASE_MS = 1_000
+"""How far ahead of the records the checkpoint's index time may run."""
 CHECKPOINT_INTERVAL_MS = 60_000
 """Ours: a store that is put to by no service, whose turns follow flushConsumeQueueThoroughInterval."""
+EVERYTHING = float("inf")
+NOTHING_NEW = -1
+"""Somebody who must have a copy is not connected."""
 
 
-class StoreWriter(RawWriter):
+class HeldRecords(NamedTuple):
+    """Records that are in no queue yet, and where in the log they end."""
+
+    end: int
+    batch: DispatchBatch
+    is_counted: bool
+
+
+class StoreWriter:
     """The writing end of one open store. The caller holds the store's lock, and `abort` stands. Not thread-safe."""
 
     def __init__(
@@ -88,6 +99,7 @@ class StoreWriter(RawWriter):
         self._trust_is_saved = False
         self._failure: BaseException | None = None
         self.confirmed = None if ends.held_from is None else Confirmed(ends.held_from)
+        """Up to where others have the log; None = nobody must."""
         self._held: deque[HeldRecords] = deque()
         if ends.held_from is not None and ends.held_from < ends.log_end:
             self._dispatched_ms = 0
@@ -299,6 +311,71 @@ class StoreWriter(RawWriter):
                 self.root, reason, "open the store again: opening recovers it"
             ) from self._failure
 
+    # What another store has written: bytes as they come, then the records among them. Of a log that must be confirmed records wait
+    # in `_held` until they are, those too that an opening has found so.
+
+    def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
+        """Bytes that follow all that the log has, within one file; `enter_raw` makes records of them.
+
+        Raises StoreNotWritableError where there is no room, with nothing written: then it may be called again. OSError.
+        """
+        self._refuse_after_failure()
+        try:
+            self._log_writer.reserve_raw(commitlog_offset, len(data))
+        except OSError as error:
+            self.fail(error)
+            raise
+        with self._failing():
+            self._log_writer.append_raw(commitlog_offset, data)
+
+    def enter_raw(self, found: RawRecords) -> None:
+        """Whole records of what was appended raw: on the disk under SYNC_FLUSH, in queues and index, readable.
+
+        Of a log that must be confirmed those that are; the others as soon as they are.
+        """
+        with self._failing():
+            if found.last_record is not None:
+                self._written_ms = max(self._written_ms, found.last_record.store_time_ms)
+                self.ends.last_record = found.last_record
+            self.ends.log_end = found.end
+            if self.settings.sync_flush:
+                self._sync_records()
+            self._held += (_held(batch, is_counted=False) for batch in found.batches)
+            self._enter_held(found.end if self.confirmed is None else self.confirmed.move(found.end))
+
+    def _hold(self, start: int, delays_ms: tuple[int, ...]) -> None:
+        """What the log has from that place on waits to be confirmed."""
+        for offsets, records in self.log.walk(start, check_crc=False, wanted=DISPATCHED, limit=self.ends.log_end):
+            batch = dispatch(offsets, records, delays_ms)
+            self.derived.count(batch)
+            self._held.append(_held(batch, is_counted=True))
+
+    def _enter_held(self, end: int) -> None:
+        """Those that end there, or before."""
+        while self._held and self._held[0].end <= end:
+            held = self._held.popleft()
+            self._claim_index_time(int(held.batch.store_times_ms.max()), INDEX_LEASE_MS)
+            self.derived.enter_records(held.batch, is_counted=held.is_counted)
+            self._dispatched_ms = max(self._dispatched_ms, int(held.batch.store_times_ms[-1]))
+            self.dispatched_end = held.end
+        if not self._held and not self._undispatched and end >= self.ends.log_end:  # also a filler
+            self.dispatched_end = self.ends.log_end
+        self.derived.publish()
+
+    def cut_raw(self, end: int) -> None:
+        """What was appended raw behind a place, where no whole record stands, goes. Raises OSError."""
+        with self._failing():
+            self._log_writer.cut_raw(end)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        self._refuse_after_failure()
+        try:
+            yield
+        except BaseException as error:
+            self.fail(error)
+            raise
+
     # Making durable
 
     @property
@@ -444,3 +521,35 @@ class StoreWriter(RawWriter):
             reason = "it was let go of while records waited to be readable"
             self.fail(StoreNotWritableError(self.root, reason))
         self._log_writer.close()
+
+
+def _held(batch: DispatchBatch, *, is_counted: bool) -> HeldRecords:
+    return HeldRecords(int(batch.commitlog_offsets[-1] + batch.sizes_bytes[-1]), batch, is_counted)
+
+
+class Confirmed:
+    """Up to where readers may see a log of which others must have a copy first. The dispatching thread moves it on; any thread may set
+    `reached`.
+
+    Java: CommitLog.getConfirmOffset.
+
+        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end where no other replica is in it
+        slave    what its master says, as far as it has the log itself
+
+    What is not confirmed stands in the log, and in no queue and no index: a fail-over may take it back. The place never goes back.
+    """
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        """Up to there it was confirmed when somebody looked last."""
+        self.reached: float = NOTHING_NEW
+        """Up to where all who must have the log have it; `EVERYTHING` where nobody must."""
+
+    def within(self, end: int) -> int:
+        """Up to where a log is confirmed that ends there."""
+        return int(min(end, max(self.end, self.reached)))
+
+    def move(self, end: int) -> int:
+        """The same, kept. `end` was looked up before the call: who is added to those that must have the log misses nothing of it."""
+        self.end = max(self.end, self.within(end))
+        return min(self.end, end)

@@ -56,13 +56,15 @@ from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets
-from storage.tables.followed_timer import (
+from storage.tables.timer_checkpoint import (
     TIMER_CHECKPOINT_FILE,
     followed_timer_path,
     forget_followed_timer,
     read_followed_timer,
+    read_timer_checkpoint,
+    timer_checkpoint_path,
+    write_timer_checkpoint,
 )
-from storage.tables.timer_checkpoint import read_timer_checkpoint, timer_checkpoint_path, write_timer_checkpoint
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 

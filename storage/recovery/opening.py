@@ -10,6 +10,7 @@ The caller holds the store's lock from before the first to after the last.
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -36,7 +37,6 @@ from storage.log.torn_records import Crash
 from storage.place.own_directory import refuse_links
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
-from storage.recovery.abort_file import abort_path, boot_left, has_restarted, mark_open, note_start
 from storage.recovery.offsets_ahead import lower_for_cut, tables_now
 from storage.recovery.parts import StoreParts
 from storage.recovery.passes import (
@@ -309,3 +309,37 @@ def _write_checkpoint(file_system: LocalFileSystem, root: str, plan: RecoveryPla
     confirmed = before.confirm_phy_offset if plan.held_from is None else plan.held_from
     checkpoint = Checkpoint(last, queues_time, index_time, before.master_flushed_offset, confirmed)
     write_checkpoint(file_system, root, checkpoint)
+
+
+def abort_path(root: str) -> str:
+    """Where it stands."""
+    return f"{root}/abort"
+
+
+def boot_left(files: FileSystem, root: str) -> str | None:
+    """The start of the machine that an open store's file names, empty where it names none; None = the store was closed."""
+    content = files.read_file(abort_path(root))
+    return None if content is None else "".join(content.decode(errors="replace").split(" ", 2)[2:])
+
+
+def mark_open(files: LocalFileSystem, root: str, boot: str | None = None) -> None:
+    """Write it anew, so that no hint fits any more; the start of the machine is this one, or that `boot`. Durable on return.
+
+    ROOT/abort, which stands while a store is open for writing: whoever finds it recovers. Java: StorePathConfigHelper.getAbortFile.
+
+    Its text is ours: process id, a random name, and since which start of the machine nothing has been recovered that may have
+    lacked a part (`torn_records.py`). A process that dies leaves all but its last write whole; a machine that does may not.
+    """
+    name = files.boot_id() if boot is None else boot
+    files.replace(abort_path(root), f"{os.getpid()} {secrets.token_hex(8)} {name}".encode())
+
+
+def note_start(files: LocalFileSystem, root: str) -> None:
+    """A store that another start of the machine left is recovered: this one counts from now on. Durable on return."""
+    mark_open(files, root)
+
+
+def has_restarted(files: LocalFileSystem, root: str) -> bool:
+    """Whether the machine has since an open store's file was written, or nobody knows."""
+    left = boot_left(files, root)
+    return left is not None and (not left or left != files.boot_id())

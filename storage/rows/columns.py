@@ -8,35 +8,46 @@ Java: Message, Validators.checkMessage, DefaultMQProducerImpl.tryToCompressMessa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.errors import ColumnIllegalError
 from storage.format.compression import compress
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_SIZE
-from storage.format.property_encoding import ROW_MARK, encoded_size, leading_properties
+from storage.format.property_encoding import COLUMN_PROPERTIES, ROW_MARK, MapEntries, encoded_size, leading_properties
 from storage.format.record import V6_HOST_SIZE
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
-from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, is_valid, rows_with, sizes_of
+from storage.format.texts import (
+    CONTROL_CHARACTERS,
+    SEPARATORS,
+    as_texts,
+    empty_as_null,
+    is_valid,
+    malformed_rows,
+    rows_with,
+    sizes_of,
+)
 from storage.format.unique_key import RANK_DIGITS, UNIQUE_KEY_LENGTH
 from storage.messages.delays import TIMER_TOPIC
 from storage.messages.half_messages import HALF_EMPTY, HALF_TOPIC, half_refusals
 from storage.messages.sizes import Excess, Limits, Sizes, excesses
+from storage.nearest_name import advice
 from storage.rows import delays as message_delays
 from storage.rows import retries as message_retries
 from storage.rows import transactions as message_transactions
 from storage.rows.delays import Delays, check_levels, read_delays
-from storage.rows.properties import read_properties
 from storage.rows.retries import Retries, read_retries
 from storage.rows.rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
 from storage.rows.transactions import HALF_PROPERTIES, TransactionColumns, read_transactions
 from storage.rows.values import Rejections, read_integers, read_texts, read_times_ms
-from storage.rules.message_texts import BLANK_IN_KEY, WORD_SEPARATORS
+from storage.rules.message_check import BLANK_IN_KEY, EMPTY, NOT_UTF8, UNWANTED, WORD_SEPARATORS, of_property, reserved
 
 COLUMNS = (
     *("body", "topic", "tags", "keys", "properties", "flag"),
@@ -51,6 +62,12 @@ UNIQUE_KEY_LIMIT = 255
 _NOT_GIVEN = -1
 _COLUMN_OF = {"topic": "topic", "properties": "properties", "body": "body", "record": "body"}
 assert len(SCHEDULE_TOPIC) == len(TIMER_TOPIC)  # where rows wait
+LEFT_COLUMNS = (
+    *("broker_name", "queue_offset", "msg_id", "store_timestamp", "born_host", "store_host", "sys_flag"),
+    *("body_crc", "prepared_transaction_offset", "commitlog_offset", "store_size"),
+    *("real_topic", "real_queue_id", "origin_topic", "_corrupt"),
+)
+"""The source's other columns."""
 
 
 @dataclass(slots=True)
@@ -381,3 +398,161 @@ def _check_sizes(
         over = np.broadcast_to(excess.over, len(columns))
         for column, rows in ((_COLUMN_OF[excess.what], over & ~np.asarray(is_timed)), ("deliver_at", over & is_timed)):
             rejections.add(np.flatnonzero(rows), column, partial(rule, excess))
+
+
+def read_properties(
+    column: pa.Array | None, stated: dict[str, pa.Array | None], strict: bool, rejections: Rejections
+) -> pa.Array | None:
+    """The rows' own properties, encoded as large_string; None where no row has any.
+
+    Reserved names (see `property_encoding`) are left out, or refused where `strict`. `stated` are the columns of properties that have
+    one; what a row's map says of them must agree.
+    """
+    if column is None or column.null_count == len(column):
+        return None
+    entries = MapEntries.of(column)
+    keep = ~entries.is_reserved
+    if not keep.all():
+        refused = entries.is_reserved.copy()
+        for name, values in stated.items():
+            found = entries.entries_of(name)
+            rows = entries.rows[found]
+            if values is None:
+                agrees = np.zeros(len(found), bool)
+            else:
+                equal = pc.equal(entries.values.take(pa.array(found)), values.take(pa.array(rows))).fill_null(False)
+                agrees = np.asarray(equal.to_numpy(zero_copy_only=False), bool)
+            wrong = ~agrees
+            if name == "__SHARDINGKEY":
+                # The source has no such column, so where none is given its rows state it here.
+                alone = np.ones(len(found), bool) if values is None else ~is_valid(values)[rows]
+                keep[found[alone]], refused[found[alone]] = True, False
+                wrong &= ~alone
+            rule = f"{name} is reserved and not what column {COLUMN_PROPERTIES[name]} says: use the column"
+            rejections.add(rows[wrong], "properties", rule)
+        if strict:
+            names = dict(
+                zip(entries.rows[refused].tolist(), entries.names.filter(pa.array(refused)).to_pylist(), strict=True)
+            )
+            rejections.add(np.unique(entries.rows[refused]), "properties", lambda row: reserved(names[row]))
+        entries = entries.filter(keep)
+    _check_entries(entries, rejections)
+    return entries.encode()
+
+
+def _check_entries(entries: MapEntries, rejections: Rejections) -> None:
+    for what, texts in (("name", entries.names), ("value", entries.values)):
+        if not len(texts):
+            return
+
+        def reject(found: np.ndarray, rule: str, what: str = what) -> None:
+            first = dict(zip(entries.rows[found[::-1]].tolist(), found[::-1].tolist(), strict=True))
+            rejections.add(
+                np.unique(entries.rows[found]), "properties", lambda row: _of_entry(entries, first[row], what, rule)
+            )
+
+        reject(malformed_rows(texts), NOT_UTF8)
+        reject(rows_with(texts, SEPARATORS), UNWANTED[SEPARATORS])
+        if pc.min(sizes := pc.binary_length(texts)).as_py() == 0:
+            reject(np.flatnonzero(sizes.to_numpy() == 0), EMPTY)
+
+
+def _of_entry(entries: MapEntries, entry: int, what: str, rule: str) -> str:
+    name = entries.names.slice(entry, 1).cast(pa.large_binary())[0].as_py().decode(errors="replace")
+    return of_property(name, what, rule)
+
+
+def check_columns(schema: pa.Schema) -> None:
+    """Raises ColumnIllegalError for a column that no message has, that is there twice, or whose type does not fit; or without `body`.
+
+    A column of Arrow's type null is as good as none, and a dictionary's values count, not its codes.
+
+    Which columns a table of messages may have, told by its schema before a row is looked at. Pure.
+
+    `rows.columns.COLUMNS` become messages. What else the Spark source gives of a message belongs to its place in a store, or to its
+    earlier life; it is accepted and not looked at, so that what was read can be written as it is.
+    """
+    check_names(schema.names, COLUMNS, LEFT_COLUMNS, needed="body")
+    for column in schema:
+        kind = _KINDS.get(column.name)
+        if kind is not None and not (pa.types.is_null(column.type) or kind.fits(column.type)):
+            raise ColumnIllegalError(column.name, f"it is {column.type}, expected {kind.expected}")
+
+
+def check_names(names: Sequence[str], known: Collection[str], left: Collection[str], *, needed: str) -> None:
+    """Raises ColumnIllegalError for a name that is neither known nor left, for a known one that is there twice, and where the needed
+    one is not there.
+    """
+    if needed not in names:
+        raise ColumnIllegalError(needed, f"it is missing; there are {', '.join(names) or 'no columns'}")
+    for name in names:
+        if name not in known and name not in left:
+            raise ColumnIllegalError(name, "no message has such a column" + (advice(name, [*left, *known]) or _DROP_IT))
+        if name in known and names.count(name) > 1:
+            raise ColumnIllegalError(name, "it is there twice")
+
+
+_DROP_IT = "; drop it, or put it into the column properties"
+
+
+class _Kind(NamedTuple):
+    expected: str
+    fits: Callable[[pa.DataType], bool]
+
+
+def _is_text(found: pa.DataType) -> bool:
+    if pa.types.is_dictionary(found):
+        return _is_text(found.value_type)
+    return bool(pa.types.is_string(found) or pa.types.is_large_string(found) or pa.types.is_string_view(found))
+
+
+def _is_bytes_or_text(found: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_dictionary(found):
+        return _is_bytes_or_text(found.value_type)
+    is_bytes = types.is_binary(found) or types.is_large_binary(found) or types.is_binary_view(found)
+    return is_bytes or types.is_fixed_size_binary(found) or _is_text(found)
+
+
+def _is_keys(found: pa.DataType) -> bool:
+    is_list = pa.types.is_list(found) or pa.types.is_large_list(found)
+    return _is_text(found) or (is_list and (_is_text(found.value_type) or pa.types.is_null(found.value_type)))
+
+
+def _is_text_map(found: pa.DataType) -> bool:
+    return bool(pa.types.is_map(found)) and _is_text(found.key_type) and _is_text(found.item_type)
+
+
+def _is_integer(found: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(found))
+
+
+def _is_time(found: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(found)) or _is_integer(found)
+
+
+_TEXT = _Kind("string", _is_text)
+
+
+_INTEGER = _Kind("a whole number", _is_integer)
+
+
+_KINDS = {
+    "body": _Kind("binary or string", _is_bytes_or_text),
+    "topic": _TEXT,
+    "tags": _TEXT,
+    "keys": _Kind("string or list<string>", _is_keys),
+    "properties": _Kind("map<string, string>", _is_text_map),
+    "flag": _INTEGER,
+    "born_timestamp": _Kind("timestamp, or whole milliseconds", _is_time),
+    "queue_id": _INTEGER,
+    "sharding_key": _TEXT,
+    "unique_key": _TEXT,
+    "delay_level": _INTEGER,
+    "deliver_at": _Kind("timestamp, or whole milliseconds", _is_time),
+    "retry_group": _TEXT,
+    "reconsume_times": _INTEGER,
+    "origin_msg_id": _TEXT,
+    "transaction_state": _TEXT,
+    "producer_group": _TEXT,
+}

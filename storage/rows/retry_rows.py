@@ -45,7 +45,7 @@ from storage.messages.sizes import topic_limit
 from storage.names import dead_letter_topic, retry_topic, validate_path_element
 from storage.rows.delays import decimal_texts
 from storage.rows.values import Rejections, read_integers, read_times_ms
-from storage.rules.message_texts import NOT_UTF8, UNWANTED
+from storage.rules.message_check import NOT_UTF8, UNWANTED
 from storage.settings.nouns import TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 

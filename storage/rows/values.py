@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.format.texts import as_texts, empty_as_null, malformed_rows, rows_with
-from storage.rules.message_texts import NOT_UTF8, UNWANTED
+from storage.rules.message_check import NOT_UTF8, UNWANTED
 
 _TICKS_PER_MS = {"us": 1_000, "ns": 1_000_000}
 

@@ -21,7 +21,9 @@ import errno
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
@@ -39,21 +41,21 @@ from storage.put.options import PutOptions
 from storage.put.put import NO_RESULTS, InnerPut, Places, Putter, put_few
 from storage.put_status import PutStatus
 from storage.rules.acks import NOBODY, may_wait
-from storage.service.flush_service import Duty, GroupCommit, error_of
 from storage.service.pending import Pending
-from storage.service.promise import NOTHING, Promise, promise_of
 from storage.service.put_group import (
+    NOTHING,
     PATIENCE_SECONDS,
     JoinedPut,
+    Promise,
     PutGroup,
     PutReceipt,
     Rows,
     append_together,
+    promise_of,
     wait_for_disk,
 )
 from storage.service.replica_acks import ReplicaAcks
 from storage.service.shared_store import SharedStore
-from storage.service.work import Work
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.01
@@ -164,7 +166,7 @@ class PutService(SharedStore):
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """What is computed in here is computed by one thread at a time (`work.py`), and waited for by puts that go together."""
+        """What is computed in here is computed by one thread at a time (`put_service.py`), and waited for by puts that go together."""
         try:
             with self._work.begun():
                 yield
@@ -492,3 +494,147 @@ class PutService(SharedStore):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Work:
+    """The turns of all threads in front of one store.
+
+    Whose turn it is to compute, and who is on the way to a put.
+
+    Python runs one thread at a time anyway, and Arrow's kernels let go of the interpreter at each call: of eight threads that
+    compute at once, each call wakes another one, and a message takes twice the processor. So one computes, and whoever waits for a
+    disk lets others.
+    """
+
+    def __init__(self, group: PutGroup) -> None:
+        self.processor = threading.Lock()
+        """Held by the one that computes; before the put lock."""
+        self._group = group
+        self._own = threading.local()
+
+    def begun(self, *, is_waited_for: bool = True) -> AbstractContextManager[None]:
+        """Computes, and is on the way if others are to wait for it. Not to be entered twice by a thread."""
+        return _Turn(self, is_waited_for)
+
+    def begin(self, *, is_waited_for: bool) -> None:
+        """The beginning of `begun`."""
+        if is_waited_for:
+            self._group.come()
+            self._own.is_coming = True
+        self._take()
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Within `begun`: others may compute meanwhile, and do not wait for this one. For what waits for a disk."""
+        was_mine = self.end()
+        try:
+            yield
+        finally:
+            if was_mine:
+                self._take()
+
+    def end(self) -> bool:
+        """Whether this thread computed, which it does no more."""
+        was_mine = getattr(self._own, "is_mine", False)
+        if was_mine:
+            self._own.is_mine = False
+            self.processor.release()
+        if getattr(self._own, "is_coming", False):
+            self._own.is_coming = False
+            self._group.leave()
+        return was_mine
+
+    def _take(self) -> None:
+        self.processor.acquire()
+        self._own.is_mine = True
+
+
+class _Turn(AbstractContextManager[None]):
+    """From `begin` to `end`; each send takes one, so it is no generator."""
+
+    __slots__ = ("_is_waited_for", "_work")
+
+    def __init__(self, work: Work, is_waited_for: bool) -> None:
+        self._work = work
+        self._is_waited_for = is_waited_for
+
+    def __enter__(self) -> None:
+        self._work.begin(is_waited_for=self._is_waited_for)
+
+    def __exit__(self, *_: object) -> None:
+        self._work.end()
+
+
+class GroupCommit:
+    """Puts that wait for a sync to reach behind them, and whoever tells them how it ended. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[int, Future[None]]] = deque()
+
+    def request(self, end: int) -> Future[None]:
+        """Done when everything before `end` is on the disk; fails with what a sync has failed with. Ends must ascend."""
+        waiting: Future[None] = Future()
+        with self._lock:
+            self._waiting.append((end, waiting))
+        return waiting
+
+    def complete(self, synced_end: int) -> None:
+        """Everything before that place is on the disk."""
+        with self._lock:
+            done = []
+            while self._waiting and self._waiting[0][0] <= synced_end:
+                done.append(self._waiting.popleft()[1])
+        for waiting in done:
+            waiting.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody who waits will ever hear that all is well."""
+        with self._lock:
+            failed, self._waiting = self._waiting, deque()
+        for _, waiting in failed:
+            waiting.set_exception(error)
+
+
+class Duty:
+    """A thread that does something in turns: every `interval_ms` (None = never by itself), and when it is woken.
+
+    `turn` says whether another one may follow. The thread ends with the process, as a killed one's does; `stop` ends it in order.
+    """
+
+    def __init__(self, name: str, interval_ms: int | None, turn: Callable[[], bool]) -> None:
+        self._interval_s = None if interval_ms is None else interval_ms / 1_000
+        self._turn = turn
+        self._woken = threading.Event()
+        self._stops = False
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """The next turn comes now, or when the present one is done."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Returns when the present turn is done; none follows."""
+        self._stops = True
+        self._woken.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            self._woken.wait(self._interval_s)
+            self._woken.clear()
+            if self._stops or not self._turn():
+                return
+
+
+def error_of(act: Callable[[], None]) -> OSError | None:
+    """What a sync fails with; None where it does not."""
+    try:
+        act()
+    except OSError as error:
+        return error
+    return None

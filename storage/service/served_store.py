@@ -11,23 +11,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from itertools import islice
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from storage.ends.dispatched_ends import DispatchedEnds
+from storage.ends.queue_ends import DispatchedEnds
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
-from storage.format.consume_queue import ENTRY_SIZE, decode_entries, is_pre_blank
+from storage.format.bloom_filter import BitTest
+from storage.format.consume_queue import ENTRY_SIZE, decode_entries, is_ext_address, is_pre_blank
 from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash
 from storage.format.layout import view_at
 from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE, STORE_TIME_POSITION, SYS_FLAG_POSITION
 from storage.format.record_batch import Records
 from storage.format.sys_flag import BORN_HOST_V6
-from storage.get_result import GetStatus
 from storage.index.store import IndexStore
 from storage.message_store import MessageStore
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
+from storage.queues.ext import ExtUnit
+from storage.queues.store import ConsumeQueueStore
 from storage.service.raw_get import (
     ALL_MESSAGES,
     Candidates,
@@ -37,11 +39,11 @@ from storage.service.raw_get import (
     TransferLimits,
     candidates,
     entries_looked_at,
+    pass_by_entry,
     status_of_nothing,
     stop_of,
 )
-from storage.service.served_entries import ServedEntry, by_units, served_entries
-from storage.store_reader import StoreReader
+from storage.store_reader import GetStatus, StoreReader
 
 _T = TypeVar("_T")
 _LOOKS = 20
@@ -368,3 +370,43 @@ def _store_time_at(body: bytes, start: int) -> int:
     sys_flag = int.from_bytes(body[start + SYS_FLAG_POSITION : start + SYS_FLAG_POSITION + 4], "big")
     at = start + STORE_TIME_POSITION[sys_flag & BORN_HOST_V6]
     return int.from_bytes(body[at : at + 8], "big")
+
+
+class ServedEntry(NamedTuple):
+    """An entry as it stands in its queue, its extension unit if it names one, and whether a filter lets it through."""
+
+    commitlog_offset: int
+    size_bytes: int
+    tags_code: int
+    unit: ExtUnit | None
+    passes: bool
+
+
+def by_units(
+    queues: ConsumeQueueStore, queue: ConsumeQueue, entries: np.ndarray, wanted: BitTest | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """The entries' tags codes, and which pass by bit maps (None = all): where they name extension units, as these say."""
+    codes = entries["tags_code"]
+    if not is_ext_address(codes).any():
+        return codes, None
+    ext = queues.ext(queue.topic, queue.queue_id)
+    try:
+        return ext.tags_codes(codes), None if wanted is None else ext.passes(codes, wanted)
+    finally:
+        ext.close()
+
+
+def served_entries(
+    queues: ConsumeQueueStore, queue: ConsumeQueue, start: int, end: int, wanted: MessageFilter
+) -> list[ServedEntry]:
+    """Those from one queue offset to another."""
+    entries = queue.entries(start, end)
+    codes, by_bits = by_units(queues, queue, entries, wanted.bits)
+    passes = pass_by_entry(codes, wanted.tags_codes, by_bits).tolist()
+    named = is_ext_address(entries["tags_code"]).tolist()
+    ext = queues.ext(queue.topic, queue.queue_id)
+    try:
+        units = [ext.unit(row[2]) if is_named else None for row, is_named in zip(entries.tolist(), named, strict=True)]
+    finally:
+        ext.close()
+    return [ServedEntry(*row, *more) for row, *more in zip(entries.tolist(), units, passes, strict=True)]

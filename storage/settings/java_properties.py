@@ -20,6 +20,9 @@ _SEPARATOR = re.compile(r"[ \t\f]*[=:]?[ \t\f]*")
 _ESCAPE = re.compile(r"\\(u[0-9A-Fa-f]{4}|u|.)", re.DOTALL)
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER_BITS = {"int": 32, "long": 64}
+_BLANKS = "".join(map(chr, range(0x21)))  # as String.trim has them
 
 
 class Property(NamedTuple):
@@ -121,3 +124,17 @@ def _unescape(text: str, file: str | None, line: int) -> str:
     if _SURROGATE.search(found):  # Java's strings hold a character beyond 16 bits as two
         found = found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return found
+
+
+def java_value(kind: str, text: str) -> int | float | bool | str:
+    """The value of a Java type: int, long, boolean, double or String. ValueError with the rule where the text is none."""
+    if kind in _INTEGER_BITS:
+        bound = 1 << (_INTEGER_BITS[kind] - 1)
+        if not _INTEGER.fullmatch(text) or not -bound <= int(text) < bound:
+            raise ValueError(f"{text!r} is not a plain integer of {_INTEGER_BITS[kind]} bits")
+        return int(text)
+    if kind == "boolean":
+        return text.lower() == "true"
+    if kind == "double":
+        return float(text)
+    return text.strip(_BLANKS)

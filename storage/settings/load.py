@@ -24,9 +24,8 @@ from typing import Any, TypeVar
 from storage.errors import ConfigurationError
 from storage.nearest_name import nearest
 from storage.settings.broker_version import DEFAULT_VERSION, VERSION_SETTING, BrokerVersion, parse_broker_version
-from storage.settings.java_properties import Property, parse_properties
+from storage.settings.java_properties import Property, java_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS
-from storage.settings.java_values import java_value
 from storage.settings.nouns import (
     BrokerIdentity,
     ClientsConfig,

@@ -21,9 +21,9 @@ from storage.tables.data_version import DataVersion
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets
 from storage.tables.document import parse_document, section
-from storage.tables.followed_timer import TIMER_CHECKPOINT_FILE, FollowedTimer, followed_timer_path
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
+from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE, FollowedTimer, followed_timer_path
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
 

@@ -34,10 +34,10 @@ from storage import open_store
 from storage.batch.intent import load_intents
 from storage.batch.ledger import GROUP_PREFIX, QUEUE_ID, UNNAMED_PREFIX, Batch
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.errors import StoreServedError
+from storage.files.atomic_file import save_loose
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.loose_file import save_loose
 from storage.put.settings import parse_host
 from storage.tables.batch_notes import load_batch_notes
 from storage.tables.consumer_offsets import ConsumerOffsets

@@ -16,7 +16,7 @@ from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
-from storage.ha.followed_log import FollowedLog
+from storage.ha.follower import FollowedLog
 from tests.broker_server.test_running_broker import Loop
 from tests.support.controller import OurController, our_controller
 from tests.support.java_broker import free_ports, wait_until

@@ -19,7 +19,7 @@ from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
-from storage.ha.epoch_file import EpochFile
+from storage.ha.epochs import EpochFile
 from storage.ha.follower import Follower
 from storage.ha.roles import Term
 from storage.message_store import open_store

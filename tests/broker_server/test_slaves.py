@@ -15,7 +15,7 @@ from spark_mq.remoting import RequestCode, read_body
 from spark_mq.remoting.admin_bodies import HaRuntimeInfo
 from storage.ha.following import open_following
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
-from storage.ha.timing import Timing
+from storage.ha.session import Timing
 from storage.put_status import PutStatus
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig

@@ -17,8 +17,7 @@ from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.intent import Intent, intent_directory, save_intent
 from storage.batch.ledger import UNNAMED_PREFIX, Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import StagedSegment, list_segments, staged_directory
+from storage.batch.staged_segment import StagedBatch, StagedSegment, list_segments, staged_directory
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig

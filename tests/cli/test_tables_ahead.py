@@ -25,8 +25,13 @@ from storage.messages.half_messages import HALF_TOPIC
 from storage.messages.inner_messages import InnerMessage
 from storage.messages.op_messages import OP_TOPIC
 from storage.place.followed_master import note_followed_master
-from storage.tables.followed_timer import FollowedTimer, followed_timer_path, read_followed_timer
-from storage.tables.timer_checkpoint import read_timer_checkpoint, write_timer_checkpoint
+from storage.tables.timer_checkpoint import (
+    FollowedTimer,
+    followed_timer_path,
+    read_followed_timer,
+    read_timer_checkpoint,
+    write_timer_checkpoint,
+)
 from tests.support.ways_in import WRITING
 
 FILES = LocalFileSystem()

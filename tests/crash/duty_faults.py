@@ -13,7 +13,7 @@ import numpy as np
 
 from spark_mq.broker.end_transaction_rules import Ending, settle
 from storage import MessageStore, failpoints
-from storage.delay.delivery_mark import DueRange
+from storage.delay.delivery_plan import DueRange
 from storage.delay.schedule import _Delivery, deliver_due
 from storage.delay.timer_handover import PutBefore
 from storage.delay.timer_store import deliver_timed

@@ -14,8 +14,7 @@ from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.intent import load_intents
 from storage.batch.ledger import GROUP_PREFIX, QUEUE_ID, Batch
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import StagedSegment, list_segments
+from storage.batch.staged_segment import StagedBatch, StagedSegment, list_segments
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
 from storage.tables.consumer_offsets import ConsumerOffsets

@@ -17,7 +17,7 @@ from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.ledger import QUEUE_ID as LEDGER_QUEUE
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.errors import SinkTakenError, StateFileError
 from storage.format.record import Message
 from tests.crash.machine import Machine, run_broker

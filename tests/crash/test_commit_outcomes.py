@@ -25,8 +25,7 @@ from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch, commit_batch
 from storage.batch.intent import load_intents
 from storage.batch.ledger import END, QUEUE_ID, TOPIC, Batch, LedgerStatement, outgoing_ledger_message
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import StagedSegment
+from storage.batch.staged_segment import StagedBatch, StagedSegment
 from storage.errors import (
     CorruptRecordError,
     SinkAheadError,

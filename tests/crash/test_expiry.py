@@ -18,7 +18,7 @@ from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
 from storage.batch.commit import CommitOutcome
 from storage.batch.ledger import END, Batch, LedgerStatement, outgoing_ledger_message
-from storage.batch.ledger_upkeep import newest_ends
+from storage.batch.sink_progress import newest_ends
 from storage.errors import SinkAheadError, SinkTakenError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import encode_block

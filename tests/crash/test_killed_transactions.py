@@ -20,7 +20,6 @@ import pytest
 
 import storage.batch.commit
 import storage.batch.slices
-import storage.batch.transactions
 import storage.derived.writer
 import storage.log.writer
 import storage.put.store_writer
@@ -67,7 +66,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, point: str, time: int) -> None:
         if left == 0 and name == point:
             raise KilledError
 
-    modules = storage.batch.commit, storage.batch.slices, storage.batch.transactions, storage.log.writer
+    modules = storage.batch.commit, storage.batch.slices, storage.log.writer
     for module in (*modules, storage.put.store_writer, storage.derived.writer):
         monkeypatch.setattr(module, "reach", reach)
 

@@ -18,7 +18,7 @@ from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.ledger import GROUP_PREFIX
 from storage.batch.ledger import QUEUE_ID as LEDGER_QUEUE
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.errors import StoreNotWritableError
 from storage.message_store import MessageStore
 from storage.tables.consumer_offsets import ConsumerOffsets

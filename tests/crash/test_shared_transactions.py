@@ -16,7 +16,7 @@ from spark_mq.broker.end_transaction import end_transaction, request_for
 from storage import MessageStore, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.messages.half_messages import HALF_TOPIC
 from tests.crash import test_killed_transactions as transactions

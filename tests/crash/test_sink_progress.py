@@ -25,8 +25,7 @@ from storage.batch.ledger import (
     LedgerStatement,
     outgoing_ledger_message,
 )
-from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
-from storage.batch.sink_progress import confirm_progress
+from storage.batch.sink_progress import apply_renewals, confirm_progress, newest_ends, plan_renewals
 from storage.errors import SinkAheadError, SinkProgressError, SinkTakenError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_offsets import ConsumerOffsets

@@ -28,10 +28,8 @@ from spark_mq.conditions import SparkMqError
 from storage import MessageStore, open_store
 from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.ledger import END, QUEUE_ID, SLICE, TOPIC, Batch, BatchLedger, LedgerMessage
-from storage.batch.ledger_upkeep import apply_renewals, newest_ends, plan_renewals
-from storage.batch.sink_progress import slices_left
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SegmentReader, staged_directory
+from storage.batch.sink_progress import apply_renewals, newest_ends, plan_renewals, slices_left
+from storage.batch.staged_segment import SegmentReader, StagedBatch, staged_directory
 from storage.errors import CorruptRecordError, SliceMismatchError, StoreNotWritableError
 from storage.service.put_service import PutService
 from tests.crash import test_killed_transactions as transactions

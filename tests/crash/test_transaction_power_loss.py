@@ -16,8 +16,7 @@ from storage import MessageStore
 from storage.batch.commit import commit_batch
 from storage.batch.intent import load_intents
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
 from storage.files import early_sync
 from storage.files.early_sync import EARLY_BYTES
 from storage.format.record import Message

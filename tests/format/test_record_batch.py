@@ -14,19 +14,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecordError
-from storage.format.byte_strings import gather_bytes
 from storage.format.properties import decode_properties, decode_property_maps
 from storage.format.record import (
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
     Message,
+    chain,
     decode_record,
     encode_record,
+    find_candidates,
     host_text,
 )
-from storage.format.record_batch import Records
-from storage.format.record_search import chain, find_candidates
+from storage.format.record_batch import Records, gather_bytes
 from storage.format.sys_flag import COMPRESSED
 from tests.oracle.damage import files, walk
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture

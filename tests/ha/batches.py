@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.hand_over.staged_commit import StagedCommit
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.errors import NotReplicatedError, ReplicasNotEnoughError
-from storage.service.promise import Promise
+from storage.service.put_group import Promise
 from tests.ha.invariants import require
 from tests.ha.node import Node
 from tests.support.stage_rows import BatchRows, stage

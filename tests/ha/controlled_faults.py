@@ -17,12 +17,11 @@ from spark_mq.remoting.controller_bodies import SyncStateSet
 from spark_mq.remoting.controller_headers import AlterSyncStateSetRequest
 from storage.format.epoch import EpochEntry
 from storage.format.replication import Dialect, FrameEpoch
-from storage.ha import followed_epochs, truncation
-from storage.ha.epoch_file import EpochFile
-from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha import epochs, truncation
+from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.master_session import MasterSession
 from storage.ha.sync_state import SyncState
-from storage.put.confirmed import Confirmed
+from storage.put.store_writer import Confirmed
 from storage.rules.acks import ALL_IN_SET, NOBODY
 from storage.service.replica_acks import ReplicaAcks
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -109,7 +108,7 @@ def _starts_count_nothing() -> Planted:
         known = {entry.epoch for entry in others}
         return min(own_end, other_end) if any(entry.epoch in known for entry in own) else None
 
-    return patch.object(followed_epochs, "consistent_point", by_epochs)
+    return patch.object(epochs, "consistent_point", by_epochs)
 
 
 def _cut_too_far() -> Planted:
@@ -124,7 +123,7 @@ def _cut_too_far() -> Planted:
         broker._cut_to = agreed
         broker._due.set()
 
-    cut = patch.object(followed_epochs, "consistent_point", at_start)
+    cut = patch.object(epochs, "consistent_point", at_start)
     return _both(cut, patch.object(controlled.ControlledBroker, "_diverged", unasked))
 
 

@@ -14,8 +14,7 @@ from spark_mq.controller.state import Group
 from storage.batch.ledger import TOPIC as LEDGER
 from storage.format.epoch import EpochEntry
 from storage.format.record import Message, decode_record
-from storage.ha.epoch_file import load_epochs
-from storage.ha.epochs import epoch_at, flaw_of
+from storage.ha.epochs import epoch_at, flaw_of, load_epochs
 from storage.ha.replicas import UNPROVEN
 from storage.put_status import PutStatus
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE

@@ -20,7 +20,7 @@ from storage import StoreConfig
 from storage.errors import StorageError
 from storage.put_status import PutStatus
 from storage.rules.acks import ALL_IN_SET
-from storage.service.promise import Promise
+from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE

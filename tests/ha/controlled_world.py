@@ -17,7 +17,7 @@ from unittest import mock
 import storage.ha.follower
 import storage.ha.listener
 import storage.ha.truncation
-import storage.recovery.abort_file
+import storage.recovery.opening
 from spark_mq.broker_server import (
     controlled,
     controllers,
@@ -34,11 +34,11 @@ from spark_mq.broker_server.state_copies import MasterPlace
 from spark_mq.client.errors import BrokerUnreachableError
 from storage import open_store
 from storage.format.replication import SlaveHandshake
-from storage.ha.followed_epochs import FollowedEpochs
+from storage.ha.epochs import FollowedEpochs
 from storage.ha.follower import Follower, Switching
 from storage.ha.listener import ReplicationListener
+from storage.ha.session import CONNECT_TIMEOUT_MS
 from storage.ha.slave_session import SlaveSession
-from storage.ha.timing import CONNECT_TIMEOUT_MS
 from storage.message_store import MessageStore
 from storage.service.put_service import PutService
 from tests.ha.control import Control, ControlClient
@@ -296,7 +296,7 @@ def fibers(world: World, control: Control) -> Iterator[None]:
         (storage.ha.follower, "threading", threads),
         (storage.ha.follower, "socket", sockets),
         (storage.ha.truncation, "open_store", opened_with(open_store)),
-        (storage.recovery.abort_file, "secrets", chance),
+        (storage.recovery.opening, "secrets", chance),
         (ReplicationListener, "start", lambda listener: None),
     )
     _world.append(world)

@@ -12,18 +12,17 @@ from spark_mq.broker_server.batch_server import BatchServer
 from storage.format.replication import Report
 from storage.ha import listener as listening
 from storage.ha import replicas as counting
-from storage.ha.events import Acknowledged, Asked, SessionEvent
-from storage.ha.followed_log import FollowedLog
+from storage.ha.follower import FollowedLog
 from storage.ha.listener import ReplicationListener
 from storage.ha.master_session import MasterSession
 from storage.ha.replicas import Replica, Replicas
+from storage.ha.session import Acknowledged, Asked, SessionEvent
 from storage.log.writer import CommitLogWriter
-from storage.put.ack_frontier import AckFrontier, Ticket
 from storage.put.raw_records import RawCheck
-from storage.put.raw_writer import RawWriter
+from storage.put.store_writer import StoreWriter
 from storage.rules.acks import NOBODY
 from storage.service import replica_acks
-from storage.service.replica_acks import ReplicaAcks
+from storage.service.replica_acks import AckFrontier, ReplicaAcks, Ticket
 from tests.ha.lives import OPERATED, Kind, lived
 
 MOST_SEEDS, STEPS = 120, 120
@@ -105,7 +104,7 @@ def _ack_before_write() -> AbstractContextManager[Any]:
 
 def _unsynced_acks() -> AbstractContextManager[Any]:
     """Under SYNC_FLUSH a slave acknowledges what is not synced."""
-    return patch.object(RawWriter, "enter_raw", _without_sync(RawWriter.enter_raw))
+    return patch.object(StoreWriter, "enter_raw", _without_sync(StoreWriter.enter_raw))
 
 
 def _without_sync(enter: Callable[..., None]) -> Callable[..., None]:

@@ -13,7 +13,7 @@ from storage.ha.listener import ReplicationListener
 from storage.ha.master_session import MasterSession
 from storage.ha.replicas import UNPROVEN
 from storage.put_status import PutStatus
-from storage.service.promise import Promise
+from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from tests.ha.node import FILE_BYTES, Node
 from tests.support.replicas import holders

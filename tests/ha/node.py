@@ -16,11 +16,11 @@ from storage.errors import StorageError
 from storage.ha.follower import Follower
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
+from storage.ha.session import RECONNECT_MS, Timing
 from storage.ha.slave_session import SlaveSession
-from storage.ha.timing import RECONNECT_MS, Timing
 from storage.place.followed_master import forget_followed_master, note_followed_master
 from storage.put_status import PutStatus
-from storage.service.promise import Promise
+from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from tests.ha.network import LineEnd, TurnOver, World
 from tests.support.crash_disk import EXTREMES, Disk, Operation

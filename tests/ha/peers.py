@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from storage.format.replication import Dialect, Report, SlaveHandshake, encode_from_slave
-from storage.ha.events import Introduced, Refused
+from storage.ha.session import Introduced, Refused, Timing
 from storage.ha.slave_session import SlaveSession
-from storage.ha.timing import Timing
 from tests.ha.network import LineEnd, World
 from tests.ha.node import FILE_BYTES, Node
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 from storage import StoreConfig
 from storage.errors import ReplicasNotEnoughError
 from storage.put_status import PutStatus
-from storage.service.promise import Promise
+from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from tests.ha.batches import Sink

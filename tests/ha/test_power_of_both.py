@@ -23,7 +23,7 @@ from spark_mq.hand_over.staged_commit import StagedCommit
 from spark_mq.sink import commit as committing
 from storage import StoreConfig, open_store
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.errors import NotReplicatedError, ReplicasNotEnoughError
 from storage.format.record import Message, decode_record
 from storage.ha.listener import ListenerSettings

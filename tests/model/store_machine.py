@@ -21,7 +21,7 @@ from spark_mq.broker.end_transaction import end_transaction, request_for
 from storage import GetStatus, Message, MessageStore, retention
 from storage.batch import commit as batch_commit
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.delay import schedule
 from storage.errors import SinkAheadError
 from storage.format.delay_level import SCHEDULE_TOPIC

@@ -20,7 +20,7 @@ import pytest
 from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.batch.ledger import BEGIN, END, Batch, LedgerMessage, LedgerStatement, outgoing_ledger_message
-from storage.batch.ledger_upkeep import newest_ends, plan_renewals
+from storage.batch.sink_progress import newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import encode_block

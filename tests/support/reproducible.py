@@ -11,7 +11,6 @@ from unittest import mock
 from uuid import UUID
 
 import storage.put.put
-import storage.recovery.abort_file
 import storage.recovery.opening
 import tests.support.stage_rows
 
@@ -27,7 +26,6 @@ def reproducible(random: Random) -> Iterator[None]:
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(storage.put.put, "secrets", chance))
         patches.enter_context(mock.patch.object(storage.recovery.opening, "secrets", chance))
-        patches.enter_context(mock.patch.object(storage.recovery.abort_file, "secrets", chance))
         patches.enter_context(mock.patch.object(os, "getpid", return_value=4_711))
         names = iter(lambda: UUID(int=random.getrandbits(128)), None)
         patches.enter_context(mock.patch.object(tests.support.stage_rows, "uuid4", names.__next__))

@@ -24,7 +24,7 @@ import pyarrow as pa
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.files.local_file_system import LocalFileSystem
 from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus

@@ -47,8 +47,7 @@ from spark_mq.sink.exact_commit import ExactCommit
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
 from storage.batch.redo import NOTHING
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SegmentReader
+from storage.batch.staged_segment import SegmentReader, StagedBatch
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records
@@ -56,12 +55,11 @@ from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.message_store import MessageStore
-from storage.put.raw_writer import RawWriter
 from storage.put.settings import PutSettings
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
-from storage.recovery.index import Indexer
+from storage.recovery.passes import Indexer
 from storage.recovery.queues import QueueWriters
 from storage.rows.rules import MessageRules
 from storage.service.put_service import PutService
@@ -485,16 +483,16 @@ def follower_asks_for_no_room() -> AbstractContextManager[Any]:
 
 
 def full_disk_ends_a_follower() -> AbstractContextManager[Any]:
-    original = RawWriter.append_raw
+    original = StoreWriter.append_raw
 
-    def failing(self: RawWriter, commitlog_offset: int, data: bytes | memoryview) -> None:
+    def failing(self: StoreWriter, commitlog_offset: int, data: bytes | memoryview) -> None:
         try:
             original(self, commitlog_offset, data)
         except BaseException as error:
             self.fail(error)
             raise
 
-    return mock.patch.object(RawWriter, "append_raw", failing)
+    return mock.patch.object(StoreWriter, "append_raw", failing)
 
 
 def journal_is_appended_to_behind_a_failure() -> AbstractContextManager[Any]:

@@ -17,7 +17,7 @@ from spark_mq.source import lag, offsets
 from storage.batch import intent, redo, staged_segment
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.staged_segment import StagedSegment
-from storage.delay import delivery_mark
+from storage.delay import delivery_plan
 from storage.ends import hint
 from storage.errors import StateFileError, StorageError
 from storage.files import failed_sync
@@ -167,7 +167,7 @@ def _trusts(samples: Samples) -> list[bytes]:
 def _read_mark(content: bytes, directory: Path) -> bool:
     (directory / "spark_mq").mkdir(exist_ok=True)
     write_over(directory / "spark_mq" / "delivery.json", content)
-    mark = delivery_mark.read_mark(_FILES, str(directory))
+    mark = delivery_plan.read_mark(_FILES, str(directory))
     assert mark is not None
     mark.is_current({3: 5})
     return True

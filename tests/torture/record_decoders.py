@@ -14,7 +14,7 @@ import zstandard
 
 from storage.errors import CorruptRecordError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format import compression, java_hash, record, record_batch, record_search
+from storage.format import compression, java_hash, record, record_batch
 from storage.format.record import Message
 from storage.log import commit_log
 from tests.support.message_builder import make_message
@@ -37,7 +37,7 @@ def _read_record(content: bytes, directory: Path) -> bool:
     """The one-record decoder beside the one for many, at every place where one may begin; what is read can be written again."""
     found = 0
     buffer = np.frombuffer(content, np.uint8)
-    candidates = record_search.find_candidates(buffer, 0, len(buffer))
+    candidates = record.find_candidates(buffer, 0, len(buffer))
     places = [place for place in range(max(0, len(content) - 7)) if content[place + 4 : place + 8] in _MAGICS]
     assert candidates.tolist() == places, "candidates are where a magic number stands four bytes on"
     positions = [place for place in places if place + record.MINIMUM_RECORD_SIZE <= len(content)]
@@ -115,7 +115,7 @@ def _read_chain(content: bytes, directory: Path) -> bool:
         number, size = by_start[position]
         expected.append(number)
         position += size
-    rows, end = record_search.chain(starts, sizes, begin)
+    rows, end = record.chain(starts, sizes, begin)
     assert (rows.tolist(), end) == (expected, position)
     return bool(expected)
 

@@ -21,8 +21,8 @@ from storage.format.replication import (
     encode_from_master,
     encode_from_slave,
 )
-from storage.ha.events import Asked, Introduced, Refused
 from storage.ha.master_session import MasterSession
+from storage.ha.session import Asked, Introduced, Refused
 from storage.ha.slave_session import SlaveSession
 from tests.torture.decoders import Decoder
 from tests.torture.samples import Samples

@@ -14,7 +14,7 @@ import pyarrow as pa
 from storage import MessageStore, StoreConfig, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.delay.schedule import deliver_due
 from storage.files.local_files import LocalWriter
 from storage.messages.inner_messages import InnerMessage

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self
 
 from spark_mq.broker.consumer_filters import ConsumerFilters
 from storage import StoreConfig
-from storage.delay.timer_metrics import TimerMetrics
+from storage.delay.timer_store import TimerMetrics
 from storage.errors import ConfigurationError, StateFileError
 from storage.files import atomic_file
 from storage.files.local_file_system import LocalFileSystem
@@ -20,8 +20,8 @@ from storage.settings import load as config
 from storage.tables.consumer_filters import ConsumerFilterTable
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_offsets import DelayOffsets
-from storage.tables.followed_timer import FollowedTimer
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.timer_checkpoint import FollowedTimer
 from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
 from storage.tables.topics import TopicConfig, TopicTable
 from storage.transaction.progress import TransactionCounts

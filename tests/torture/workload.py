@@ -20,7 +20,7 @@ from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from storage import Message, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.delay.schedule import deliver_due
 from storage.errors import (
     CorruptRecordError,

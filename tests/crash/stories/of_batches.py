@@ -12,8 +12,7 @@ from storage import MessageStore
 from storage.batch.commit import commit_batch
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import sink_digest
+from storage.batch.staged_segment import StagedBatch, sink_digest
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.settings.nouns import RetentionConfig
 from tests.crash.stories.life import ROOMY, START_MS, Killed, Life, kill, killed_at, put

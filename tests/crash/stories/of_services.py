@@ -10,9 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from storage.derived.sync import DerivedSync
-from storage.log.next_file import NextFile
-from storage.log.writer import LogSync
+from storage.derived.writer import DerivedSync
+from storage.log.writer import LogSync, NextFile
 from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
 from storage.service.put_service import PutService

@@ -12,7 +12,7 @@ from storage import MessageStore, open_store
 from storage.batch import slices
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
+from storage.batch.staged_segment import StagedBatch
 from storage.files import early_sync
 from storage.log.writer import LogSync
 from tests.storage.batch.test_staged_runs import NOW_MS, TOPICS, prepared, stage

@@ -19,7 +19,7 @@ from storage.batch.ledger import (
     parse_ledger_body,
 )
 from storage.batch.redo import Progress, commit_places, first_missing
-from storage.batch.stretches import runs_between, runs_from, stretches_of
+from storage.batch.slices import runs_between, runs_from, stretches_of
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun, encode_block
 from storage.put.half_ends import CommitRun
 

@@ -11,12 +11,17 @@ import pyarrow as pa
 import pytest
 
 from storage import open_store
-from storage.batch import staged_runs
+from storage.batch import staged_segment
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_runs import open_runs
-from storage.batch.staged_segment import SegmentPool, SegmentReader, SegmentWriter, StagedSegment
+from storage.batch.staged_segment import (
+    SegmentPool,
+    SegmentReader,
+    SegmentWriter,
+    StagedBatch,
+    StagedSegment,
+    open_runs,
+)
 from storage.errors import CorruptRecordError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun, encode_parts
@@ -141,7 +146,7 @@ def test_halves_that_have_changed_are_noticed_when_their_commits_are_read(tmp_pa
 def test_each_segment_is_compared_with_its_sum(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, many_bytes: int
 ) -> None:
-    monkeypatch.setattr(staged_runs, "_MANY_BYTES", many_bytes)
+    monkeypatch.setattr(staged_segment, "_MANY_BYTES", many_bytes)
     segments = stage(tmp_path, [prepared(40), prepared(23, 1)])
     with ExitStack() as resources:
         staged = open_runs(FILES, str(tmp_path), segments, resources)

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from storage.batch.stretches import cut_slices, stretches_of
+from storage.batch.slices import cut_slices, stretches_of
 from storage.format.record_block import BlockColumns, RecordBlock
 
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.delay import timer_recovery, timer_slots, timer_store, timer_wheel
+from storage.delay import timer_recovery, timer_store, timer_wheel
 from storage.delay.timer_store import TIMER
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables.followed_timer import FollowedTimer, followed_timer_path
+from storage.tables.timer_checkpoint import FollowedTimer, followed_timer_path
 from tests.storage.delay.test_timer_recovery import java_start
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
@@ -34,7 +34,7 @@ class Killed(BaseException):
 
 @pytest.fixture(autouse=True)
 def small_puts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_slots, "PUT_ROWS", 3)
+    monkeypatch.setattr(timer_store, "PUT_ROWS", 3)
 
 
 def fill(timed: TimedStore) -> None:

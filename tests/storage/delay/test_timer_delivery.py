@@ -410,7 +410,7 @@ def test_a_message_whose_properties_are_full_is_told_and_the_others_come(tmp_pat
 
 
 def test_a_full_slot_and_many_slots_are_delivered_in_order(timed: TimedStore) -> None:
-    """Links are followed or the log read through (`timer_slots.py`): the order is the same."""
+    """Links are followed or the log read through (`timer_store.py`): the order is the same."""
     first = [f"a{number}" for number in range(40)]
     timed.store.put_inner(
         [

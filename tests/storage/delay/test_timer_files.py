@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.delay import timer_slots
+from storage.delay import timer_store
 from storage.delay.timer_log import TimerLog
-from storage.delay.timer_metrics import TimerMetrics
 from storage.delay.timer_records import whole_numbers
+from storage.delay.timer_store import TimerMetrics
 from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
@@ -271,10 +271,10 @@ def test_links_and_a_scan_of_the_log_find_the_same(count: int, tmp_path: Path, m
         made["write_time_ms"], made["delay_ms"] = 1_000 * TICK, 1_000 * (ticks - TICK)
         made["previous_position"] = wheel.enter(ticks, positions, np.ones(size, np.int32))
         log.append(positions, made)
-    scanned = timer_slots.due_units(wheel, log, TICK + 1, TICK + 5, 1_000)
-    monkeypatch.setattr(timer_slots, "_SCAN_WASTE", -1)
-    monkeypatch.setattr(timer_slots, "PUT_ROWS", -1)
-    linked = timer_slots.due_units(wheel, log, TICK + 1, TICK + 5, 1_000)
+    scanned = timer_store.due_units(wheel, log, TICK + 1, TICK + 5, 1_000)
+    monkeypatch.setattr(timer_store, "_SCAN_WASTE", -1)
+    monkeypatch.setattr(timer_store, "PUT_ROWS", -1)
+    linked = timer_store.due_units(wheel, log, TICK + 1, TICK + 5, 1_000)
     assert scanned.ticks.tolist() == linked.ticks.tolist() == sorted(scanned.ticks.tolist())
     assert scanned.units.tobytes() == linked.units.tobytes()
     in_slots = wheel.waiting(TICK + 1, TICK + 5)["count"].sum()
@@ -282,9 +282,9 @@ def test_links_and_a_scan_of_the_log_find_the_same(count: int, tmp_path: Path, m
 
 
 def test_a_group_is_whole_slots_and_a_put_a_part_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timer_slots, "PUT_ROWS", 4)
+    monkeypatch.setattr(timer_store, "PUT_ROWS", 4)
     ticks = np.array([1, 1, 1, 2, 3, 3, 3, 3, 3, 3, 4, 5])
-    groups = list(timer_slots.DueUnits(ticks, units(12)).groups())
+    groups = list(timer_store.DueUnits(ticks, units(12)).groups())
     assert [group.ticks.tolist() for group in groups] == [[1, 1, 1, 2], [3] * 6, [4, 5]]
     assert [[int(rows.sum()) for rows in group.puts()] for group in groups] == [[4], [4, 2], [2]]
 

@@ -22,8 +22,14 @@ from storage.delay.timer_store import deliver_timed
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import SLOT, UNIT_SIZE, WHEEL_SLOTS
 from storage.messages.delays import TIMER_TOPIC
-from storage.tables.followed_timer import FollowedTimer, followed_timer_path, read_followed_timer
-from storage.tables.timer_checkpoint import read_timer_checkpoint, timer_checkpoint_path, write_timer_checkpoint
+from storage.tables.timer_checkpoint import (
+    FollowedTimer,
+    followed_timer_path,
+    read_followed_timer,
+    read_timer_checkpoint,
+    timer_checkpoint_path,
+    write_timer_checkpoint,
+)
 from tests.support.fixture_stores import Fixture
 from tests.support.timed_store import NOW, TimedStore
 

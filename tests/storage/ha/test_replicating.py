@@ -32,13 +32,13 @@ from storage.format.replication import (
     encode_from_master,
     encode_from_slave,
 )
-from storage.ha.epoch_file import load_epochs
+from storage.ha.epochs import load_epochs
 from storage.ha.follower import FollowerStatus, MasterAddress, MasterAsks
 from storage.ha.following import Following, open_following, promote
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicator import Replicator
-from storage.ha.timing import Timing
+from storage.ha.session import Timing
 from storage.log.checkpoint import read_checkpoint
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig

@@ -13,7 +13,7 @@ from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefus
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
 from storage.ha import truncation
-from storage.ha.epoch_file import load_epochs, save_epochs
+from storage.ha.epochs import load_epochs, save_epochs
 from storage.ha.truncation import truncate_store
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog

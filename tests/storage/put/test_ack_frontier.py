@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from storage.put.ack_frontier import AckFrontier, Ticket
 from storage.rules.acks import ALL_IN_SET
+from storage.service.replica_acks import AckFrontier, Ticket
 
 
 def test_a_put_is_settled_when_so_many_copies_reach_its_end() -> None:

@@ -13,7 +13,7 @@ from storage import open_store
 from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.timer import SLOT, WHEEL_SLOTS
-from storage.put.full_slots import full_slots
+from storage.put.settings import full_slots
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
 from storage.settings.nouns import TimerConfig

@@ -20,8 +20,7 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.audit.verify import Kind
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
-from storage.batch.staged_batch import StagedBatch
-from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
+from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
 from storage.errors import (

@@ -449,7 +449,7 @@ def test_a_failed_sync_is_not_acknowledged_and_not_tried_again(tmp_path: Path, d
 
 def test_runs_appended_together_stand_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are dispatched in groups; where a group ends is not to be seen."""
-    monkeypatch.setattr("storage.derived.runs.DISPATCH_ROWS", 50)
+    monkeypatch.setattr("storage.derived.writer.DISPATCH_ROWS", 50)
     with opened(tmp_path) as store:
         for number in range(7):
             store.put_batch(rows(30 * number % 100, 1_000 * number))

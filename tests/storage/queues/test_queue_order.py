@@ -13,12 +13,12 @@ import pytest
 
 from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
-from storage.audit.findings import Kind
+from storage.audit.verify import Kind
 from storage.format.consume_queue import ENTRY
-from storage.get_result import GetStatus
 from storage.log.dispatch import QueueEntries
 from storage.queues.order import put_in_order
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig
+from storage.store_reader import GetStatus
 from tests.spark.in_process import next_batch, open_stream
 from tests.support.queue_bodies import bodies_of
 

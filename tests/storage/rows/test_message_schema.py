@@ -9,10 +9,9 @@ import pytest
 
 from spark_mq.source.column_names import COLUMN_NAMES, CORRUPT_COLUMN, EARLIER_PLACE_COLUMN_NAMES
 from storage.errors import ColumnIllegalError
-from storage.rows.columns import COLUMNS
+from storage.rows.columns import COLUMNS, LEFT_COLUMNS, check_columns
 from storage.rows.messages import MessageRows
 from storage.rows.rules import MessageRules
-from storage.rows.schema import LEFT_COLUMNS, check_columns
 
 NOW_MS = 1_700_000_000_000
 TEXTS = [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string()), pa.null()]

@@ -47,8 +47,8 @@ RULES = [
     # A message waits
     Rule("where a message waits, and which may not", DELAYS, "judge_delays", f"{DELAYS} {ROW_DELAYS} {RETURNED}"),
     Rule("until when the timer keeps it", DELAYS, "timer_out_ms", DELAYS),
-    Rule("flow control of the timer", DELAYS, "is_slot_full", "storage.put.full_slots"),
-    Rule("flow control as the wheel says", "storage.put.full_slots", "full_slots", SETTINGS),
+    Rule("flow control of the timer", DELAYS, "is_slot_full", "storage.put.settings"),
+    Rule("flow control as the wheel says", "storage.put.settings", "full_slots", SETTINGS),
     # How large
     Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {RETURNS} {CLIENT}"),
     Rule("sizes of a request", SIZES, "refuse_excess", REQUEST),
@@ -79,7 +79,7 @@ RULES = [
     Rule("start gate", TOPICS, "check_start", f"{SEND} {SETTINGS}"),
     Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {ROW_TOPICS}"),
     # What a record says to queues and index
-    Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.derived.runs"),
+    Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.derived.writer"),
     Rule(
         "when a delayed message is due",
         "storage.format.delay_level",

@@ -6,7 +6,7 @@ import time
 from concurrent.futures import Future
 
 from storage.put_status import PutStatus
-from storage.service.promise import Promise
+from storage.service.put_group import Promise
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 

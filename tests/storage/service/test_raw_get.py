@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from storage.format.consume_queue import ENTRY
-from storage.get_result import GetStatus
 from storage.service.raw_get import (
     LogSpan,
     TransferLimits,
@@ -15,6 +14,7 @@ from storage.service.raw_get import (
     status_of_nothing,
     stop_of,
 )
+from storage.store_reader import GetStatus
 
 LIMITS = TransferLimits(memory_bytes=60_000)
 FILE = 16_384

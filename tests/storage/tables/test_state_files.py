@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from storage import MessageStore, open_store
-from storage.delay.timer_metrics import TimerMetrics
+from storage.delay.timer_store import TimerMetrics
 from storage.ends.hint import load_hint
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem

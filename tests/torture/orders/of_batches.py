@@ -42,9 +42,9 @@ ORDERS = (
         (
             Step("ledger asked", f"{_COMMIT}:is_done", gives=lambda *_, **__: False),
             Step("staged files looked for", f"{_COMMIT}:check_staged"),
-            Step("segments compared with their sums", "storage.batch.staged_checks:check_segments"),
-            Step("queues checked", "storage.batch.staged_checks:check_queues"),
-            Step("slices of another attempt compared with the rows", "storage.batch.begun:check_begun"),
+            Step("segments compared with their sums", "storage.batch.commit:check_segments"),
+            Step("queues checked", "storage.batch.commit:check_queues"),
+            Step("slices of another attempt compared with the rows", "storage.batch.commit:check_begun"),
             Step("topics made", f"{_WRITER}.ensure_topics"),
             Step("room reserved", f"{_WRITER}.reserve"),
             Step("log synced", f"{_WRITER}.sync_log", within=f"{_COMMIT}:settle"),

@@ -48,18 +48,18 @@ ORDERS = (
                 "index files that cannot be trusted deleted",
                 f"{_FILES}.unlink",
                 when=path_has("/index/"),
-                within="storage.recovery.index:Indexer.__init__",
+                within="storage.recovery.passes:Indexer.__init__",
             ),
-            Step("chains of the others made whole", "storage.recovery.index:mend_chains"),
+            Step("chains of the others made whole", "storage.recovery.passes:mend_chains"),
             Step("missing queue entries written", "storage.recovery.queues:QueueWriters.append"),
-            Step("missing index keys written", "storage.recovery.index:Indexer.append"),
+            Step("missing index keys written", "storage.recovery.passes:Indexer.append"),
             Step(
                 "queues synced, with the directories up to ROOT",
                 f"{_FILES}.sync_all",
                 within="storage.recovery.queues:QueueWriters.finish",
             ),
             Step(
-                "index synced", "storage.index.writer:IndexWriter.sync", within="storage.recovery.index:Indexer.finish"
+                "index synced", "storage.index.writer:IndexWriter.sync", within="storage.recovery.passes:Indexer.finish"
             ),
             Step("after an unclean stop what a killed writer left of queues synced", f"{_PASSES}:_sync_unflushed"),
             Step("`checkpoint`, written in place and synced", f"{_OPENING}:_write_checkpoint"),
@@ -104,7 +104,7 @@ ORDERS = (
         (
             Step("log synced", f"{_WRITER}.sync_log"),
             Step("intents whose batches are in it dropped", "storage.batch.commit:drop_intent"),
-            Step("queues, index, new directory entries synced", "storage.derived.sync:DerivedSync.run"),
+            Step("queues, index, new directory entries synced", "storage.derived.writer:DerivedSync.run"),
             Step("`checkpoint`", f"{_WRITER}._save_checkpoint"),
             Step("`index_synced.json` deleted", "storage.index.trust:drop_index_trust"),
             Step("hint deleted", f"{_OPENING}:drop_hint"),

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from storage.derived.sync import DerivedSync
+from storage.derived.writer import DerivedSync
 from storage.files.sync_gate import SyncGate
 from storage.log.writer import LogSync
 from storage.put.store_writer import RunningSync, StoreWriter
@@ -16,7 +16,7 @@ from tests.torture.steps import Order, Step, is_directory, is_file
 _FILES = "storage.files.local_file_system:LocalFileSystem"
 _WRITER = "storage.put.store_writer:StoreWriter"
 _LOG = "storage.log.writer:CommitLogWriter"
-_AHEAD = "storage.log.next_file:NextFile"
+_AHEAD = "storage.log.writer:NextFile"
 _SERVICE = "storage.service.put_service:PutService"
 _APPEND = f"{_SERVICE}._append_joined {_SERVICE}.put_batch"
 _PUT = "storage.put.put:_RowPut.append_to storage.put.put:InnerPut.append_to"
@@ -104,7 +104,7 @@ ORDERS = (
                 within=f"{_SERVICE}._sync_log",
             ),
             Step("their queue entries and index items", f"{_WRITER}.dispatch", within=f"{_SERVICE}._sync_log"),
-            Step("their answers", "storage.service.flush_service:GroupCommit.complete"),
+            Step("their answers", "storage.service.put_service:GroupCommit.complete"),
         ),
         title="Order under SYNC_FLUSH",
         stories=(
@@ -152,7 +152,7 @@ ORDERS = (
             ),
             Step(
                 "queues synced (1 s and 2 pages; in a thorough turn, 1 min, queues, index, directories)",
-                "storage.derived.sync:DerivedSync.run",
+                "storage.derived.writer:DerivedSync.run",
             ),
             Step("that noted", "storage.derived.writer:DerivedWriter.end_sync"),
             Step("in a thorough turn `index_synced.json`", "storage.put.store_writer:save_index_trust"),
@@ -182,7 +182,7 @@ ORDERS = (
         f"{_SERVICE}.close",
         (
             Step("no put taken any more"),
-            Step("duties stopped", "storage.service.flush_service:Duty.stop"),
+            Step("duties stopped", "storage.service.put_service:Duty.stop"),
             Step("what was put synced, dispatched and answered", f"{_SERVICE}.flush"),
             Step("a next log file that was not begun deleted, as Java does", f"{_WRITER}.drop_next_file"),
             Step('the store closed ("Closing")', "storage.message_store:MessageStore.close"),
@@ -204,7 +204,7 @@ ORDERS = (
         f"{_WRITER}.checkpoint",
         (
             Step("log synced", f"{_WRITER}.sync_log"),
-            Step("queues and index synced", "storage.derived.sync:DerivedSync.run"),
+            Step("queues and index synced", "storage.derived.writer:DerivedSync.run"),
             Step("five longs written in place", f"{_FILES}.write", within="storage.log.checkpoint:write_checkpoint"),
             Step("synced", f"{_FILES}.sync", within="storage.log.checkpoint:write_checkpoint"),
             Step("`index_synced.json` deleted", "storage.put.store_writer:drop_index_trust"),
