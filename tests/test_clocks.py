@@ -129,6 +129,6 @@ def test_what_a_client_tells_of_its_queues_is_told_by_the_clock_as_it_is_set_now
     assert set_ms - shown_time_ms(steady_time_ms()) <= 1
     info = queue.info(0)
     for shown_ms in (info.last_pull_time_ms, info.last_lock_time_ms, info.last_consume_time_ms):
-        assert -1 <= shown_ms - (set_ms - 5_000) <= 1_000 * 60
+        assert abs(shown_ms - (set_ms - 5_000)) <= 60_000  # the steady clock goes on meanwhile
     assert not queue.is_pull_expired(steady_time_ms())
     assert queue.has_live_lock(steady_time_ms())
