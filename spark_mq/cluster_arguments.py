@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
+from typing import Protocol
 
 from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS
 from spark_mq.conditions import OptionError
@@ -51,21 +52,39 @@ def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--request-timeout", metavar="TIME", help=timeout)
 
 
-def cluster_of(given: argparse.Namespace, environment: Mapping[str, str] | None = None) -> ClusterOptions | None:
-    """How the cluster is reached; None where a store is named. Raises OptionError."""
-    if (given.name_server is None) == (given.path is None):
-        rule = "give PATH or --name-server, not both" if given.path else "give PATH, or the address of a name server"
-        raise OptionError("--name-server", rule)
-    if given.name_server is None:
-        for name in _OF_CLUSTERS:
-            if getattr(given, name):
-                raise OptionError(f"--{name.replace('_', '-')}", "belongs to --name-server, and a store is named")
-        return None
+class ClusterArguments(Protocol):
+    """What a command line says of a cluster: the options of `add_cluster_arguments`, by their names."""
+
+    @property
+    def name_server(self) -> str | None: ...
+    @property
+    def namespace(self) -> str | None: ...
+    @property
+    def access_key(self) -> str | None: ...
+    @property
+    def secret_key_file(self) -> str | None: ...
+    @property
+    def tls(self) -> bool: ...
+    @property
+    def tls_no_verify(self) -> bool: ...
+    @property
+    def tls_ca_file(self) -> str | None: ...
+    @property
+    def tls_cert_file(self) -> str | None: ...
+    @property
+    def tls_key_file(self) -> str | None: ...
+    @property
+    def tls_server_name(self) -> str | None: ...
+
+
+def cluster_options(
+    given: ClusterArguments, timeout_ms: int, environment: Mapping[str, str] | None = None
+) -> ClusterOptions:
+    """The source's options of a cluster, with secrets from a file or the environment. Raises OptionError."""
     variables = os.environ if environment is None else environment
     secret = secret_key(given.access_key, given.secret_key_file, variables)
-    timeout = given.request_timeout
-    options = ClusterOptions(
-        name_server=parse_name_servers(given.name_server, "--name-server"),
+    return ClusterOptions(
+        name_server=parse_name_servers(given.name_server or "", "--name-server"),
         namespace=None if given.namespace is None else parse_namespace(given.namespace, "--namespace"),
         access_key=given.access_key,
         secret_key=secret,
@@ -77,10 +96,23 @@ def cluster_of(given: argparse.Namespace, environment: Mapping[str, str] | None 
         tls_key_file=given.tls_key_file,
         tls_key_password=variables.get(TLS_KEY_PASSWORD) or None if given.tls else None,
         tls_server_name=given.tls_server_name,
-        request_timeout=MQ_CLIENT_API_TIMEOUT_MS
-        if timeout is None
-        else parse_request_timeout(timeout, "--request-timeout"),
+        request_timeout=timeout_ms,
     )
+
+
+def cluster_of(given: argparse.Namespace, environment: Mapping[str, str] | None = None) -> ClusterOptions | None:
+    """How the cluster is reached; None where a store is named. Raises OptionError."""
+    if (given.name_server is None) == (given.path is None):
+        rule = "give PATH or --name-server, not both" if given.path else "give PATH, or the address of a name server"
+        raise OptionError("--name-server", rule)
+    if given.name_server is None:
+        for name in _OF_CLUSTERS:
+            if getattr(given, name):
+                raise OptionError(f"--{name.replace('_', '-')}", "belongs to --name-server, and a store is named")
+        return None
+    timeout = given.request_timeout
+    timeout_ms = MQ_CLIENT_API_TIMEOUT_MS if timeout is None else parse_request_timeout(timeout, "--request-timeout")
+    options = cluster_options(given, timeout_ms, environment)
     try:
         options.check_access()
     except OptionError as error:

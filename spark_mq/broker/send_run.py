@@ -87,8 +87,7 @@ class SendRun(NamedTuple):
 
     def requests(self) -> list[RemotingCommand]:
         """One of each kind."""
-        commands = self.run.commands([kind.row for kind in self.kinds])
-        return commands
+        return self.run.commands([kind.row for kind in self.kinds])
 
     def messages(self, plans: Sequence[PutPlan], host: bytes) -> InnerMessages | None:
         """All of them, born at that host, as the plans of each kind's send have them; None where a plan changes more than it adds

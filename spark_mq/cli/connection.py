@@ -6,7 +6,6 @@ A secret key comes from a file or from the environment; other users of a machine
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import wraps
@@ -16,11 +15,8 @@ import typer
 
 from spark_mq.cli.app import UsageError
 from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS, ClientSettings
-from spark_mq.cluster_arguments import SECRET_KEY, SECURITY_TOKEN, TLS_KEY_PASSWORD, secret_key
+from spark_mq.cluster_arguments import SECRET_KEY, TLS_KEY_PASSWORD, cluster_options
 from spark_mq.source.cluster_options import (
-    ClusterOptions,
-    parse_name_servers,
-    parse_namespace,
     parse_request_timeout,
 )
 
@@ -114,28 +110,12 @@ class Connection:
     def settings(self, environment: Mapping[str, str] | None = None) -> ClientSettings:
         """What the client is told. Raises OptionError, UsageError, TlsError."""
         self.check_given()
-        variables = os.environ if environment is None else environment
-        secret = secret_key(self.access_key, self.secret_key_file, variables)
         if not self.tls and any(getattr(self, name) for name in _TLS):
             raise UsageError("options that begin with --tls- need --tls")
         if (self.tls_cert_file is None) != (self.tls_key_file is None):
             raise UsageError("give --tls-cert-file and --tls-key-file together")
         timeout_ms = parse_request_timeout(self.request_timeout, "--request-timeout")
-        options = ClusterOptions(
-            name_server=parse_name_servers(self.name_server or "", "--name-server"),
-            namespace=None if self.namespace is None else parse_namespace(self.namespace, "--namespace"),
-            access_key=self.access_key,
-            secret_key=secret,
-            security_token=variables.get(SECURITY_TOKEN) or None if secret else None,
-            tls=self.tls,
-            tls_verify=not self.tls_no_verify,
-            tls_ca_file=self.tls_ca_file,
-            tls_cert_file=self.tls_cert_file,
-            tls_key_file=self.tls_key_file,
-            tls_key_password=variables.get(TLS_KEY_PASSWORD) or None,
-            tls_server_name=self.tls_server_name,
-            request_timeout=timeout_ms,
-        )
+        options = cluster_options(self, timeout_ms, environment)
         return replace(options.client_settings(), connect_timeout_ms=timeout_ms)
 
     def _refuse_without_name_server(self) -> None:
