@@ -33,8 +33,8 @@ from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegme
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import encode_block
 from storage.put.settings import put_settings
-from storage.rows.messages import MessageRows
-from storage.rows.rules import MessageRules
+from storage.rules.message_rows import MessageRows
+from storage.rules.row_rules import MessageRules
 from storage.settings.load import load_config
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -32,7 +32,7 @@ from storage import Message
 from storage.epoch_times import current_time_ms
 from storage.errors import StateFileError
 from storage.files.remote import file_system_of, plain_path
-from storage.messages.half_messages import TransactionState
+from storage.rules.half_messages import TransactionState
 from storage.tables.document import parse_document
 from storage.tables.put_statistics import PutStatistics
 from storage.transaction.asking import Asking, Checker

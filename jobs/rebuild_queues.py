@@ -28,7 +28,7 @@ from pathlib import Path
 from jobs.run import JobReport, run_job
 from spark_mq.progress import progress_bar
 from storage import open_store
-from storage.ends.recovery_plan import RecoveryReport
+from storage.dispatch.recovery_plan import RecoveryReport
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import plain_path
 from storage.log.checkpoint import read_checkpoint, write_checkpoint

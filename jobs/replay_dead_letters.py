@@ -67,10 +67,10 @@ from storage.errors.base import DescribedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.names import dead_letter_topic, validate_group
-from storage.place.own_directory import own_directory, refuse_links
-from storage.place.surroundings import refuse_foreign_log
 from storage.settings.load import load_config
+from storage.tables.own_directory import own_directory, refuse_links
 from storage.tables.put_statistics import PutStatistics
+from storage.tables.surroundings import refuse_foreign_log
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

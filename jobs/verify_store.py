@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from jobs.run import JobReport, run_job
 from spark_mq.progress import progress_bar
 from storage import open_store
-from storage.audit.verify import VerifyReport, verify
 from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.format.delay_level import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
+from storage.recovery.verify import VerifyReport, verify
 from storage.store_reader import read_state
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable

@@ -25,11 +25,11 @@ from storage.format.message_id import decode_offset_message_id
 from storage.format.properties import decode_property_maps
 from storage.format.property_encoding import is_reserved_name
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
-from storage.messages.inner_messages import InnerMessage
-from storage.messages.retries import retry_queue_count, retry_topic_config
 from storage.names import RETRY_PREFIX, dead_letter_topic, retry_topic
 from storage.put.options import PutOptions, message_rules
 from storage.queues.scan import scan_queue
+from storage.rules.inner_messages import InnerMessage
+from storage.rules.retries import retry_queue_count, retry_topic_config
 
 REPLAYED_FROM = "REPLAYED_FROM"
 COMPRESS_OVER_BYTES = 4_096

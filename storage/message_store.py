@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from storage.batch.commit import finish_open_intents, forget_open_intents, leave_open_intents, settle
 from storage.batch.redo import load_torn_rows
-from storage.ends.queue_ends import QueueEnds
-from storage.ends.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
+from storage.dispatch.queue_ends import QueueEnds
+from storage.dispatch.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
 from storage.epoch_times import current_time_ms
 from storage.errors import (
     OffsetOutOfRangeError,
@@ -35,8 +35,6 @@ from storage.files.remote import file_system_of, only_for_reading, plain_path, u
 from storage.index.store import IndexStore
 from storage.log.commit_log import LOOKS
 from storage.log.gaps import warning_of
-from storage.messages.inner_messages import InnerMessage, InnerMessages
-from storage.place.followed_master import followed_master
 from storage.put.options import PutOptions
 from storage.put.put import InnerPut, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
@@ -47,11 +45,13 @@ from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, open_for_writing, read_plan, release
 from storage.recovery.parts import StoreParts
-from storage.rows.messages import one_batch, one_row
+from storage.rules.inner_messages import InnerMessage, InnerMessages
+from storage.rules.message_rows import one_batch, one_row
 from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
 from storage.settings.unread import warn_of_unread
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
+from storage.tables.followed_master import followed_master
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 

@@ -16,7 +16,7 @@ from typing import Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
-from storage.ends.queue_ends import VisibleEnds
+from storage.dispatch.queue_ends import VisibleEnds
 from storage.epoch_times import other_unit_rule
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError, TopicNotFoundError
 from storage.files.atomic_file import read_table

@@ -51,9 +51,9 @@ from storage.format.bloom_filter import MapsOf
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.record import Message, encode_record
 from storage.log.dispatch import QueueEntries
-from storage.messages.half_messages import PRODUCER_GROUP, WAIT, TransactionState, real_queue
-from storage.messages.inner_messages import encode_properties
 from storage.names import retry_topic
+from storage.rules.half_messages import PRODUCER_GROUP, WAIT, TransactionState, real_queue
+from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.pending import Pending
 from storage.service.put_service import PutService

@@ -13,8 +13,8 @@ from enum import Enum
 
 from storage.format.record import Message
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.messages.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP
 from storage.put_status import PutStatus
+from storage.rules.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import StoreConfig
 

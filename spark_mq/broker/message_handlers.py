@@ -25,8 +25,8 @@ from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, make_re
 from spark_mq.remoting import message_headers as wire
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.format.properties import decode_properties
-from storage.messages.half_messages import DISCARD_TOPIC, HALF_TOPIC
-from storage.messages.inner_messages import encode_properties
+from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC
+from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
 from storage.service.pending import Pending
 from storage.transaction.check_plan import CheckRules

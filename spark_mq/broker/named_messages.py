@@ -7,8 +7,8 @@ from spark_mq.remoting import Header
 from spark_mq.remoting import message_headers as wire
 from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message, decode_record
-from storage.messages.delays import REAL_TOPIC
 from storage.names import is_system_topic
+from storage.rules.delays import REAL_TOPIC
 
 
 def named_topic(parts: BrokerParts, header: Header) -> str | None:

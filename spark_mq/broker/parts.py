@@ -29,10 +29,10 @@ from spark_mq.remoting.controller_bodies import EpochEntryCache
 from storage.addresses import host_of
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
-from storage.messages.retries import find_group
 from storage.names import BUILT_IN_GROUPS
 from storage.rules.auto_topics import known_topics
 from storage.rules.response_codes import RequestRefusedError
+from storage.rules.retries import find_group
 from storage.service.put_service import PutService
 from storage.service.raw_get import TransferLimits
 from storage.service.served_store import ServedStore

@@ -5,7 +5,7 @@
 
 Departures, each where Java leaves a producer without an answer or the log with a record that nobody can read: an empty batch, a batch
 whose lengths do not add up, and a batched message whose properties grow over 32,767 bytes are MESSAGE_ILLEGAL; so are a half with a
-delay (`half_messages.py`) and a batch with a deliver time in which a message has no body (`storage/messages/delays.py`).
+delay (`half_messages.py`) and a batch with a deliver time in which a message has no body (`storage/rules/delays.py`).
 Java: SendMessageProcessor.sendMessage and sendBatchMessage up to the put, DefaultMessageStore.asyncPutMessage,
 CommitLog.asyncPutMessages.
 """
@@ -28,7 +28,9 @@ from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
 from storage.format.record import V6_HOST_SIZE
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
-from storage.messages.delays import (
+from storage.names import RETRY_PREFIX
+from storage.put_status import PutStatus
+from storage.rules.delays import (
     DELAY,
     TIMER_DELAY_MS,
     TIMER_DELAY_SEC,
@@ -39,14 +41,12 @@ from storage.messages.delays import (
     delay_level,
     route_delayed,
 )
-from storage.messages.few_messages import EncodedMessage
-from storage.messages.half_messages import half_message, takes_transactions
-from storage.messages.inner_messages import InnerMessage, encode_properties
-from storage.messages.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
-from storage.names import RETRY_PREFIX
-from storage.put_status import PutStatus
+from storage.rules.few_messages import EncodedMessage
+from storage.rules.half_messages import half_message, takes_transactions
+from storage.rules.inner_messages import InnerMessage, encode_properties
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
 from storage.settings.load import StoreConfig
 from storage.tables.topics import TopicConfig
 

@@ -12,8 +12,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from storage.format.sys_flag import MULTI_TAGS
-from storage.messages.inner_messages import InnerMessage
-from storage.messages.retries import (
+from storage.names import RETRY_PREFIX
+from storage.rules.inner_messages import InnerMessage
+from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
+from storage.rules.retries import (
     SENT_DEAD_LETTER_LEVEL,
     dead_letter_topic_config,
     find_group,
@@ -21,8 +23,6 @@ from storage.messages.retries import (
     is_sent_too_often,
     most_retries,
 )
-from storage.names import RETRY_PREFIX
-from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
 from storage.settings.nouns import SendConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig

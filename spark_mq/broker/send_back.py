@@ -1,7 +1,7 @@
 """A consumer gives a message back that it failed on: it goes to the group's retry topic, later each time, and to its dead letters.
 
 `plan_send_back` decides, `SendBackHandler` looks the message up, saves what the plan makes and puts. Rows by the table:
-`storage/rows/retry_rows.py`. Nothing here remembers requests: one that is repeated after a lost answer puts a second copy, as Java's.
+`storage/rules/retry_rows.py`. Nothing here remembers requests: one that is repeated after a lost answer puts a second copy, as Java's.
 Java: AbstractSendMessageProcessor.consumerSendMsgBack, ConsumerSendMsgBackRequestHeader. Not supported: handing a request on to a
 master in the same process. Departure: a dead letter is put as it is, where Java's put path may take one that once asked for a
 deliver time for a timer message again, and park or refuse it; retries go to queues that there are (`retry_queue_count`).
@@ -24,8 +24,11 @@ from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import Message
-from storage.messages.inner_messages import InnerMessage
-from storage.messages.retries import (
+from storage.put_status import PutStatus
+from storage.rules.inner_messages import InnerMessage
+from storage.rules.put_guards import BrokerState
+from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
+from storage.rules.retries import (
     ReturnBar,
     dead_letter_topic_config,
     next_reconsume_times,
@@ -35,9 +38,6 @@ from storage.messages.retries import (
     sent_back_properties,
     sent_back_to,
 )
-from storage.put_status import PutStatus
-from storage.rules.put_guards import BrokerState
-from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
 from storage.tables.put_statistics import PutStatistics

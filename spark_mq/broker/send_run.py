@@ -22,7 +22,7 @@ from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write
 from spark_mq.remoting.message_headers import SendMessageAnswer
 from spark_mq.remoting.request_runs import LONG_NUMBER, NUMBER, TEXT, RequestRun, RunAnswers, RunFields
 from storage.format.record import V6_HOST_SIZE
-from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 
 _FIELDS = ("topic", "queue_id", "born_time_ms", "properties")
 _NAMES = {

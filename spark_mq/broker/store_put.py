@@ -11,9 +11,9 @@ from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, PutOutcome
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
 from storage.message_store import MessageStore
-from storage.messages.few_messages import columns_of
 from storage.put_status import PutStatus
 from storage.retention import Occasion
+from storage.rules.few_messages import columns_of
 from storage.rules.put_guards import BrokerState
 from storage.service.pending import Pending
 from storage.service.put_group import PutReceipt

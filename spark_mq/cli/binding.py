@@ -6,9 +6,9 @@ from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePa
 from spark_mq.cli.output import print_json, say
 from spark_mq.progress import busy
 from storage.files.local_file_system import LocalFileSystem
-from storage.place.surroundings import binding_path
 from storage.recovery.log_bind import bind_log
 from storage.settings.load import load_config
+from storage.tables.surroundings import binding_path
 
 
 @app.command("bind-log")

@@ -16,7 +16,7 @@ from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import MASTER_ID, validate_user_topic
-from storage.rows.rules import DEFAULT_QUEUE_COUNT
+from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
 from storage.tables.broker_names import broker_names
 from storage.tables.topic_creation import create_topic as enter_topic

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from storage.ends.recovery_plan import LoweredOffset
+from storage.dispatch.recovery_plan import LoweredOffset
 
 _WIDTH_OF_A_FILE = 200
 _LEAST_COLUMN = 14

@@ -38,9 +38,9 @@ from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.options import PutOptions, message_rules
 from storage.put.settings import put_settings
-from storage.rows.columns import overruled
-from storage.rows.messages import MessageRows
-from storage.rows.rules import DEFAULT_QUEUE_COUNT
+from storage.rules.message_rows import MessageRows
+from storage.rules.row_columns import overruled
+from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
 
 _KEY_PREFIX_SIZE = 10  # of keys that nobody gets to see

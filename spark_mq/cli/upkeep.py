@@ -14,7 +14,7 @@ from spark_mq.cli.output import print_json, print_table, say, say_lowered
 from spark_mq.doctor import Severity, check_settings, diagnose
 from spark_mq.progress import busy, progress_bar
 from storage import open_store
-from storage.ends.recovery_plan import LoweredOffset, RecoveryReport
+from storage.dispatch.recovery_plan import LoweredOffset, RecoveryReport
 from storage.errors import StoreDamagedError
 from storage.files.remote import file_system_of
 from storage.settings.load import StoreConfig, find_configuration, parse_config

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from spark_mq.client.message import Message, MessageExt
 from storage.format.record import Message as Record
-from storage.messages.retries import FIRST_RETRY_LEVEL
 from storage.names import RETRY_PREFIX, retry_topic
+from storage.rules.retries import FIRST_RETRY_LEVEL
 
 
 def retry_message(message: MessageExt, group: str, origin_topic: str, max_reconsume_times: int) -> Message:

@@ -13,7 +13,7 @@ from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.message_headers import CheckTransactionStateRequest, EndTransactionRequest
 from storage.format.message_id import decode_offset_message_id
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.messages.half_messages import TransactionState
+from storage.rules.half_messages import TransactionState
 
 _FLAGS = {
     TransactionState.COMMIT: TRANSACTION_COMMIT,

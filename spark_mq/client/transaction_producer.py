@@ -41,7 +41,7 @@ from spark_mq.remoting.message_headers import CheckTransactionStateRequest
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import decode_record
-from storage.messages.half_messages import TransactionState as TransactionState
+from storage.rules.half_messages import TransactionState as TransactionState
 
 END_TIMEOUT_MS = 3_000
 Check = Callable[[MessageExt], TransactionState | None]

@@ -27,8 +27,8 @@ from spark_mq.client.instance import ClientInstance
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.frames import MOST_BODY_BYTES
-from storage.messages.sizes import MAX_MESSAGE_SIZE
 from storage.rules.response_codes import ResponseCode
+from storage.rules.sizes import MAX_MESSAGE_SIZE
 
 ASKED_AGAIN_S = 30.0
 _SETTING = re.compile(rb"^(maxMessageSize|mappedFileSizeCommitLog)=([0-9]{1,10})\s*$", re.MULTILINE)

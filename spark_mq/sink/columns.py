@@ -23,9 +23,9 @@ from pyspark.sql.types import (
 from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, names
 from spark_mq.sink.options import SinkOptions
 from storage.errors import ColumnIllegalError
-from storage.rows import kafka as kafka_rows
-from storage.rows import retry_rows
-from storage.rows.columns import LEFT_COLUMNS, check_names
+from storage.rules import kafka_rows as kafka_rows
+from storage.rules import retry_rows
+from storage.rules.row_columns import LEFT_COLUMNS, check_names
 
 
 class SinkColumn(NamedTuple):

@@ -31,7 +31,7 @@ from spark_mq.sink.options import (
 from spark_mq.source import option_values as values
 from spark_mq.source.cluster_options import ClusterOptions
 from storage.files.remote import absolute_path, only_for_reading, plain_path
-from storage.messages.sizes import MAX_MESSAGE_SIZE
+from storage.rules.sizes import MAX_MESSAGE_SIZE
 
 Guarantee = Literal["exactlyOnce", "atLeastOnce"]
 Acks = Literal["stored", "all"]

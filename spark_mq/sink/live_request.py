@@ -12,8 +12,8 @@ from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.remoting.message_headers import SendMessageRequest
-from storage.messages.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
 from storage.names import RETRY_PREFIX
+from storage.rules.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
 
 DEFAULT_TOPIC_QUEUE_COUNT = 4
 """Queues of a topic that a broker makes when it is sent to. Java: DefaultMQProducer.defaultTopicQueueNums."""

@@ -27,9 +27,9 @@ from spark_mq.sink.send_verdicts import is_not_there
 from storage.format.message_id import decode_offset_message_id
 from storage.format.texts import as_texts, empty_as_null
 from storage.names import retry_topic
-from storage.rows.messages import RejectedRow
-from storage.rows.retry_rows import read_origin_ids, read_origin_topics
-from storage.rows.values import Rejections, read_integers
+from storage.rules.message_rows import RejectedRow
+from storage.rules.retry_rows import read_origin_ids, read_origin_topics
+from storage.rules.row_values import Rejections, read_integers
 
 _IN_FLIGHT = 32
 """Requests to one broker at a time."""

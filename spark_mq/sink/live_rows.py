@@ -1,6 +1,6 @@
 """Rows that are sent to running brokers: which columns they may have, and where their topic's route lets them go.
 
-Rows are judged as those of a store are (`storage/rows/`), by the limits of Java's producer; what only a broker knows (its own
+Rows are judged as those of a store are (`storage/rules/`), by the limits of Java's producer; what only a broker knows (its own
 limits, a topic's kind) it says when the row comes. Java: Validators.checkMessage, MQClientInstance (topicRouteData2TopicPublishInfo).
 """
 
@@ -33,11 +33,11 @@ from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.parking_places import MOST_LEVEL
 from storage.errors import NameIllegalError
 from storage.format.texts import as_texts
-from storage.messages.half_messages import PREPARED
 from storage.names import retry_topic, validate_group, validate_topic, validate_user_topic
-from storage.rows import kafka as kafka_rows
-from storage.rows.columns import LEFT_COLUMNS
-from storage.rows.rules import MessageRules, RetryRules, TopicTarget, TransactionRules
+from storage.rules import kafka_rows as kafka_rows
+from storage.rules.half_messages import PREPARED
+from storage.rules.row_columns import LEFT_COLUMNS
+from storage.rules.row_rules import MessageRules, RetryRules, TopicTarget, TransactionRules
 
 QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
 """The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""

@@ -25,8 +25,8 @@ from spark_mq.conditions import SentRowsLostError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.send_plan import UNKNOWN_FILE, QueuePlan, difference, expected_rows, queue_text
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.messages.delays import TIMER_TOPIC
 from storage.names import RETRY_PREFIX, dead_letter_topic
+from storage.rules.delays import TIMER_TOPIC
 
 MOST_LEVEL = 18
 """Queues of the schedule topic that a client may read. Java: TopicConfigManager.SCHEDULE_TOPIC_QUEUE_NUM."""

@@ -18,14 +18,14 @@ from spark_mq.sink.options import SinkOptions
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_parts
-from storage.messages.retries import find_group
 from storage.put.half_ends import with_states
 from storage.put.options import PutOptions, message_rules
 from storage.put.settings import PutSettings
-from storage.rows.kafka import from_kafka_columns
-from storage.rows.messages import MessageRows, RejectedRow
-from storage.rows.returns import ReturnedRows, ReturnRules
-from storage.rows.rules import RetryRules
+from storage.rules.kafka_rows import from_kafka_columns
+from storage.rules.message_rows import MessageRows, RejectedRow
+from storage.rules.retries import find_group
+from storage.rules.returned_rows import ReturnedRows, ReturnRules
+from storage.rules.row_rules import RetryRules
 from storage.settings.load import StoreConfig
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
@@ -54,7 +54,7 @@ class EncodedRows(NamedTuple):
     passing: tuple[RejectedRow, ...] = ()
     """Of `rejected`, those that may be taken at a later time, as they are."""
     overruled: Mapping[str, str] = MappingProxyType({})
-    """By column, what a row says that has no effect (`storage.rows.messages.Prepared`)."""
+    """By column, what a row says that has no effect (`storage.rules.message_rows.Prepared`)."""
 
 
 class RowEncoder(Protocol):

@@ -25,7 +25,7 @@ from storage.files.remote import plain_path
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.names import validate_group
 from storage.put.put import PutResult
-from storage.rows.messages import one_row
+from storage.rules.message_rows import one_row
 from storage.rules.response_codes import ResponseCode
 from storage.transaction.progress import save_counts
 

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from storage.format.batch_items import BatchItems, encode_items
 from storage.format.record_block import OutgoingMessages
 from storage.format.sys_flag import COMPRESSED, COMPRESSION_MASK, TRANSACTION_PREPARED
-from storage.messages.retries import RECONSUME_TIMES
+from storage.rules.retries import RECONSUME_TIMES
 
 Queue = tuple[str, int]
 """Topic, and the queue's place among those that the topic's route lets be written."""

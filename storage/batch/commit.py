@@ -106,13 +106,13 @@ from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record_block import RecordRun
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.log.torn_records import TornRow
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.half_messages import HALF_TOPIC
-from storage.messages.op_messages import OP_TOPIC
 from storage.names import validate_group
 from storage.put.half_ends import HalfPlaces, commit_runs, halves_and_rest, op_runs, states_of
 from storage.put.settings import refuse_before_start
 from storage.put.store_writer import StoreWriter
+from storage.rules.delays import TIMER_TOPIC
+from storage.rules.half_messages import HALF_TOPIC
+from storage.rules.op_messages import OP_TOPIC
 from storage.rules.row_topics import RowWish
 
 _NO_WISH = RowWish()

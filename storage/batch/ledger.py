@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.ends.hint import LedgerEnds, OpenBatches
+from storage.dispatch.hint import LedgerEnds, OpenBatches
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.consume_queue import is_ext_address
 from storage.format.index import index_key

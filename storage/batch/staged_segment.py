@@ -38,8 +38,8 @@ from storage.files.local_files import LocalWriter
 from storage.format.record_block import BlockColumns, RecordRun, UnjoinedBlock
 from storage.format.record_parts import RecordParts
 from storage.format.sys_flag import TRANSACTION_COMMIT
-from storage.place.own_directory import own_directory, refuse_links
 from storage.put.half_ends import CommitsOfHalves
+from storage.tables.own_directory import own_directory, refuse_links
 
 SUFFIX = ".segment"
 POOL_FILES = 64

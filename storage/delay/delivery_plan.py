@@ -20,11 +20,11 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.properties import decode_property_maps
 from storage.format.property_encoding import with_crc_room
 from storage.format.record_batch import Records
-from storage.messages.delays import REAL_QUEUE_ID, REAL_TOPIC
-from storage.messages.half_messages import HALF_TOPIC
-from storage.messages.inner_messages import InnerMessages
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 from storage.queues.scan import SLICE_ROWS
+from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC
+from storage.rules.half_messages import HALF_TOPIC
+from storage.rules.inner_messages import InnerMessages
 
 ROUND_ROWS = SLICE_ROWS
 """How many messages a crash leaves to be looked for."""

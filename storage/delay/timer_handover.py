@@ -27,7 +27,7 @@ from storage.format.record import BLANK_SIZE, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
 from storage.format.timer import TimerCheckpoint, encode_timer_checkpoint
 from storage.log.commit_log import CommitLog, LogFile
-from storage.messages.delays import TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS
+from storage.rules.delays import TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS
 
 NEVER_ENTERED = 2**63 - 1
 """TIMER_ENQUEUE_MS of a message that Java delivered without entering it. Java: putMessageToTimerWheel."""

@@ -23,7 +23,8 @@ from storage.errors import NameIllegalError
 from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
 from storage.format.property_encoding import with_crc_room
 from storage.format.record_batch import Records
-from storage.messages.delays import (
+from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
+from storage.rules.delays import (
     REAL_QUEUE_ID,
     REAL_TOPIC,
     TIMER_DELETED_KEY,
@@ -32,9 +33,8 @@ from storage.messages.delays import (
     TIMER_OUT_MS,
     TIMER_TOPIC,
 )
-from storage.messages.inner_messages import InnerMessages
-from storage.messages.sizes import timer_record_limit
-from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
+from storage.rules.inner_messages import InnerMessages
+from storage.rules.sizes import timer_record_limit
 
 TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
 _WHOLE_NUMBER = r"^[+-]?0*[0-9]{1,19}$"  # what is longer fits no long, and no int of Python's either

@@ -34,7 +34,7 @@ from storage.format.timer import (
     effective_precision_ms,
 )
 from storage.message_store import MessageStore
-from storage.messages.delays import TIMER_TOPIC
+from storage.rules.delays import TIMER_TOPIC
 from storage.tables.timer_checkpoint import (
     FollowedTimer,
     read_followed_timer,

@@ -58,9 +58,9 @@ from storage.format.timer import (
     is_unit,
 )
 from storage.message_store import MessageStore
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.inner_messages import InnerMessages
 from storage.queues.scan import QueueSlice, scan_queue
+from storage.rules.delays import TIMER_TOPIC
+from storage.rules.inner_messages import InnerMessages
 from storage.tables.counted_topics import CountedTopics
 from storage.tables.timer_checkpoint import forget_followed_timer, write_timer_checkpoint
 

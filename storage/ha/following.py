@@ -17,9 +17,9 @@ from storage.ha.follower import Follower, MasterAddress, MasterAsks, Switching
 from storage.ha.session import RECONNECT_MS, Timing
 from storage.ha.truncation import truncate_store
 from storage.message_store import open_store
-from storage.place.followed_master import followed_master, forget_followed_master, note_followed_master
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
+from storage.tables.followed_master import followed_master, forget_followed_master, note_followed_master
 
 
 class Following:

@@ -21,9 +21,9 @@ from storage.format.layout import row_windows
 from storage.format.record_block import BlockColumns, QueueFields, RecordBlock, RecordRun, UnjoinedBlock, stamp_halves
 from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.log.placement import Placement
-from storage.messages.inner_messages import InnerMessages, outgoing_messages
-from storage.messages.op_messages import op_messages
 from storage.put.settings import PutSettings
+from storage.rules.inner_messages import InnerMessages, outgoing_messages
+from storage.rules.op_messages import op_messages
 
 _WINDOW_BYTES = 768 << 10
 """Of halves, read and made commits of at a time: they stay in a core's cache."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from storage.put.settings import PutSettings
-from storage.rows.rules import MessageRules, RetryRules, TransactionRules
+from storage.rules.row_rules import MessageRules, RetryRules, TransactionRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,15 +21,15 @@ from storage.format.properties import decode_property_maps
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
 from storage.format.unique_key import FIRST_RANKS, new_prefix
 from storage.log.placement import Placement
-from storage.messages.few_messages import EncodedMessage, columns_of, few_block
-from storage.messages.inner_messages import InnerMessage, InnerMessages, outgoing_messages
 from storage.put.half_ends import CommitsOfHalves, HalfPlaces, commit_runs, op_runs, with_states
 from storage.put.options import PutOptions, message_rules
 from storage.put.settings import PutSettings, refuse_before_start
 from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
-from storage.rows.columns import check_columns
-from storage.rows.messages import MessageRows, Prepared
-from storage.rows.rules import MessageRules
+from storage.rules.few_messages import EncodedMessage, columns_of, few_block
+from storage.rules.inner_messages import InnerMessage, InnerMessages, outgoing_messages
+from storage.rules.message_rows import MessageRows, Prepared
+from storage.rules.row_columns import check_columns
+from storage.rules.row_rules import MessageRules
 from storage.tables.topics import TopicTable
 
 

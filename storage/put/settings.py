@@ -29,20 +29,20 @@ from storage.format.record_block import (
 from storage.format.timer import WHEEL_SLOTS, decode_slots
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
-from storage.messages.delays import is_slot_full
-from storage.messages.half_messages import takes_transactions
-from storage.messages.sizes import Limits
-from storage.place.log_place import LogPlace
-from storage.place.surroundings import refuse_foreign_log
 from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
+from storage.rules.delays import is_slot_full
+from storage.rules.half_messages import takes_transactions
 from storage.rules.message_check import check_start
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.row_topics import TopicRules
+from storage.rules.sizes import Limits
 from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
+from storage.tables.log_place import LogPlace
+from storage.tables.surroundings import refuse_foreign_log
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
@@ -272,7 +272,7 @@ def _host_of_log(log: CommitLog) -> bytes | None:
 
 @dataclass(frozen=True, slots=True)
 class FullSlots:
-    """A `storage.messages.delays.Congestion`."""
+    """A `storage.rules.delays.Congestion`."""
 
     times_ms: tuple[int, ...]
 

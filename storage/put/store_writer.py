@@ -17,8 +17,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.derived.writer import AppendedRun, DerivedSync, DerivedWriter, groups_of_runs
-from storage.ends.store_ends import StoreEnds
+from storage.dispatch.store_ends import StoreEnds
+from storage.dispatch.writer import AppendedRun, DerivedSync, DerivedWriter, groups_of_runs
 from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach

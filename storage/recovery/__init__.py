@@ -1,4 +1,4 @@
-"""Opening, recovering, quarantining and making a store. Java: DefaultMessageStore.load and recover.
+"""Opening, recovering, quarantining, making and verifying a store. Java: DefaultMessageStore.load and recover.
 
-Imports `batch`, `put`, `ends` and the rooms below them. Begin with `passes.py`, then `opening.py`.
+Imports `batch`, `put`, `dispatch` and the rooms below them. Begin with `passes.py`, then `opening.py`.
 """

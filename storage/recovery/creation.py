@@ -8,10 +8,10 @@ from storage.errors import ForeignLogError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import name_server
-from storage.place.log_place import LogPlace
-from storage.place.store_signs import is_file, no_store
-from storage.place.surroundings import log_place
 from storage.settings.load import StoreConfig
+from storage.tables.log_place import LogPlace
+from storage.tables.store_signs import is_file, no_store
+from storage.tables.surroundings import log_place
 
 
 def create_store(root: str, directories: tuple[str, ...], file_system: LocalFileSystem) -> None:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from storage.ends.recovery_plan import RecoveryPlan
+from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.lock_holder import is_open_for_writing
@@ -21,13 +21,13 @@ from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
-from storage.place.log_place import Binding, LogPlace, decide
-from storage.place.own_directory import refuse_links
-from storage.place.surroundings import look_around, save_binding
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.opening import read_plan
 from storage.settings.load import StoreConfig, refuse_for_writing
+from storage.tables.log_place import Binding, LogPlace, decide
+from storage.tables.own_directory import refuse_links
+from storage.tables.surroundings import look_around, save_binding
 
 _PATIENCE_S = 1.0
 """A killed writer gives up its lock a little before its files."""

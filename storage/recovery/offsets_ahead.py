@@ -38,9 +38,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
-from storage.ends.hint import Tables
-from storage.ends.recovery_plan import LoweredOffset
-from storage.ends.store_ends import QueueName, StoreEnds
+from storage.dispatch.hint import Tables
+from storage.dispatch.recovery_plan import LoweredOffset
+from storage.dispatch.store_ends import QueueName, StoreEnds
 from storage.errors import StateFileError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
@@ -48,10 +48,10 @@ from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
-from storage.messages.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS, TIMER_TOPIC
-from storage.messages.half_messages import HALF_TOPIC, QUEUE_ID
-from storage.messages.op_messages import OP_TOPIC, ended_halves
 from storage.names import MULTI_DISPATCH_PREFIX
+from storage.rules.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS, TIMER_TOPIC
+from storage.rules.half_messages import HALF_TOPIC, QUEUE_ID
+from storage.rules.op_messages import OP_TOPIC, ended_halves
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 from storage.batch.intent import load_intents
 from storage.batch.redo import mend_batches
-from storage.ends.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
-from storage.ends.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
-from storage.ends.store_ends import StoreEnds
+from storage.dispatch.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
+from storage.dispatch.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
+from storage.dispatch.store_ends import StoreEnds
 from storage.errors import CorruptRecordError
 from storage.failpoints import reach
 from storage.files.failed_sync import noting_failed_syncs, write_again
@@ -34,7 +34,6 @@ from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.gaps import bridge
 from storage.log.torn_records import Crash
-from storage.place.own_directory import refuse_links
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.offsets_ahead import lower_for_cut, tables_now
@@ -49,6 +48,7 @@ from storage.recovery.passes import (
 )
 from storage.recovery.quarantine import Quarantine, keep_what_is_cut
 from storage.settings.load import StoreConfig
+from storage.tables.own_directory import refuse_links
 
 _LOG = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from storage.ends.recovery_plan import RecoveryPlan, RecoveryReport
+from storage.dispatch.recovery_plan import RecoveryPlan, RecoveryReport
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.failpoints import reach
 from storage.files.file_system import end_of_data

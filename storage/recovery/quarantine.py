@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
-from storage.ends.recovery_plan import RecoveryPlan
+from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.errors import StateFileError, StorageError, StoreNotWritableError
 from storage.files.file_system import FileSystem, ReadableFile, end_of_data
 from storage.files.local_file_system import LocalFileSystem

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 import numpy as np
 
-from storage.ends.recovery_plan import RecoveryPlan, RecoveryReport
+from storage.dispatch.recovery_plan import RecoveryPlan, RecoveryReport
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import may_be_torn
 from storage.log.dispatch import DispatchBatch, QueueEntries, queue_entries

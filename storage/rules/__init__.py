@@ -1,5 +1,6 @@
-"""What a broker decides about a message before it is put: topic, queue, sizes, state. Pure, and without knowing requests.
+"""What becomes of a message before it is put: one function for a request and for columns of rows. Pure: values, Arrow and NumPy.
 
-Imports `messages`, `tables` and `settings` for their values. Begin with `message_check.py`.
-Java: AbstractSendMessageProcessor.msgCheck, HookUtils, TopicConfigManager.
+Topic, queue, size, delay, retry and half message of one message or of columns; then the rows of a DataFrame held to the same rules
+(`row_*.py`, `*_rows.py`). Imports `settings` and `tables` for their values. Begin with `inner_messages.py`, then `row_columns.py`.
+Java: SendMessageProcessor, PutMessageHook, MessageExtBrokerInner.
 """

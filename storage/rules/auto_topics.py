@@ -1,6 +1,6 @@
 """Topics that a broker makes itself: those it is born with, and those that a first message makes.
 
-Retry and dead-letter topics: `storage/messages/retries.py`.
+Retry and dead-letter topics: `storage/rules/retries.py`.
 Java: TopicConfigManager (its constructor, createTopicInSendMessageMethod), TopicSysFlag.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.retries import UNIT_SUBSCRIBED
 from storage.names import RETRY_PREFIX
+from storage.rules.delays import TIMER_TOPIC
+from storage.rules.retries import UNIT_SUBSCRIBED
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.broker_names import BrokerNames, topics_of_names
 from storage.tables.topics import PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig

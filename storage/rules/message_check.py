@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 from storage.format.property_encoding import is_reserved_name
 from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.retries import group_topic_config
 from storage.names import RETRY_PREFIX, NameFault, topic_name_fault
 from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, topic_from_template, unit_sys_flag
+from storage.rules.delays import TIMER_TOPIC
 from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
+from storage.rules.retries import group_topic_config
 from storage.settings.nouns import SendConfig
 from storage.tables.topics import OWN_SYSTEM_TOPIC_PREFIX, PERM_INHERIT, PERM_READ, PERM_WRITE, TopicConfig
 

@@ -1,7 +1,7 @@
 """What keeps a message out of the store, whoever puts it. Java: HookUtils.checkBeforePutMessage, checkInnerBatch.
 
 The guards run in Java's order, on the message as it will be stored but for its delay; sizes are judged in the end
-(`storage/messages/sizes.py`), when the broker has added its own properties. Each raises PutRefusedError with a put's status.
+(`storage/rules/sizes.py`), when the broker has added its own properties. Each raises PutRefusedError with a put's status.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from storage.errors import PutRefusedError
 from storage.format.sys_flag import INNER_BATCH
-from storage.messages.sizes import topic_limit
 from storage.put_status import PutStatus
+from storage.rules.sizes import topic_limit
 from storage.tables.topics import TopicConfig
 
 

@@ -93,7 +93,7 @@ class TopicRules:
 
     def _staged_topic(self, topic: str, wish: RowWish) -> TopicConfig | None:
         """The entry of a topic that is there, None of one that the commit makes."""
-        if is_retry_or_dead_letter_topic(topic):  # by its group's rules (`storage/messages/retries.py`)
+        if is_retry_or_dead_letter_topic(topic):  # by its group's rules (`storage/rules/retries.py`)
             there = self.topics.get(topic)
             if there is not None:
                 check_permission(there)

@@ -18,10 +18,10 @@ from typing import NamedTuple, TypeAlias
 import pyarrow as pa
 
 from storage.errors import StorageError
-from storage.messages.few_messages import EncodedMessage, columns_of
-from storage.messages.inner_messages import InnerMessages, is_wait
 from storage.put.put import Places, table_of
 from storage.put_status import PutStatus
+from storage.rules.few_messages import EncodedMessage, columns_of
+from storage.rules.inner_messages import InnerMessages, is_wait
 from storage.service.replica_acks import CopiesWanted
 
 GROUP_MESSAGES = 64

@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from storage.ends.queue_ends import DispatchedEnds
+from storage.dispatch.queue_ends import DispatchedEnds
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.bloom_filter import BitTest
 from storage.format.consume_queue import ENTRY_SIZE, decode_entries, is_ext_address, is_pre_blank

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from typing import TypeVar
 
-from storage.derived.writer import Arrived, BitMaps
+from storage.dispatch.writer import Arrived, BitMaps
 from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.index.store import IndexStore, messages_with_key

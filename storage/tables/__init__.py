@@ -1,4 +1,5 @@
-"""The tables that are replaced whole: a broker's JSON under `config/`, and this package's notes. Java: ConfigManager and its heirs.
+"""The tables that are replaced whole, a broker's JSON under `config/` and this package's notes; and whose directory this is.
 
-Imports `settings`, `files` and, for who may write, `place`. Begin with `document.py`, then `topics.py`.
+Imports `settings`, `files`, `log` and `queues`. Begin with `document.py`, then `topics.py`; before a byte is written: `log_place.py`.
+Java: ConfigManager and its heirs.
 """

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from storage.files.atomic_file import load_loose, save_loose
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.place.own_directory import own_directory
+from storage.tables.own_directory import own_directory
 from storage.tables.put_statistics import TopicSum
 
 BATCHES = 10

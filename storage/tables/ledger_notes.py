@@ -21,7 +21,7 @@ from isal import isal_zlib
 from storage.errors import StateFileError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.place.own_directory import own_directory
+from storage.tables.own_directory import own_directory
 
 _NO_SINKS: Mapping[str, SinkNote] = MappingProxyType({})
 

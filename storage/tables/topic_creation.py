@@ -12,9 +12,9 @@ from storage.errors import StoreRefusedError
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
-from storage.place.surroundings import refuse_foreign_log
 from storage.settings.load import StoreConfig, refuse_for_writing
 from storage.tables.broker_names import broker_names, with_names
+from storage.tables.surroundings import refuse_foreign_log
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage.format.record import Message
-from storage.messages.half_messages import TransactionState
+from storage.rules.half_messages import TransactionState
 from storage.transaction.half_queue import Halves
 
 Checker = Callable[[Message], TransactionState | str]

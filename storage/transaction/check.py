@@ -41,7 +41,7 @@ from storage.failpoints import reach
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.property_encoding import with_crc_room
 from storage.message_store import MessageStore
-from storage.messages.half_messages import (
+from storage.rules.half_messages import (
     CHECK_TIMES,
     HALF_TOPIC,
     QUEUE_ID,
@@ -51,7 +51,7 @@ from storage.messages.half_messages import (
     put_back_unasked,
     real_queue,
 )
-from storage.messages.op_messages import OP_TOPIC, op_messages
+from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.transaction.asking import Answers, Asking, Checker, Question, ask, half_id
 from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
 from storage.transaction.discard import discard

@@ -16,8 +16,8 @@ from storage.format.properties import decode_property_maps
 from storage.format.record import Message
 from storage.format.record_batch import Records
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.messages.half_messages import UNIQUE_KEY
 from storage.queues.scan import scan_queue
+from storage.rules.half_messages import UNIQUE_KEY
 from storage.store_reader import StoreReader
 from storage.transaction.half_queue import Copies, Halves, last_before, transaction_names
 

@@ -16,8 +16,8 @@ from typing import NamedTuple, Protocol
 from storage.errors import IndexGeometryUnknownError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.record import Message
-from storage.messages.delays import REAL_TOPIC, TIMER_TOPIC
-from storage.messages.half_messages import CHECK_TIMES, FIRST_OFFSET, HALF_TOPIC
+from storage.rules.delays import REAL_TOPIC, TIMER_TOPIC
+from storage.rules.half_messages import CHECK_TIMES, FIRST_OFFSET, HALF_TOPIC
 from storage.transaction.commit_records import is_commit_of
 from storage.transaction.half_queue import NO_PLACE
 

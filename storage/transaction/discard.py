@@ -14,7 +14,7 @@ import numpy as np
 from storage.failpoints import reach
 from storage.format.record import Message
 from storage.message_store import MessageStore
-from storage.messages.half_messages import (
+from storage.rules.half_messages import (
     DISCARD_TOPIC,
     HALF_TOPIC,
     QUEUE_ID,

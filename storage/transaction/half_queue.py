@@ -21,8 +21,9 @@ import pyarrow.compute as pc
 from storage.format.properties import decode_property_maps
 from storage.format.record import Message
 from storage.format.record_batch import Records
-from storage.messages.delays import REAL_QUEUE_ID, REAL_TOPIC
-from storage.messages.half_messages import (
+from storage.queues.scan import SLICE_ROWS, QueueSlice, scan_queue
+from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC
+from storage.rules.half_messages import (
     CHECK_TIMES,
     FIRST_OFFSET,
     HALF_TOPIC,
@@ -32,8 +33,7 @@ from storage.messages.half_messages import (
     integers,
     real_queues,
 )
-from storage.messages.inner_messages import InnerMessages
-from storage.queues.scan import SLICE_ROWS, QueueSlice, scan_queue
+from storage.rules.inner_messages import InnerMessages
 from storage.store_reader import StoreReader
 
 MALFORMED = -1

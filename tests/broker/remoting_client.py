@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from spark_mq.broker.retry import CURRENT_VERSION
 from spark_mq.broker.send_request import SendRequest
-from storage.messages.inner_messages import encode_properties
+from storage.rules.inner_messages import encode_properties
 
 SEND_MESSAGE = 10
 SEND_BATCH_MESSAGE = 320

@@ -37,8 +37,8 @@ from spark_mq.remoting.client_bodies import (
 from spark_mq.remoting.route_bodies import RegisterBrokerBody
 from storage import open_store
 from storage.format import fastjson
-from storage.messages.inner_messages import InnerMessage
 from storage.retention import ExpiryPlan, plan_run
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.settings.fixed import FIXED_SETTINGS
 from storage.settings.java_settings import JAVA_SETTINGS

@@ -18,8 +18,8 @@ from spark_mq.broker.send_request import SendRequest
 from spark_mq.broker.store_put import put_into, state_of
 from storage import open_store
 from storage.errors import StoreNotWritableError
-from storage.messages.half_messages import HALF_TOPIC
-from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.rules.half_messages import HALF_TOPIC
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.topics import TopicConfig

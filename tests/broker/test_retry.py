@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_mq.broker.retry import Routed, retry_or_dead_letter
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.settings.nouns import SendConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig

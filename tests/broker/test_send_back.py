@@ -16,7 +16,7 @@ from spark_mq.broker.send_back import (
 from storage import Message
 from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import SendConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig

@@ -12,8 +12,8 @@ import pytest
 from spark_mq.broker.put_response import PutOutcome
 from spark_mq.broker.send_back import ConsumeMessageContext, SendBackHandler, SendBackRequest
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
+from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable

@@ -18,7 +18,7 @@ from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.remoting import FrameReader, RemotingCommand
 from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_answers
 from storage import MessageStore, open_store
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.service.pending import Pending
 from storage.service.put_service import PutService

@@ -16,8 +16,8 @@ import pytest
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.messages.half_messages import DISCARD_TOPIC, HALF_TOPIC, IMMUNITY, TransactionState, half_message
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC, IMMUNITY, TransactionState, half_message
+from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import TransactionConfig
 from storage.transaction.discard import redrive

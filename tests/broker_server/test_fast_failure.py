@@ -15,7 +15,7 @@ import pytest
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request
 from spark_mq.remoting.request_runs import MOST
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_group import GROUP_MESSAGES
 from tests.broker.test_broker_duties import sent
 from tests.broker_server.test_running_broker import running

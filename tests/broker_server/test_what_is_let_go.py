@@ -19,7 +19,7 @@ from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.name_server import our_name_server
 
-SERVER = "spark_mq.broker", "spark_mq.remoting_server", "storage.service", "storage.messages", "storage.put"
+SERVER = "spark_mq.broker", "spark_mq.remoting_server", "storage.service", "storage.rules", "storage.put"
 FEW, SOME = 3, 60
 
 

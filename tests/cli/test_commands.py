@@ -16,7 +16,7 @@ from spark_mq.cli import app
 from storage import open_store
 from storage.errors import CorruptMessageError
 from storage.format.sys_flag import COMPRESSED
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]

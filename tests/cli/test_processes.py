@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from storage import open_store
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture, golden_lines

@@ -20,11 +20,11 @@ from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.timer import TimerCheckpoint
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.half_messages import HALF_TOPIC
-from storage.messages.inner_messages import InnerMessage
-from storage.messages.op_messages import OP_TOPIC
-from storage.place.followed_master import note_followed_master
+from storage.rules.delays import TIMER_TOPIC
+from storage.rules.half_messages import HALF_TOPIC
+from storage.rules.inner_messages import InnerMessage
+from storage.rules.op_messages import OP_TOPIC
+from storage.tables.followed_master import note_followed_master
 from storage.tables.timer_checkpoint import (
     FollowedTimer,
     followed_timer_path,

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from jobs.verify_store import main, verify_store
 from spark_mq.cli import app
 from storage import StoreConfig, open_store
-from storage.audit.verify import Finding, Kind
+from storage.recovery.verify import Finding, Kind
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]

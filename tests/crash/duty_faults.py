@@ -17,7 +17,7 @@ from storage.delay.delivery_plan import DueRange
 from storage.delay.schedule import _Delivery, deliver_due
 from storage.delay.timer_handover import PutBefore
 from storage.delay.timer_store import deliver_timed
-from storage.messages.half_messages import GROUP, HALF_TOPIC
+from storage.rules.half_messages import GROUP, HALF_TOPIC
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.transaction.progress import TransactionProgress, read_progress, save_progress
 

@@ -17,7 +17,7 @@ import pytest
 
 import storage.batch.commit
 import storage.batch.slices
-import storage.derived.writer
+import storage.dispatch.writer
 import storage.log.writer
 import storage.message_store
 import storage.put.store_writer
@@ -64,7 +64,7 @@ def kill_at(patch: pytest.MonkeyPatch, failpoint: str) -> None:
             raise Killed(name)
 
     committing = storage.batch.commit, storage.batch.slices
-    for module in (*committing, storage.put.store_writer, storage.derived.writer, storage.log.writer):
+    for module in (*committing, storage.put.store_writer, storage.dispatch.writer, storage.log.writer):
         patch.setattr(module, "reach", reach)
     patch.setattr(storage.batch.slices, "SLICE_BYTES", 2_500)  # so that a few rows are several slices
     patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)  # of several writes each

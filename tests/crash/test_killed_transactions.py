@@ -20,7 +20,7 @@ import pytest
 
 import storage.batch.commit
 import storage.batch.slices
-import storage.derived.writer
+import storage.dispatch.writer
 import storage.log.writer
 import storage.put.store_writer
 from spark_mq.broker.end_transaction import end_transaction, request_for
@@ -67,7 +67,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, point: str, time: int) -> None:
             raise KilledError
 
     modules = storage.batch.commit, storage.batch.slices, storage.log.writer
-    for module in (*modules, storage.put.store_writer, storage.derived.writer):
+    for module in (*modules, storage.put.store_writer, storage.dispatch.writer):
         monkeypatch.setattr(module, "reach", reach)
 
 

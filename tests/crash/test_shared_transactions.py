@@ -18,7 +18,7 @@ from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
 from storage.format.sys_flag import TRANSACTION_COMMIT
-from storage.messages.half_messages import HALF_TOPIC
+from storage.rules.half_messages import HALF_TOPIC
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import SinkStore
 from tests.support.shares import one_in

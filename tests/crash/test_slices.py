@@ -19,7 +19,7 @@ import pytest
 
 import storage.batch.commit
 import storage.batch.slices
-import storage.derived.writer
+import storage.dispatch.writer
 import storage.log.writer
 import storage.message_store
 import storage.put.store_writer

@@ -19,8 +19,8 @@ import pytest
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
-from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from tests.support.crash_disk import Disk

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.place.surroundings import MOUNTS, Mount, other_names, parse_mounts
+from storage.tables.surroundings import MOUNTS, Mount, other_names, parse_mounts
 
 TEXT = r"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 31 22 254:16 / /data rw,relatime - xfs /dev/vdb rw

@@ -18,10 +18,10 @@ from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.session import RECONNECT_MS, Timing
 from storage.ha.slave_session import SlaveSession
-from storage.place.followed_master import forget_followed_master, note_followed_master
 from storage.put_status import PutStatus
 from storage.service.put_group import Promise
 from storage.service.put_service import PutService
+from storage.tables.followed_master import forget_followed_master, note_followed_master
 from tests.ha.network import LineEnd, TurnOver, World
 from tests.support.crash_disk import EXTREMES, Disk, Operation
 from tests.support.crash_file_system import CrashFileSystem

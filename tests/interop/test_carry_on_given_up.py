@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from storage import open_store
-from storage.messages.half_messages import (
+from storage.rules.half_messages import (
     DISCARD_TOPIC,
     GROUP,
     HALF_TOPIC,
@@ -24,7 +24,7 @@ from storage.messages.half_messages import (
     put_back_messages,
     put_back_unasked,
 )
-from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.transaction.discard import redrive
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 from tests.support.log_records import LogRecord, columns_of, log_records, rows_of

@@ -18,7 +18,7 @@ import pytest
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from storage import Message, MessageStore, open_store
 from storage.delay.schedule import deliver_due
-from storage.messages.half_messages import TransactionState
+from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets

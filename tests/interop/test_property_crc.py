@@ -18,7 +18,7 @@ import pytest
 from storage import MessageStore, open_store
 from storage.delay.schedule import deliver_due
 from storage.errors import StoreDamagedError
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from tests.support.fixture_stores import Fixture, copy_store
 from tests.support.java_broker import Oracle, free_ports
 from tests.support.left_stores import AHEAD_MS, DELAY_LEVELS, leave_a_store

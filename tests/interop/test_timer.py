@@ -16,8 +16,8 @@ import pytest
 
 from storage import MessageStore, open_store
 from storage.delay.timer_store import deliver_timed
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.delays import TIMER_TOPIC
+from storage.rules.inner_messages import InnerMessage
 from storage.tables.topics import TopicConfig
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, send_arguments
 

@@ -19,8 +19,8 @@ from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.delay.schedule import read_plan
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.messages.delays import route_delayed
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.delays import route_delayed
+from storage.rules.inner_messages import InnerMessage
 from storage.tables.delay_offsets import DelayOffsets
 from tests.support.fixture_stores import Fixture
 

@@ -17,8 +17,8 @@ import pytest
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
 from storage import MessageStore, open_store
-from storage.messages.half_messages import half_message
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.half_messages import half_message
+from storage.rules.inner_messages import InnerMessage
 from tests.sink.test_sink_tasks import bodies, stage
 from tests.support.places import PROJECT
 

@@ -26,7 +26,7 @@ from storage.delay import schedule
 from storage.errors import SinkAheadError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.messages.half_messages import TransactionState
+from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.group_progress import write_group_offsets
 from storage.transaction.check_plan import CheckRules

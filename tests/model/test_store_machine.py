@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import storage.recovery.opening
-from storage.ends.recovery_plan import RecoveryPlan
+from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.index.writer import IndexWriter
 from storage.log.dispatch import QueueEntries
 from storage.queues.writer import ConsumeQueueWriter

@@ -28,9 +28,9 @@ from spark_mq.sink.columns import (
     columns_to_write,
 )
 from spark_mq.sink.options import SinkOptions
-from storage.rows import columns as message_columns
-from storage.rows import kafka as kafka_rows
-from storage.rows import retry_rows
+from storage.rules import kafka_rows as kafka_rows
+from storage.rules import retry_rows
+from storage.rules import row_columns as message_columns
 
 OPTIONS = SinkOptions(path="/store", topic="T")
 TEXT_MAP = MapType(StringType(), StringType())

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from spark_mq.broker.retry import CURRENT_VERSION
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
-from storage.messages.inner_messages import encode_properties
+from storage.rules.inner_messages import encode_properties
 
 SEND, SEND_BACK, END_TRANSACTION = 10, 36, 37
 PREPARED, COMMIT, ROLLBACK = 4, 8, 12

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from storage import Message
-from storage.messages.half_messages import committed_messages
-from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.rules.half_messages import committed_messages
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 
 
 def commit_of(half: Message) -> InnerMessage:

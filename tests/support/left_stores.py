@@ -27,7 +27,7 @@ from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
 from storage.format.record import host_text
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.messages.half_messages import HALF_TOPIC, TransactionState
+from storage.rules.half_messages import HALF_TOPIC, TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets

@@ -11,7 +11,7 @@ import numpy as np
 from storage.format.properties import decode_properties
 from storage.format.record import Message, decode_record
 from storage.format.record_batch import Records
-from storage.messages.inner_messages import InnerMessage, InnerMessages
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 
 
 class LogRecord(NamedTuple):

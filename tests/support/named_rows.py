@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from storage.rows.rules import MessageRules
+from storage.rules.row_rules import MessageRules
 
 Row = dict[str, Any]
 

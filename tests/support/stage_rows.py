@@ -19,8 +19,8 @@ from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_dige
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordBlock, UnjoinedBlock
 from storage.put.settings import put_settings
-from storage.rows.messages import MessageRows
-from storage.rows.rules import MessageRules
+from storage.rules.message_rows import MessageRows
+from storage.rules.row_rules import MessageRules
 
 BORN_MS = 1_700_000_000_000
 

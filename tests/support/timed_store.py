@@ -13,8 +13,8 @@ from storage.delay.timer_store import deliver_timed
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.format.timer import TimerCheckpoint
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.delays import TIMER_TOPIC
+from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import TimerConfig
 from storage.tables.timer_checkpoint import read_timer_checkpoint
 

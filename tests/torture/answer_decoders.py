@@ -45,8 +45,8 @@ from spark_mq.remoting import route_bodies as route
 from spark_mq.remoting.message_headers import CheckTransactionStateRequest
 from storage.errors import StorageError
 from storage.format.record import encode_record
-from storage.messages.half_messages import TransactionState
 from storage.names import MASTER_ID
+from storage.rules.half_messages import TransactionState
 from tests.support.message_builder import make_message
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS

@@ -24,10 +24,10 @@ from random import Random
 from typing import NamedTuple
 
 from storage import MessageStore
-from storage.audit.verify import verify
-from storage.ends.recovery_plan import RecoveryReport
+from storage.dispatch.recovery_plan import RecoveryReport
 from storage.errors import StorageError
 from storage.log.checkpoint import read_checkpoint
+from storage.recovery.verify import verify
 from storage.tables.topics import TopicTable
 from tests.torture.kind import Kind, Outcome
 from tests.torture.small_stores import INDEX_SLOTS, STORES, WITH_PROPERTY_CRC, SmallStore, UnsyncedFiles

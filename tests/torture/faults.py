@@ -27,7 +27,7 @@ import storage.recovery.offsets_ahead
 import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
-import storage.rows.returns
+import storage.rules.returned_rows
 import storage.tables.broker_names
 import storage.tables.topics
 from spark_mq.broker.broker import Broker
@@ -61,7 +61,7 @@ from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
 from storage.recovery.passes import Indexer
 from storage.recovery.queues import QueueWriters
-from storage.rows.rules import MessageRules
+from storage.rules.row_rules import MessageRules
 from storage.service.put_service import PutService
 
 
@@ -538,7 +538,7 @@ def retries_are_spread_over_the_groups_number() -> Iterator[None]:
         return int(config.retry_queue_count)
 
     with ExitStack() as planted:
-        for module in (spark_mq.broker.send_back, storage.rows.returns):
+        for module in (spark_mq.broker.send_back, storage.rules.returned_rows):
             planted.enter_context(mock.patch.object(module, "retry_queue_count", of_group))
         yield
 

@@ -54,7 +54,7 @@ _REPLAY = _Room("spark_mq.replay", "tests/jobs/test_replay_dead_letters.py")
 _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
 _PATIENT = _Room("spark_mq.client.patience", "tests/sink/test_live_brokers.py")
 _PLACES = _Room("spark_mq.sink.parking_places", "tests/sink/test_rows_that_wait.py")
-_SHOWN_LEVELS = _Room("storage.rows.delays", "tests/sink/test_rows_that_wait.py")
+_SHOWN_LEVELS = _Room("storage.rules.delayed_rows", "tests/sink/test_rows_that_wait.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
 _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
 _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
@@ -134,7 +134,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "pass",
             "test_what_a_follower_has_copied_is_compared_when_its_store_is_written",
         ),
-        "groups of a deleted topic count as compared": _Room("storage.derived.writer", _AHEAD).line(
+        "groups of a deleted topic count as compared": _Room("storage.dispatch.writer", _AHEAD).line(
             "DerivedWriter.forget",
             "self._ends.compared_tables = None",
             "pass",

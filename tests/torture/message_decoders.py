@@ -23,12 +23,11 @@ from storage.delay import delivery_plan, timer_records
 from storage.errors import MessageIllegalError, NameIllegalError, PutRefusedError
 from storage.format import batch_items, message_id, properties, record, record_batch, record_block
 from storage.format.record_batch import Records
-from storage.messages import inner_messages, op_messages
-from storage.messages.few_messages import columns_of, few_block
-from storage.messages.sizes import Limits
 from storage.names import validate_broker_name, validate_group, validate_path_element, validate_topic
-from storage.rules import message_check
+from storage.rules import inner_messages, message_check, op_messages
+from storage.rules.few_messages import columns_of, few_block
 from storage.rules.response_codes import RequestRefusedError
+from storage.rules.sizes import Limits
 from storage.tables.topics import TopicConfig
 from storage.transaction import half_queue, op_queue
 from tests.support.message_builder import HOST_V4, make_message

@@ -56,7 +56,7 @@ _STARTED_ANEW = "test_a_broker_whose_store_has_failed_is_started_anew_when_its_d
 _FAILED = "tests/broker/test_failed_writer.py"
 _REPLICATING = "tests/storage/ha/test_replicating.py"
 _LOWERING = "tests/storage/recovery/test_offsets_ahead.py"
-_ROWS = "tests/storage/rows/test_message_rows.py"
+_ROWS = "tests/storage/rules/test_message_rows.py"
 _HANDED = "tests/hand_over/test_group_offsets.py"
 _OWN_SOURCE = (
     "tests/sink/test_own_source.py::test_a_topic_of_the_same_store_is_refused_and_another_topic_or_store_is_not"

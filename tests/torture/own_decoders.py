@@ -18,7 +18,7 @@ from storage.batch import intent, redo, staged_segment
 from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.staged_segment import StagedSegment
 from storage.delay import delivery_plan
-from storage.ends import hint
+from storage.dispatch import hint
 from storage.errors import StateFileError, StorageError
 from storage.files import failed_sync
 from storage.files.local_file_system import LocalFileSystem

@@ -17,7 +17,7 @@ from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
 from storage.delay.schedule import deliver_due
 from storage.files.local_files import LocalWriter
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, IndexConfig
 from storage.tables.group_progress import write_group_offsets
 from storage.tables.topics import TopicConfig

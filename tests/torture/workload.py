@@ -29,9 +29,9 @@ from storage.errors import (
 from storage.files.atomic_file import read_with_backup
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.messages.half_messages import TransactionState, half_message
-from storage.messages.inner_messages import InnerMessage
 from storage.retention import Occasion, apply_expiry, plan_expiry
+from storage.rules.half_messages import TransactionState, half_message
+from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import RetentionConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE

@@ -12,8 +12,8 @@ from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from storage import StoreConfig
 from storage.delay.schedule import deliver_due
 from storage.format.sys_flag import TRANSACTION_COMMIT
-from storage.messages.half_messages import HALF_TOPIC, half_message
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.half_messages import HALF_TOPIC, half_message
+from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import DelayConfig, TransactionConfig
 from storage.tables.delay_offsets import FILE_NAME, DelayOffsets

@@ -10,10 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from storage.derived.writer import DerivedSync
+from storage.dispatch.writer import DerivedSync
 from storage.log.writer import LogSync, NextFile
-from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from tests.crash.stories.life import START_MS, Life, bodies

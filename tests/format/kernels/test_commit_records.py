@@ -24,9 +24,9 @@ from storage.format.sys_flag import (
     committed_flags,
 )
 from storage.log.commit_log import CommitLog
-from storage.messages.half_messages import HALF_TOPIC
 from storage.put import half_ends
 from storage.put.half_ends import CommitsOfHalves, with_states
+from storage.rules.half_messages import HALF_TOPIC
 from tests.format.kernels.test_encode import outgoing
 from tests.support.fixture_stores import Fixture
 from tests.support.kernels import ON, both, kernels, need_kernels

@@ -20,8 +20,8 @@ from storage.format.message_keys import NO_KEY, message_keys
 from storage.format.property_encoding import encode_columns
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block, encode_parts
 from storage.format.unique_key import UniqueKeys
-from storage.rows.messages import MessageRows, Prepared
-from storage.rows.rules import MessageRules, TransactionRules
+from storage.rules.message_rows import MessageRows, Prepared
+from storage.rules.row_rules import MessageRules, TransactionRules
 from storage.tables.topics import TopicConfig
 from tests.support.kernels import ON, both, kernels, need_kernels
 from tests.support.message_builder import HOST_V4, HOST_V6

@@ -27,8 +27,8 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun, encode_parts
 from storage.put.half_ends import with_states
 from storage.put.settings import put_settings
-from storage.rows.messages import MessageRows, Prepared
-from storage.rows.rules import MessageRules, TransactionRules
+from storage.rules.message_rows import MessageRows, Prepared
+from storage.rules.row_rules import MessageRules, TransactionRules
 from storage.settings.load import load_config
 
 FILES = LocalFileSystem()

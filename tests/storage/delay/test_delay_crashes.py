@@ -21,8 +21,8 @@ import pytest
 from storage import MessageStore, StoreConfig, open_store
 from storage.delay.schedule import DELIVERY, deliver_due
 from storage.failpoints import ENVIRONMENT
-from storage.messages.delays import route_delayed
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.delays import route_delayed
+from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, FlushConfig
 from storage.tables.delay_offsets import FILE_NAME, DelayOffsets
 from tests.support.crash_disk import Disk

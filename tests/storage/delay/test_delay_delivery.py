@@ -13,9 +13,9 @@ from storage import Message, MessageStore, StoreConfig, open_store
 from storage.delay.schedule import DeliveryReport, Undeliverable, deliver_due, read_plan
 from storage.errors import StateFileError
 from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.messages.delays import route_delayed
-from storage.messages.inner_messages import InnerMessage
 from storage.retention import Occasion, apply_expiry, plan_expiry
+from storage.rules.delays import route_delayed
+from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, RetentionConfig
 from storage.tables.delay_offsets import DelayOffsets
 

@@ -20,9 +20,9 @@ from storage.delay.timer_records import due_messages, read_timer_records
 from storage.delay.timer_report import NOTHING_TIMED
 from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
-from storage.messages.delays import TIMER_TOPIC
-from storage.messages.inner_messages import InnerMessage
 from storage.queues.scan import scan_queue
+from storage.rules.delays import TIMER_TOPIC
+from storage.rules.inner_messages import InnerMessage
 from tests.support.fixture_stores import Fixture
 from tests.support.timed_store import NOW, TIMER, TimedStore
 

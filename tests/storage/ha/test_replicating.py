@@ -17,7 +17,6 @@ import pyarrow as pa
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.audit.verify import verify
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.epoch import EpochEntry
@@ -40,6 +39,7 @@ from storage.ha.log_reader import LogReader
 from storage.ha.replicator import Replicator
 from storage.ha.session import Timing
 from storage.log.checkpoint import read_checkpoint
+from storage.recovery.verify import verify
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from tests.format.test_replication import captured, values_of

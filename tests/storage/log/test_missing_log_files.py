@@ -12,8 +12,8 @@ import pytest
 from jobs.verify_store import verify_store
 from spark_mq.conditions import DataLossError
 from storage import MessageStore, StoreConfig, open_store
-from storage.audit.verify import Kind
 from storage.errors import LogFileMissingError, StoreDamagedError
+from storage.recovery.verify import Kind
 from tests.spark.in_process import read_batch
 from tests.support.message_builder import StoreBuilder
 from tests.support.queue_bodies import bodies_of

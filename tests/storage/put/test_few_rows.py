@@ -10,7 +10,7 @@ import pytest
 
 from storage import StoreConfig, open_store
 from storage.format import few
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import load_config
 
 SETTINGS = """\

@@ -17,7 +17,6 @@ import pytest
 from jobs.verify_store import verify_store
 from spark_mq.broker.put_plan import PutRules, plan_inner
 from storage import MessageStore, StoreConfig, open_store
-from storage.audit.verify import Kind
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
@@ -34,13 +33,14 @@ from storage.errors import (
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.properties import decode_properties
 from storage.format.record_batch import Records
-from storage.messages.half_messages import TransactionState
-from storage.messages.inner_messages import InnerMessage, encode_properties
 from storage.put.options import PutOptions, message_rules
 from storage.put_status import PutStatus
 from storage.queues.scan import scan_queue
-from storage.rows.messages import MessageRows
-from storage.rows.rules import DEFAULT_QUEUE_COUNT
+from storage.recovery.verify import Kind
+from storage.rules.half_messages import TransactionState
+from storage.rules.inner_messages import InnerMessage, encode_properties
+from storage.rules.message_rows import MessageRows
+from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
 from tests.support.held_check import check_half_messages
 

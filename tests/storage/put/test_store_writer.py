@@ -13,13 +13,13 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.audit.verify import verify
-from storage.ends.hint import load_hint
+from storage.dispatch.hint import load_hint
 from storage.errors import StorageError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
 from storage.format.checkpoint import decode_checkpoint
 from storage.log.checkpoint import read_checkpoint
+from storage.recovery.verify import verify
 from storage.tables.topics import TopicTable
 
 NOW_MS = 1_700_000_000_000
@@ -449,7 +449,7 @@ def test_a_failed_sync_is_not_acknowledged_and_not_tried_again(tmp_path: Path, d
 
 def test_runs_appended_together_stand_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are dispatched in groups; where a group ends is not to be seen."""
-    monkeypatch.setattr("storage.derived.writer.DISPATCH_ROWS", 50)
+    monkeypatch.setattr("storage.dispatch.writer.DISPATCH_ROWS", 50)
     with opened(tmp_path) as store:
         for number in range(7):
             store.put_batch(rows(30 * number % 100, 1_000 * number))

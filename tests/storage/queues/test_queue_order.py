@@ -13,10 +13,10 @@ import pytest
 
 from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
-from storage.audit.verify import Kind
 from storage.format.consume_queue import ENTRY
 from storage.log.dispatch import QueueEntries
 from storage.queues.order import put_in_order
+from storage.recovery.verify import Kind
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig
 from storage.store_reader import GetStatus
 from tests.spark.in_process import next_batch, open_stream

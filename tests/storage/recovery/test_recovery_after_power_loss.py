@@ -11,7 +11,7 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.format.java_hash import string_hash
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 
 COUNT, LEFT = 45, 25
 """Messages put, over three files of the queue; and how many of them the log still has."""

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.messages.inner_messages import InnerMessage
 from storage.put_status import PutStatus
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 
 NULS = "\0" * 1_100

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS
-from storage.rows.columns import read_properties
-from storage.rows.values import Rejections
 from storage.rules.message_check import WORD_SEPARATORS, property_fault, text_fault
+from storage.rules.row_columns import read_properties
+from storage.rules.row_values import Rejections
 
 
 @pytest.mark.parametrize(

@@ -29,12 +29,15 @@ REQUEST, SEND, SEND_BACK, END, RETRY = (
     f"spark_mq.broker.{name}" for name in ("put_plan", "send", "send_back", "end_transaction", "retry")
 )
 DELAYS, HALVES, INNER, RETRIES, SIZES = (
-    f"storage.messages.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "sizes")
+    f"storage.rules.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "sizes")
 )
 CLIENT = "spark_mq.client.outgoing_messages"
 COLUMNS, ROW_DELAYS, ROWS, ROW_RETRIES, RETURNED, RETURNS, ROW_RULES, ROW_TRANSACTIONS = (
-    f"storage.rows.{name}"
-    for name in ("columns", "delays", "messages", "retries", "retry_rows", "returns", "rules", "transactions")
+    f"storage.rules.{name}"
+    for name in (
+        *("row_columns", "delayed_rows", "message_rows", "retried_rows"),
+        *("retry_rows", "returned_rows", "row_rules", "transaction_rows"),
+    )
 )
 PUT, SETTINGS, HALF_ENDS, CHECK = (
     *("storage.put.put", "storage.put.settings", "storage.put.half_ends"),
@@ -79,7 +82,7 @@ RULES = [
     Rule("start gate", TOPICS, "check_start", f"{SEND} {SETTINGS}"),
     Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {ROW_TOPICS}"),
     # What a record says to queues and index
-    Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.derived.writer"),
+    Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.dispatch.writer"),
     Rule(
         "when a delayed message is due",
         "storage.format.delay_level",
@@ -87,7 +90,7 @@ RULES = [
         f"storage.format.delay_level storage.log.dispatch {ROW_DELAYS}",
     ),
     Rule("keys in the index", "storage.format.message_keys", "message_keys", f"storage.log.dispatch {ROWS}"),
-    Rule("keys of a few messages", "storage.format.message_keys", "few_message_keys", "storage.messages.few_messages"),
+    Rule("keys of a few messages", "storage.format.message_keys", "few_message_keys", "storage.rules.few_messages"),
 ]
 
 RETIRED = (

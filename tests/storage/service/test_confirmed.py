@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.audit.verify import verify
 from storage.files.local_file_system import LocalFileSystem
 from storage.ha.follower import FollowedLog
 from storage.ha.session import Received
 from storage.log.checkpoint import read_checkpoint
-from storage.messages.inner_messages import InnerMessage
 from storage.put.store_writer import EVERYTHING, Confirmed
 from storage.put_status import PutStatus
+from storage.recovery.verify import verify
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 
 TINY = StoreConfig.tiny()

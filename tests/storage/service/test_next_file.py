@@ -14,7 +14,7 @@ import pytest
 from jobs.verify_store import verify_store
 from storage import StoreConfig, open_store
 from storage.errors import StoreNotWritableError
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from tests.support.gated_disk import GatedDisk
 from tests.support.places import PROJECT

@@ -12,8 +12,8 @@ import pytest
 
 from storage import open_store
 from storage.errors import MessageIllegalError, StoreNotWritableError
-from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put_status import PutStatus
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.service import put_service
 from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, PutReceipt, append_together
 from storage.service.put_service import PutService

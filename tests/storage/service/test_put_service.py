@@ -19,10 +19,10 @@ from spark_mq.broker.store_put import state_of
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import MessageIllegalError, RowIllegalError, StoreNotWritableError
 from storage.log.checkpoint import read_checkpoint
-from storage.messages.inner_messages import InnerMessage, InnerMessages
 from storage.put.settings import PutSettings
 from storage.put_status import PutStatus
-from storage.rows.messages import MessageRows
+from storage.rules.inner_messages import InnerMessage, InnerMessages
+from storage.rules.message_rows import MessageRows
 from storage.service.put_group import PutReceipt
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig

@@ -14,14 +14,14 @@ import pytest
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.messages.half_messages import (
+from storage.rules.half_messages import (
     HALF_TOPIC,
     IMMUNITY,
     TransactionState,
     half_message,
 )
-from storage.messages.inner_messages import InnerMessage
-from storage.messages.op_messages import OP_TOPIC, op_messages
+from storage.rules.inner_messages import InnerMessage
+from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.settings.nouns import TransactionConfig
 from storage.transaction import check as check_module
 from storage.transaction.asking import Asking

@@ -16,7 +16,7 @@ import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StateFileError
-from storage.messages.half_messages import (
+from storage.rules.half_messages import (
     CHECK_TIMES,
     DISCARD_TOPIC,
     FIRST_OFFSET,
@@ -25,8 +25,8 @@ from storage.messages.half_messages import (
     TransactionState,
     half_message,
 )
-from storage.messages.inner_messages import InnerMessage
-from storage.messages.op_messages import OP_TOPIC, op_messages
+from storage.rules.inner_messages import InnerMessage
+from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.settings.nouns import RetentionConfig, TransactionConfig
 from storage.transaction import check as check_module
 from storage.transaction import half_queue

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import pytest
 
 from storage import Message, MessageStore, open_store
-from storage.messages.half_messages import CHECK_TIMES, HALF_TOPIC
+from storage.rules.half_messages import CHECK_TIMES, HALF_TOPIC
 from storage.transaction.check import CheckRules
 from storage.transaction.half_queue import copies_of, read_halves
 from storage.transaction.outcomes import outcomes_of

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.messages.half_messages import CHECK_TIMES, half_message
-from storage.messages.inner_messages import InnerMessage
+from storage.rules.half_messages import CHECK_TIMES, half_message
+from storage.rules.inner_messages import InnerMessage
 from storage.transaction.half_queue import NO_PLACE, Halves, copies_of, read_halves
 
 NOW_MS = 1_700_000_000_000

@@ -61,7 +61,7 @@ ORDERS = (
             Step("and its rows", "storage.log.writer:CommitLogWriter._write", within=f"{_SLICES}:_append_slice"),
             Step(
                 "their queue entries and index items",
-                "storage.derived.writer:DerivedWriter.enter",
+                "storage.dispatch.writer:DerivedWriter.enter",
                 within=f"{_SLICES}:append_slices",
             ),
             Step("dead letters renamed", f"{_COMMIT}:_publish", within=f"{_COMMIT}:_append"),

@@ -11,7 +11,7 @@ _FILES = "storage.files.local_file_system:LocalFileSystem"
 _QUEUE = "storage.queues.writer:ConsumeQueueWriter"
 _EXT = "storage.queues.ext_writer:ConsumeQueueExtWriter"
 _INDEX = "storage.index.writer"
-_SYNC = "storage.derived.writer:DerivedSync.run"
+_SYNC = "storage.dispatch.writer:DerivedSync.run"
 _PROGRESS = "storage.tables.group_progress:write_group_offsets"
 
 

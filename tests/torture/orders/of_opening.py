@@ -104,7 +104,7 @@ ORDERS = (
         (
             Step("log synced", f"{_WRITER}.sync_log"),
             Step("intents whose batches are in it dropped", "storage.batch.commit:drop_intent"),
-            Step("queues, index, new directory entries synced", "storage.derived.writer:DerivedSync.run"),
+            Step("queues, index, new directory entries synced", "storage.dispatch.writer:DerivedSync.run"),
             Step("`checkpoint`", f"{_WRITER}._save_checkpoint"),
             Step("`index_synced.json` deleted", "storage.index.trust:drop_index_trust"),
             Step("hint deleted", f"{_OPENING}:drop_hint"),

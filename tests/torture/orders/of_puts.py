@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
-from storage.derived.writer import DerivedSync
+from storage.dispatch.writer import DerivedSync
 from storage.files.sync_gate import SyncGate
 from storage.log.writer import LogSync
 from storage.put.store_writer import RunningSync, StoreWriter
@@ -70,7 +70,7 @@ ORDERS = (
             Step("records", f"{_LOG}._write"),
             Step("under SYNC_FLUSH their sync", "storage.log.writer:LogSync.run"),
             Step("queue entries", "storage.queues.writer:ConsumeQueueWriter.append"),
-            Step("index items, header, slots", "storage.derived.writer:DerivedWriter.enter_keys"),
+            Step("index items, header, slots", "storage.dispatch.writer:DerivedWriter.enter_keys"),
         ),
         stories=("putting under SYNC_FLUSH",),
     ),
@@ -152,9 +152,9 @@ ORDERS = (
             ),
             Step(
                 "queues synced (1 s and 2 pages; in a thorough turn, 1 min, queues, index, directories)",
-                "storage.derived.writer:DerivedSync.run",
+                "storage.dispatch.writer:DerivedSync.run",
             ),
-            Step("that noted", "storage.derived.writer:DerivedWriter.end_sync"),
+            Step("that noted", "storage.dispatch.writer:DerivedWriter.end_sync"),
             Step("in a thorough turn `index_synced.json`", "storage.put.store_writer:save_index_trust"),
             Step("`checkpoint`", f"{_WRITER}._save_checkpoint"),
         ),
@@ -204,7 +204,7 @@ ORDERS = (
         f"{_WRITER}.checkpoint",
         (
             Step("log synced", f"{_WRITER}.sync_log"),
-            Step("queues and index synced", "storage.derived.writer:DerivedSync.run"),
+            Step("queues and index synced", "storage.dispatch.writer:DerivedSync.run"),
             Step("five longs written in place", f"{_FILES}.write", within="storage.log.checkpoint:write_checkpoint"),
             Step("synced", f"{_FILES}.sync", within="storage.log.checkpoint:write_checkpoint"),
             Step("`index_synced.json` deleted", "storage.put.store_writer:drop_index_trust"),

@@ -101,19 +101,19 @@ VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
         f'{_CLOSING}"hint deleted" is left out': Harmless(_NO_HINT, _story("closing")),
         f'{_CLOSING}"hint deleted" after "`abort` deleted"': Harmless(_NO_HINT, _story("closing")),
         f'{_BIND}"no process has the log\'s last file open for writing" is left out': (
-            "tests/storage/place/test_binding_beside_a_writer.py::"
+            "tests/storage/tables/test_binding_beside_a_writer.py::"
             "test_a_log_that_another_process_has_open_for_writing_is_not_bound"
         ),
         f'{_BIND}"no process has the log\'s last file open for writing" after "queues and checkpoint compared with the log"': Harmless(
             _ONLY_LOOK,
-            "tests/storage/place/test_binding_beside_a_writer.py::"
+            "tests/storage/tables/test_binding_beside_a_writer.py::"
             "test_a_log_that_another_process_has_open_for_writing_is_not_bound",
         ),
         f'{_BIND}"queues and checkpoint compared with the log" is left out': (
-            "tests/storage/place/test_copies_and_mounts.py::test_another_stores_log_is_not_bound_wherever_it_lies"
+            "tests/storage/tables/test_copies_and_mounts.py::test_another_stores_log_is_not_bound_wherever_it_lies"
         ),
         f'{_BIND}"queues and checkpoint compared with the log" after "`log_binding.json`, replaced whole and synced"': (
-            "tests/storage/place/test_copies_and_mounts.py::test_another_stores_log_is_not_bound_wherever_it_lies"
+            "tests/storage/tables/test_copies_and_mounts.py::test_another_stores_log_is_not_bound_wherever_it_lies"
         ),
         'Putting by many threads (`put_service.py`, `flush.py`) of the queues\' turns: "that noted" after "in a thorough turn '
         '`index_synced.json`"': Harmless(

@@ -1,0 +1,247 @@
+"""Where a message with a delay goes first: to the queue of its level, to the timer, or straight to its topic. Pure.
+
+    asked for                                            parked in                              until
+    DELAY = level > 0                                    SCHEDULE_TOPIC_XXXX, queue level − 1   store time + the level's delay
+    TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS    rmq_sys_wheel_timer, queue 0           TIMER_OUT_MS
+      (the first of them that a message has)
+
+A level wins over a time, and a level above the last is the last. The parked record keeps its topic and queue as REAL_TOPIC and
+REAL_QID. Prepared and rolled back messages go where they are. `judge_delays` decides, of numbers and of arrays of them;
+`route_delayed` asks it for one message with properties, `storage/rules/delayed_rows.py` and `retry_rows.py` for columns.
+
+Java: HookUtils.handleScheduleMessage, checkIfTimerMessage, transformTimerMessage, transformDelayLevelMessage. As in 5.3.3,
+timerInterceptDelayLevel has no effect. Departures, all of which refuse what would stop a broker's delivery for good: a message
+without body (to a broker that reads it back its body is null, which its put path refuses for ever), and a time that overflows
+64 bits (Java's sum wraps round and the message goes out at once).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.errors import PutRefusedError
+from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.sys_flag import has_queue_entry
+from storage.put_status import PutStatus
+from storage.rules.inner_messages import InnerMessage
+from storage.rules.sizes import Numbers, Truths
+from storage.settings.nouns import TimerConfig
+
+TIMER_TOPIC = "rmq_sys_wheel_timer"
+"""Java: TimerMessageStore.TIMER_TOPIC."""
+DELAY, REAL_TOPIC, REAL_QUEUE_ID = "DELAY", "REAL_TOPIC", "REAL_QID"
+TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS = "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"
+TIMER_OUT_MS, TIMER_DELETED_KEY = "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"
+TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
+"""When the timer entered a message, and when it put it: it says so of what it puts."""
+TIMES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
+
+_INTEGER = re.compile(r"([+-]?)0*(\d{1,19})")
+_INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
+
+Congestion = Callable[[np.ndarray], np.ndarray]
+"""For which of these times (TIMER_OUT_MS, int64, each once) the timer takes no more messages. Java: TimerMessageStore.isReject."""
+
+
+class Refusal(NamedTuple):
+    """Why a message, or rows, may not be put."""
+
+    status: PutStatus
+    reason: str
+    passes: bool = False
+    """The timer is busy: later the same message is taken."""
+
+
+TIMER_OFF = Refusal(
+    PutStatus.WHEEL_TIMER_NOT_ENABLE,
+    "it asks for a deliver time, and the store's broker has no timer: timerWheelEnable is false, or rocketmqVersion is before 5.0",
+)
+TOO_FAR_AHEAD = Refusal(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, "its deliver time is more than timerMaxDelaySec ahead")
+NO_BODY = Refusal(PutStatus.MESSAGE_ILLEGAL, "it has no body, and a broker cannot deliver it later")
+SLOT_FULL = Refusal(PutStatus.WHEEL_TIMER_FLOW_CONTROL, "too many messages have that deliver time", True)
+NOTHING_TO_DELETE = Refusal(
+    PutStatus.WHEEL_TIMER_MSG_ILLEGAL, f"it deletes a timer message ({TIMER_DELETED_KEY}), and its time has passed"
+)
+
+
+class DelayWish(NamedTuple):
+    """When messages ask to be delivered; numbers of one message, or arrays."""
+
+    levels: Numbers
+    """Below 1 it names none."""
+    asks_time: Truths
+    """Where it names no level, it names a time."""
+    deliver_ms: Numbers
+    """That time; times up to 1970 must come as 1: the wheel has no slot before that."""
+    is_empty: Truths
+    """Messages without a body."""
+    is_deletion: Truths = False
+    """Messages that take another one off the timer."""
+    parks_overdue: bool = False
+    """Also those whose time has passed go to the timer, which delivers them at once. So the clock never decides where a message
+    waits. Java puts them into their topics."""
+
+
+class Waits(NamedTuple):
+    """Where messages wait and until when; numbers of one message, or arrays."""
+
+    levels: Numbers
+    """0 = at none; one above the last is the last."""
+    is_timed: Truths
+    """In the timer's topic."""
+    out_ms: Numbers
+    """TIMER_OUT_MS, where `is_timed`."""
+    refusals: tuple[tuple[Truths, Refusal], ...]
+    """Which messages may not be put, and why; of a message's reasons the first one counts."""
+
+    def refused_rows(self) -> Iterator[tuple[np.ndarray, Refusal]]:
+        """Of arrays the numbers of refused rows, ascending, by their first reasons."""
+        told: Truths = False
+        for is_refused, refusal in self.refusals:
+            new = np.asarray(is_refused) & ~np.asarray(told)
+            told = told | is_refused
+            if new.any():
+                yield np.flatnonzero(new), refusal
+
+
+def judge_delays(
+    wish: DelayWish,
+    *,
+    delays_ms: tuple[int, ...],
+    timer: TimerConfig,
+    now_ms: int,
+    is_congested: Congestion | None = None,
+) -> Waits:
+    """Where messages wait that name a level or a time. The one rule for a request, a put and a row.
+
+    `is_congested` says for times which the timer takes nothing more for; None = it takes all.
+    """
+    levels, asks_time, deliver_ms, is_empty, is_deletion, parks_overdue = wish
+    has_level, most_ms = levels > 0, timer.timer_max_delay_sec * 1_000
+    is_timed = asks_time & (levels <= 0)
+    is_ahead = is_timed & (deliver_ms > now_ms)
+    waits = is_timed if parks_overdue else is_ahead
+    out_ms = timer_out_ms(deliver_ms, timer.timer_precision_ms)
+    refusals = (
+        (is_timed & (not timer.timer_wheel_enable), TIMER_OFF),
+        (is_timed & (deliver_ms <= now_ms) & is_deletion, NOTHING_TO_DELETE),
+        (is_ahead & (deliver_ms - now_ms > most_ms), TOO_FAR_AHEAD),
+        (_congested(is_ahead & (deliver_ms - now_ms <= most_ms), out_ms, is_congested), SLOT_FULL),
+        ((has_level | waits) & is_empty, NO_BODY),
+    )
+    return Waits(np.minimum(levels, len(delays_ms)) * has_level, waits, out_ms, refusals)
+
+
+def timer_out_ms(deliver_ms: Numbers, precision_ms: int) -> Numbers:
+    """When the timer lets it go: the last multiple of the precision before the deliver time, which itself does not count."""
+    return (deliver_ms - 1) // precision_ms * precision_ms
+
+
+def is_slot_full(waiting_counts: Numbers, per_slot: int, draws: Numbers) -> Truths:
+    """Whether the timer takes nothing more for a slot in which so many wait: never up to `per_slot`, always from twice as many on,
+    and in between by draws out of 1,000. Java: TimerMessageStore.isReject.
+    """
+    excess = waiting_counts - per_slot
+    return (waiting_counts >= 2 * per_slot) | ((excess > 0) & (draws > 1_000 * excess / (per_slot + 0.1)))
+
+
+def _congested(is_ahead: Truths, out_ms: Numbers, is_congested: Congestion | None) -> Truths:
+    """Which messages ask for a time that the timer takes nothing more for. Each distinct time is asked about once."""
+    if is_congested is None or not np.any(is_ahead):
+        return is_ahead & False
+    times, which = np.unique(np.atleast_1d(out_ms)[np.atleast_1d(is_ahead)], return_inverse=True)
+    full = is_congested(times)[which]
+    if not isinstance(is_ahead, np.ndarray):
+        return bool(full[0])
+    found = is_ahead.copy()
+    found[is_ahead] = full
+    return found
+
+
+# One message
+
+
+def route_delayed(
+    message: InnerMessage,
+    *,
+    delays_ms: tuple[int, ...],
+    timer: TimerConfig,
+    now_ms: int,
+    is_congested: Congestion | None = None,
+) -> InnerMessage:
+    """The message as it is to be put: parked, or itself. How large it may be is asked by `sizes.py`.
+
+    Raises PutRefusedError. A half message with a delay is parked too, as Java does, and discarded when it is due: who prepares
+    one takes the delay off or refuses it.
+    """
+    if not has_queue_entry(message.sys_flag):
+        return message
+    level = delay_level(message)
+    asked = None
+    if level <= 0 and message.topic != TIMER_TOPIC and TIMER_OUT_MS not in message.properties:
+        asked = next((name for name in TIMES if name in message.properties), None)
+    if level <= 0 and asked is None:
+        return message
+    wish = DelayWish(
+        level,
+        asked is not None,
+        0 if asked is None or not timer.timer_wheel_enable else _deliver_ms(message, asked, now_ms),
+        not message.body,
+        TIMER_DELETED_KEY in message.properties,
+    )
+    waits = judge_delays(wish, delays_ms=delays_ms, timer=timer, now_ms=now_ms, is_congested=is_congested)
+    for is_refused, refusal in waits.refusals:
+        if is_refused:
+            raise _refused(message, refusal)
+    if level > 0:
+        # A message that the timer rolled keeps its times.
+        dropped = () if message.topic == TIMER_TOPIC else TIMES
+        queue_id, text = int(waits.levels) - 1, str(waits.levels)  # Java keeps "+3", which few read
+        return _parked(message, SCHEDULE_TOPIC, queue_id, {DELAY: text}, dropped)
+    return _parked(message, TIMER_TOPIC, 0, {TIMER_OUT_MS: str(waits.out_ms)}) if waits.is_timed else message
+
+
+def _parked(
+    message: InnerMessage, topic: str, queue_id: int, added: Mapping[str, str], dropped: tuple[str, ...] = ()
+) -> InnerMessage:
+    kept = {name: value for name, value in message.properties.items() if name not in dropped}
+    real = {REAL_TOPIC: message.topic, REAL_QUEUE_ID: str(message.queue_id)}
+    return replace(message, topic=topic, queue_id=queue_id, properties={**kept, **added, **real})
+
+
+def delay_level(message: InnerMessage) -> int:
+    """The level that the message asks for, 0 where it names none; below 1 it asks for nothing.
+
+    Java: Message.getDelayTimeLevel, whose NumberFormatException ends the request in SYSTEM_ERROR. Raises PutRefusedError.
+    """
+    text = message.properties.get(DELAY)
+    if text is None:
+        return 0
+    level = _parsed(text, _INT_MAX)
+    if level is None:
+        raise _refused(message, Refusal(PutStatus.UNKNOWN_ERROR, f"{DELAY} {text!r:.40} is no whole number"))
+    return level
+
+
+def _deliver_ms(message: InnerMessage, name: str, now_ms: int) -> int:
+    text = message.properties[name]
+    value = _parsed(text, _LONG_MAX)
+    if value is None:
+        raise _refused(message, Refusal(PutStatus.WHEEL_TIMER_MSG_ILLEGAL, f"{name} {text!r:.40} is no whole number"))
+    return {TIMER_DELAY_SEC: now_ms + 1_000 * value, TIMER_DELAY_MS: now_ms + value, TIMER_DELIVER_MS: value}[name]
+
+
+def _parsed(text: str, maximum: int) -> int | None:
+    """As Integer.parseInt and Long.parseLong read it; None where they throw."""
+    found = _INTEGER.fullmatch(text)
+    value = int(found[1] + found[2]) if found else None
+    return value if value is not None and -maximum - 1 <= value <= maximum else None
+
+
+def _refused(message: InnerMessage, refusal: Refusal) -> PutRefusedError:
+    return PutRefusedError(refusal.status, f"message for {message.topic} queue {message.queue_id}: {refusal.reason}")

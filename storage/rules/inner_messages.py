@@ -1,0 +1,314 @@
+"""Messages as a broker itself puts them, with every field of the record said: delivered, put back, sent back, halves and their commits.
+
+    InnerMessage (one) ─┐
+    Records of the log ─┴▶ InnerMessages (columns) ─outgoing_messages▶ OutgoingMessages ─encode_block▶ records
+
+Whoever makes them answers for what stands in them; only what a record cannot hold is refused here. Java: MessageExtBrokerInner,
+MessageExtEncoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.format.properties import decode_properties, decode_property_maps
+from storage.format.property_encoding import with_crc_room
+from storage.format.record import HOST_FLAGS, V4_HOST_SIZE, V6_HOST_SIZE, Message
+from storage.format.record_batch import Records
+from storage.format.record_block import DUE_IN, OutgoingMessages
+from storage.format.sys_flag import BORN_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, has_queue_entry
+from storage.log.dispatch import DispatchBatch, index_keys, tags_codes
+from storage.rules.sizes import Limits, Sizes, refuse_any_excess
+
+_QUEUED = [flag for flag in range(0, TRANSACTION_MASK + 1, TRANSACTION_PREPARED) if has_queue_entry(flag)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InnerMessage:
+    """One message; places and store time come when it is put."""
+
+    topic: str
+    queue_id: int
+    body: bytes
+    """As stored: compressed if `sys_flag` says so."""
+    properties: Mapping[str, str]
+    """What the record will hold, in this order."""
+    flag: int = 0
+    sys_flag: int = 0
+    """Without the bits of hosts."""
+    born_time_ms: int = 0
+    born_host: bytes | None = None
+    """4 or 16 bytes of address, 4 of port; None = the store's own."""
+    reconsume_times: int = 0
+    prepared_transaction_offset: int = 0
+
+    @classmethod
+    def of(cls, message: Message) -> InnerMessage:
+        """The message that a record holds."""
+        return cls(
+            topic=message.topic,
+            queue_id=message.queue_id,
+            body=message.body,
+            properties=dict(message.properties),
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~HOST_FLAGS,
+            born_time_ms=message.born_time_ms,
+            born_host=message.born_host,
+            reconsume_times=message.reconsume_times,
+            prepared_transaction_offset=message.prepared_transaction_offset,
+        )
+
+
+class InnerMessages(NamedTuple):
+    """n messages; columns of equal length."""
+
+    topics: pa.Array
+    """string, no nulls."""
+    queue_ids: np.ndarray
+    """int32."""
+    bodies: pa.Array
+    """large_binary, as stored."""
+    properties: pa.Array
+    """large_binary: the encoded property string of each."""
+    flags: np.ndarray
+    """int32."""
+    sys_flags: np.ndarray
+    """int32, without the bits of hosts."""
+    born_times_ms: np.ndarray
+    """int64."""
+    born_hosts: np.ndarray | None
+    """`V8`, or `V20` if any is IPv6 (then an IPv4 one is its 8 bytes and zeros); None = the store's own."""
+    born_v6: np.ndarray | None
+    """bool: which born hosts are IPv6; None = as the width of `born_hosts` says."""
+    reconsume_times: np.ndarray
+    """int32."""
+    prepared_transaction_offsets: np.ndarray
+    """int64."""
+
+    @property
+    def wait_for_disk(self) -> bool:
+        """Whether any of them lacks WAIT=false. Java: Message.isWaitStoreMsgOK."""
+        if len(self.properties) == 1:  # as most are
+            texts = [decode_properties(self.properties[0].as_py()).get("WAIT")]
+        else:
+            texts = decode_property_maps(self.properties.cast(pa.binary())).values_of("WAIT").to_pylist()
+        return any(map(is_wait, texts))
+
+    @classmethod
+    def of(cls, messages: Sequence[InnerMessage]) -> InnerMessages:
+        """The columns of these."""
+        hosts, v6 = hosts_of([message.born_host for message in messages])
+        return cls(
+            pa.array([message.topic for message in messages], pa.string()),
+            np.array([message.queue_id for message in messages], np.int32),
+            pa.array([message.body for message in messages], pa.large_binary()),
+            pa.array([encode_properties(message.properties) for message in messages], pa.large_binary()),
+            np.array([message.flag for message in messages], np.int32),
+            np.array([message.sys_flag for message in messages], np.int32) & ~HOST_FLAGS,
+            np.array([message.born_time_ms for message in messages], np.int64),
+            hosts,
+            v6,
+            np.array([message.reconsume_times for message in messages], np.int32),
+            np.array([message.prepared_transaction_offset for message in messages], np.int64),
+        )
+
+    @classmethod
+    def of_records(cls, records: Records) -> InnerMessages:
+        """What whole records hold."""
+        sys_flags = records.column("sys_flag").astype(np.int32)
+        return cls(
+            records.topics().cast(pa.string()),
+            records.column("queue_id").astype(np.int32),
+            records.bodies().cast(pa.large_binary()),
+            records.raw_properties().cast(pa.large_binary()),
+            records.column("flag").astype(np.int32),
+            sys_flags & ~HOST_FLAGS,
+            records.column("born_time_ms").astype(np.int64),
+            records.column("born_host"),
+            sys_flags & BORN_HOST_V6 != 0,
+            records.column("reconsume_times").astype(np.int32),
+            records.column("prepared_transaction_offset").astype(np.int64),
+        )
+
+    @classmethod
+    def concat(cls, several: Sequence[InnerMessages]) -> InnerMessages:
+        """All of them, in order. All say where they were born, or none."""
+        columns = zip(*(each._widened() for each in several), strict=True)
+        return cls._make(
+            None
+            if parts[0] is None
+            else np.concatenate(parts)
+            if isinstance(parts[0], np.ndarray)
+            else pa.concat_arrays(parts)
+            for parts in columns
+        )
+
+    def _widened(self) -> InnerMessages:
+        """With hosts as wide as any."""
+        if self.born_hosts is None:
+            return self
+        is_wide = self.born_hosts.itemsize == V6_HOST_SIZE
+        v6 = np.full(self.row_count, is_wide) if self.born_v6 is None else self.born_v6
+        rows = np.ascontiguousarray(self.born_hosts).view(np.uint8).reshape(self.row_count, -1)
+        wide = np.zeros((self.row_count, V6_HOST_SIZE), np.uint8)
+        wide[:, : rows.shape[1]] = rows
+        return self._replace(born_hosts=wide.view(f"V{V6_HOST_SIZE}")[:, 0], born_v6=v6)
+
+    def message(self, row: int) -> InnerMessage:
+        """One of them."""
+        host = None
+        if self.born_hosts is not None:
+            is_v6 = self.born_hosts.itemsize == V6_HOST_SIZE if self.born_v6 is None else self.born_v6[row]
+            host = bytes(self.born_hosts[row])[: V6_HOST_SIZE if is_v6 else V4_HOST_SIZE]
+        return InnerMessage(
+            topic=self.topics[row].as_py(),
+            queue_id=int(self.queue_ids[row]),
+            body=self.bodies[row].as_py(),
+            properties=decode_properties(self.properties[row].as_py()),
+            flag=int(self.flags[row]),
+            sys_flag=int(self.sys_flags[row]),
+            born_time_ms=int(self.born_times_ms[row]),
+            born_host=host,
+            reconsume_times=int(self.reconsume_times[row]),
+            prepared_transaction_offset=int(self.prepared_transaction_offsets[row]),
+        )
+
+    @property
+    def row_count(self) -> int:
+        """How many messages; `len` counts columns, as of any tuple."""
+        return len(self.queue_ids)
+
+    def take(self, rows: np.ndarray) -> InnerMessages:
+        """Some of them, by numbers or by a mask."""
+        rows = np.flatnonzero(rows) if rows.dtype == bool else rows
+        taken = pa.array(rows)
+        return InnerMessages._make(
+            None if column is None else column[rows] if isinstance(column, np.ndarray) else column.take(taken)
+            for column in self
+        )
+
+
+def is_wait(text: str | None) -> bool:
+    """Whether a message with that property WAIT is acknowledged only when it is on the disk. Java: Message.isWaitStoreMsgOK."""
+    return text is None or text.lower() == "true"
+
+
+def encode_properties(properties: Mapping[str, str]) -> bytes:
+    """The property string; what UTF-8 cannot say becomes "?". Java: MessageDecoder.messageProperties2String, String.getBytes."""
+    return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode(errors="replace")
+
+
+def outgoing_messages(
+    messages: InnerMessages,
+    host: bytes,
+    delays_ms: tuple[int, ...],
+    limits: Limits,
+    *,
+    appends_crc: bool = False,
+) -> Iterator[OutgoingMessages]:
+    """The messages to be stored at `host`, in runs that one block can hold: born at hosts of one kind, all entering queues or none.
+
+    With `appends_crc` there is room for the sum over each record, and none of another record's goes on with its message.
+    Raises MessageIllegalError for the first that a record cannot hold; then nothing was yielded.
+    """
+    if appends_crc:
+        messages = messages._replace(properties=with_crc_room(messages.properties))
+    refuse_any_excess(sizes_of_messages(messages, len(host)), limits, is_timed=False)
+    for run in _runs(messages):
+        yield _outgoing(run, delays_ms)._replace(has_crc=appends_crc)
+
+
+def sizes_of_messages(messages: InnerMessages, host_size: int) -> Sizes:
+    """Those of their records in a store at a host of so many bytes."""
+    topics, properties, bodies = (
+        np.asarray(pc.binary_length(column).to_numpy(), np.int64)
+        for column in (messages.topics, messages.properties, messages.bodies)
+    )
+    is_v6 = host_size == V6_HOST_SIZE
+    born_v6 = is_v6 if messages.born_v6 is None else messages.born_v6
+    return Sizes.of(topics, properties, bodies, np.asarray(born_v6, np.int64) + is_v6)
+
+
+def _outgoing(messages: InnerMessages, delays_ms: tuple[int, ...]) -> OutgoingMessages:
+    count = messages.row_count
+    topics = messages.topics.dictionary_encode()
+    names = tuple(topics.dictionary.to_pylist())
+    topic_codes = topics.indices.to_numpy()
+    places, queue_codes = np.unique(
+        topic_codes.astype(np.int64) << 32 | messages.queue_ids.view(np.uint32), return_inverse=True
+    )
+    queues = [(names[place >> 32], place & 0xFFFFFFFF) for place in places.tolist()]
+    properties = decode_property_maps(messages.properties.cast(pa.binary()))
+    nothing, rows = np.zeros(count, np.int64), np.arange(count)
+    batch = DispatchBatch(
+        names,
+        topic_codes,
+        messages.queue_ids,
+        nothing,
+        rows,
+        nothing,
+        tags_codes(names, topic_codes, properties, np.full(count, DUE_IN), delays_ms),
+        nothing,
+        messages.sys_flags,
+        properties,
+    )
+    keys = index_keys(batch)
+    return OutgoingMessages(
+        queues=tuple(queues),
+        queue_codes=queue_codes.astype(np.int32),
+        bodies=messages.bodies,
+        properties=messages.properties,
+        flags=messages.flags,
+        sys_flags=messages.sys_flags,
+        born_times_ms=messages.born_times_ms,
+        tags_codes=batch.tags_codes,
+        key_counts=np.bincount(keys.commitlog_offsets, minlength=count).astype(np.int32),
+        key_hashes=keys.key_hashes.astype(np.int32),
+        born_hosts=messages.born_hosts,
+        reconsume_times=messages.reconsume_times,
+        prepared_transaction_offsets=messages.prepared_transaction_offsets,
+        is_queued=has_queue_entry(int(messages.sys_flags[0])),
+    )
+
+
+def _runs(messages: InnerMessages) -> Iterator[InnerMessages]:
+    """Stretches of one kind, in order; most often one."""
+    queued = np.isin(messages.sys_flags & TRANSACTION_MASK, _QUEUED)
+    v6 = messages.born_v6 if messages.born_v6 is not None else np.zeros(messages.row_count, bool)
+    kinds = queued * 2 + v6
+    bounds = [0, *(np.flatnonzero(kinds[1:] != kinds[:-1]) + 1).tolist(), messages.row_count]
+    for start, end in pairwise(bounds):
+        if end > start:
+            run = messages if end - start == messages.row_count else messages.take(np.arange(start, end))
+            if run.born_hosts is not None and run.born_v6 is not None and not run.born_v6[0]:
+                run = run._replace(born_hosts=_narrow(run.born_hosts))
+            yield run
+
+
+def _narrow(hosts: np.ndarray) -> np.ndarray:
+    """IPv4 hosts in their 8 bytes."""
+    if hosts.itemsize == V4_HOST_SIZE:
+        return hosts
+    rows = np.ascontiguousarray(hosts).view(np.uint8).reshape(len(hosts), hosts.itemsize)
+    return np.ascontiguousarray(rows[:, :V4_HOST_SIZE]).view(f"V{V4_HOST_SIZE}")[:, 0]
+
+
+def hosts_of(hosts: Sequence[bytes | None]) -> tuple[np.ndarray | None, np.ndarray | None]:
+    """`born_hosts` and `born_v6` of messages. Raises ValueError where some say where they were born and others do not."""
+    if all(host is None for host in hosts):
+        return None, None
+    if any(host is None for host in hosts):
+        raise ValueError("either every message of a put says where it was born, or none")
+    sizes = {len(host) for host in hosts if host is not None}
+    if not sizes <= {V4_HOST_SIZE, V6_HOST_SIZE}:
+        raise ValueError(f"a host has 8 or 20 bytes, not {sorted(sizes)}")
+    width = max(sizes)
+    padded = b"".join((host or b"").ljust(width, b"\0") for host in hosts)
+    return np.frombuffer(padded, f"V{width}"), np.array([len(host or b"") == V6_HOST_SIZE for host in hosts])

@@ -1,0 +1,239 @@
+"""What a store takes as a message: the rules that rows are held to, and the topics that they may go to.
+
+Which topics those are is decided in `storage/rules/row_topics.py`, once for each topic that rows name.
+Java: Validators, HookUtils.checkBeforePutMessage, MessageExtEncoder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from storage.errors import NameIllegalError
+from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
+from storage.format.java_hash import string_hash
+from storage.format.property_encoding import leading_properties
+from storage.format.record import V4_HOST_SIZE
+from storage.format.sys_flag import MULTI_TAGS
+from storage.names import validate_group, validate_topic
+from storage.rules.delays import Congestion
+from storage.rules.half_messages import PREPARED
+from storage.rules.message_check import queue_limit
+from storage.rules.response_codes import RequestRefusedError
+from storage.rules.retries import dead_letter_topic_config, find_group, most_retries, retry_topic_config
+from storage.rules.row_topics import RowWish, TopicRules, check_route
+from storage.rules.static_topics import LedQueues
+from storage.settings.nouns import SendConfig, TimerConfig
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topic_queue_mappings import TopicQueueMapping
+from storage.tables.topics import TopicConfig
+
+DEFAULT_QUEUE_COUNT = SendConfig().default_topic_queue_nums
+"""What a topic gets that rows make where no setting and no option says more or less. Java: BrokerConfig.defaultTopicQueueNums."""
+NAMED_QUEUES_LIMIT = 4_096
+"""So many queues a topic gets at most because rows name them; whoever wants more says how many. A broker sets no limit."""
+DEFAULT_DELAYS_MS = parse_delay_levels(DEFAULT_LEVELS)
+
+
+class TopicTarget(NamedTuple):
+    """A topic as rows need to know it. Where `refusal` says why it takes no message, the rest means nothing."""
+
+    topic: str
+    queue_count: int = 1
+    """Rows that name no queue are spread over so many."""
+    queue_limit: int = 1
+    """A queue that a row names is below this. Above `there_count` where the topic gets the queues that rows name."""
+    there_count: int = 1
+    """So many queues are there, to be written or read."""
+    led: LedQueues | None = None
+    """Of a static topic: the logical queues that rows may name, and that others are spread over; the counts are of these."""
+    is_new: bool = False
+    needs_keys: bool = False
+    sys_flag: int = 0
+    key_prefix_hash: int = 0  # `String.hashCode` of what precedes a key in the index, modulo 2^32
+    refusal: str | None = None
+    is_fixed: bool = False
+    """No row adds a queue, and no option either."""
+    max_message_size: int | None = None
+    """Bytes of a body as stored that its broker takes; None = as many as the rules say."""
+    log_file_size: int | None = None
+    """Of its broker's log; None = as the rules say."""
+    size_cure: str = ""
+    """Whose limit that is, and what raises it."""
+
+    def physical_queue(self, place: int) -> int:
+        """The queue of the store that one of `queue_limit` places is: itself, but for a static topic's."""
+        return place if self.led is None else int(self.led.physical[place])
+
+    @property
+    def greatest_queue(self) -> int:
+        """No queue id of rows of this topic is greater."""
+        return self.queue_limit if self.led is None else int(self.led.physical.max())
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRules:
+    """That every row is a half message, whose end its column `transaction_state` says."""
+
+    producer_group: str | None = None
+    """Whom a broker asks back about all rows; None = each row's column says."""
+    marks: tuple[tuple[str, str], ...] = ()
+    """Properties that a half gets besides where its end is known, for who is asked back nevertheless."""
+    is_rejected: bool = False
+    """Java: rejectTransactionMessage."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRules:
+    """What is to be known of the consumer groups that rows are sent to again."""
+
+    groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict, hash=False)
+    auto_create: bool = True
+    """Java: autoCreateSubscriptionGroup."""
+    create_system_groups: bool = True
+    """Java: enableCreateSysGroup."""
+    max_reconsume_times: int | None = None
+    """How often the consumers try again; None = as their group's entry says."""
+
+    def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group's entry, or the one that it gets; None where it gets none."""
+        return find_group(
+            name, self.groups, auto_create=self.auto_create, create_system_groups=self.create_system_groups
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRules:
+    """What tasks must know of store and options to make messages of rows; a value that is sent to them."""
+
+    topic: str | None = None
+    """Where all rows go; None = each goes where its column says."""
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
+    """The topics that there are."""
+    create_topic: bool | None = None
+    """Whether missing topics are made; None = as `autoCreateTopicEnable` says."""
+    queue_count: int | None = None
+    """Write queues of a topic that is created, unless rows name more; None = its template's."""
+    send: SendConfig = field(default_factory=SendConfig)
+    mappings: Mapping[str, TopicQueueMapping] = field(default_factory=dict, hash=False)
+    """The static topics."""
+    grow_to: int = 0
+    """A topic that is there with fewer write queues gets, up to this many, those that rows name."""
+    growing: frozenset[str] = frozenset()
+    """Topics that are there and get the queues that rows name, as if they were created."""
+    broker_name: str | None = None
+    cluster_name: str = "DefaultCluster"
+    region: str = "DefaultRegion"
+    trace_on: bool = True
+    max_message_size: int = 4 * 1024 * 1024
+    """Bytes of a body as stored."""
+    log_file_size: int = 1024 * 1024 * 1024
+    """Bytes; a record and the filler behind it must fit into one file."""
+    host_size: int = V4_HOST_SIZE
+    """Bytes of the store's address and port: 8, or 20 for IPv6."""
+    appends_crc: bool = False
+    """Whether records end in a sum over themselves, for which their properties need room."""
+    compress_body_over: int | None = None
+    """Bodies of at least so many bytes are compressed, as a Java client does (compressMsgBodyOverHowmuch)."""
+    keep_unique_key: bool = False
+    strict_properties: bool = False
+    delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
+    """The delay of each level, from level 1."""
+    timer: TimerConfig = field(default_factory=TimerConfig)
+    is_congested: Congestion | None = None
+    """For which times the timer takes nothing more; None = it does."""
+    is_repeatable: bool = False
+    """The same rows make the same messages at any time: a row whose deliver time has passed goes to the timer, too."""
+    transaction: TransactionRules | None = None
+    """None = rows are ordinary messages."""
+    retries: RetryRules = field(default_factory=RetryRules)
+    is_sent: bool = False
+    """A broker will judge delays and move the rows: these only say what they ask for, as a client's messages do."""
+    most_level: int | None = None
+    """The highest delay level that a row may ask a broker for; None = any."""
+    row_mark: str | None = None
+    """Each message gets the property ROW_MARK: this text and its rank in the task, by which it can be found again."""
+
+    @property
+    def said_of_all(self) -> Mapping[str, str]:
+        """By column, what is said of all rows beside them. It comes before what a row says, as option `topic` of Spark's Kafka sink."""
+        group = None if self.transaction is None else self.transaction.producer_group
+        said = {"topic": self.topic, "producer_group": group}
+        return {column: text for column, text in said.items() if text is not None}
+
+    @property
+    def leading(self) -> Mapping[str, str]:
+        """The properties that all messages share, before their own."""
+        leading = leading_properties(self.region, self.trace_on, self.cluster_name)
+        return leading if self.transaction is None else leading | {PREPARED: "true"}
+
+    def target(self, topic: str | None) -> TopicTarget:
+        """What is to be known of the topic that a row names; None where it names none."""
+        name = self.topic if topic is None else topic
+        if name is None:
+            return TopicTarget("", refusal="it is null, and the option topic is not given")
+        rules = self.topic_rules
+        try:
+            config, is_new = rules.check(name, RowWish(self.create_topic, self.queue_count))
+            led = rules.led_queues(config)
+        except RequestRefusedError as refused:
+            return TopicTarget(name, refusal=refused.reason)
+        return TopicTarget(
+            name,
+            queue_count=config.write_queue_count if led is None else len(led.logical),
+            queue_limit=self._queue_limit(config, is_new) if led is None else len(led.logical),
+            there_count=queue_limit(config),
+            led=led,
+            is_new=is_new,
+            needs_keys=config.attributes.get("cleanup.policy") == "COMPACTION",
+            sys_flag=MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0,
+            key_prefix_hash=string_hash(f"{name}#") & 0xFFFFFFFF,
+        )
+
+    @property
+    def topic_rules(self) -> TopicRules:
+        """What is said about topics."""
+        return TopicRules(self.topics, self.send, self.timer, self.broker_name, self.cluster_name, self.mappings)
+
+    def max_reconsume_times(self, group: str) -> int:
+        """How often the group may try a message again."""
+        return most_retries(self.retries.group(group), self.retries.max_reconsume_times)
+
+    def retry_target(self, group: str, is_dead: bool) -> TopicTarget:
+        """What is to be known of a group's retry topic, or of its dead letters'. A broker makes them, whatever `create_topic` says."""
+        config = self.retries.group(group)
+        if config is None:
+            return TopicTarget("", refusal=_refusal_of_group(group))
+        made = dead_letter_topic_config(group, self.topics) if is_dead else retry_topic_config(config, self.topics)
+        try:
+            validate_topic(made.topic)
+        except NameIllegalError as error:
+            return TopicTarget(made.topic, refusal=error.describe())
+        try:
+            check_route(made, self.send.broker_permission)
+        except RequestRefusedError as refused:
+            return TopicTarget(made.topic, refusal=refused.reason)
+        return TopicTarget(
+            made.topic,
+            queue_count=made.write_queue_count,
+            queue_limit=made.write_queue_count,
+            there_count=made.write_queue_count,
+            is_new=made.topic not in self.topics,
+            sys_flag=MULTI_TAGS if made.topic_filter_type == "MULTI_TAG" else 0,
+            key_prefix_hash=string_hash(f"{made.topic}#") & 0xFFFFFFFF,
+        )
+
+    def _queue_limit(self, config: TopicConfig, is_new: bool) -> int:
+        if is_new:
+            return max(config.write_queue_count, NAMED_QUEUES_LIMIT)
+        grown = 0 if self.create_topic is False else self.grow_to
+        return max(queue_limit(config), grown, NAMED_QUEUES_LIMIT if config.topic in self.growing else 0)
+
+
+def _refusal_of_group(group: str) -> str:
+    try:
+        validate_group(group)
+    except NameIllegalError as error:
+        return error.describe()
+    return f"there is no group {group!r}, and none may be made (autoCreateSubscriptionGroup)"

@@ -1,0 +1,284 @@
+"""Looks at a store's directory and at the places that its configuration names, for the decision of `log_place.py`.
+
+Every way into a store asks here where its log lies: opening, creating, jobs, commands, the tasks of a sink.
+"""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import re
+from functools import lru_cache
+from typing import NamedTuple
+
+from storage.errors import ForeignLogError
+from storage.files.file_system import DirectoryEntry, FileSystem
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.remote import absolute_path
+from storage.log.checkpoint import read_checkpoint
+from storage.queues.store import has_queue_file
+from storage.settings.load import StoreConfig, configured_log_directories
+from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
+from storage.tables.own_directory import own_directory
+
+_MADE_BY_BROKERS = {"abort", "checkpoint", "config", "consumequeue", "index"}
+_PARTS = (
+    "abort",
+    "checkpoint",
+    "config",
+    "consumequeue",
+    "consumequeue_ext",
+    "index",
+    "lock",
+    "timerlog",
+    "timerwheel",
+)
+MOUNTS = "/proc/self/mountinfo"
+_ESCAPE = re.compile(r"\\([0-7]{3})")
+
+
+def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
+    """Where the log of the store at ROOT lies, and whether it may be written. Reads only."""
+    return decide(look_around(root, config, file_system))
+
+
+def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
+    """`log_place` for a caller that is going to write anything in ROOT. Raises ForeignLogError."""
+    place = log_place(root, config, file_system)
+    if place.refusal is not None:
+        raise ForeignLogError(root, *place.refusal)
+    return place
+
+
+def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surroundings:
+    """What is to be seen. A remote file system has no links, mounts and inodes: there, names decide."""
+    look = _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
+    own = look.own_log(f"{root.rstrip('/')}/commitlog")
+    configured = _configured(configured_log_directories(config), look, own)
+    names = {entry.name for entry in file_system.list_directory(root)}
+    is_history_asked = bool(configured) and not own.has_files
+    return Surroundings(
+        root,
+        look.root,
+        own,
+        configured,
+        _source(config),
+        is_store=bool(names & _MADE_BY_BROKERS),
+        has_history=is_history_asked and _has_history(root, file_system),
+        binding=load_binding(root, file_system),
+        strays=look.strays(names),
+    )
+
+
+def _configured(paths: tuple[str, ...], look: _Look | _LocalLook, own: LogDirectory) -> tuple[LogDirectory, ...]:
+    """What is at the paths, seen from this process's directory, as a broker takes them.
+
+    Who reads a store from elsewhere finds nothing at a relative one: that is no other log where ROOT has its own.
+    """
+    found = [(path, look.directory(absolute_path(path))) for path in paths]
+    return tuple(each for path, each in found if each.is_there or not own.has_files or absolute_path(path) == path)
+
+
+def _source(config: StoreConfig) -> str:
+    return f"storePathCommitLog in {config.file or 'the configuration'}"
+
+
+def _has_history(root: str, file_system: FileSystem) -> bool:
+    return has_queue_file(root, file_system) or read_checkpoint(file_system, root).physic_msg_timestamp > 0
+
+
+class _Look:
+    """Where paths lie, by their names alone."""
+
+    def __init__(self, root: str, file_system: FileSystem) -> None:
+        self.root = (root, 0)
+        self._file_system = file_system
+
+    def directory(self, path: str) -> LogDirectory:
+        entries = _log_files(self._file_system.list_directory(path))
+        parent, _, name = path.rpartition("/")
+        beside = self._file_system.list_directory(parent or "/")
+        is_there = bool(entries) or any(entry.name == name and entry.is_directory for entry in beside)
+        return LogDirectory(
+            path, path, is_there=is_there, has_files=bool(entries), is_inside=_is_below(path, self.root[0])
+        )
+
+    own_log = directory
+
+    def strays(self, names: set[str]) -> tuple[tuple[str, str], ...]:
+        return ()
+
+
+class _LocalLook:
+    """Where paths really lie: links are followed, and other mounts of the same directory are looked at."""
+
+    def __init__(self, root: str, file_system: LocalFileSystem) -> None:
+        self._file_system = file_system
+        real = file_system.real_path(root)
+        self._root_number = file_system.directory_number(real)
+        self.root = (real, self._root_number[1] if self._root_number is not None else 0)
+        self._mounts = _mounts((file_system.read_file(MOUNTS) or b"").decode(errors="replace"))
+
+    def directory(self, path: str) -> LogDirectory:
+        """A directory of which nothing can be told (another user's, a broken mount) is there: who opens it gets the system's error."""
+        return self._directory(path, self._file_system.real_path(path))
+
+    def own_log(self, path: str) -> LogDirectory:
+        """`directory`, of one that lies in ROOT by its name."""
+        return self._directory(path, self._file_system.real_child(self.root[0], posixpath.basename(path)))
+
+    def _directory(self, path: str, real: str) -> LogDirectory:
+        files = self._file_system
+        try:
+            number = files.directory_number(real)
+        except OSError:
+            return LogDirectory(path, real, is_inside=self._is_inside(real))
+        names = [real]
+        if number is not None:
+            names += (name for name in other_names(real, self._mounts) if self._number(name) == number)
+        entries = _log_files(files.list_directory(real)) if number is not None else []
+        last = f"{real}/{entries[-1].name}" if entries else None
+        return LogDirectory(
+            path,
+            real,
+            number,
+            is_there=number is not None,
+            has_files=bool(entries),
+            is_inside=any(self._is_inside(name) for name in names),
+            owner=next((owner for name in names if (owner := self._owner(name)) is not None), None),
+            linked_file=last if last is not None and files.link_count(last) > 1 else None,
+        )
+
+    def strays(self, names: set[str]) -> tuple[tuple[str, str], ...]:
+        """Parts of ROOT that are links into another store."""
+        found = []
+        for name in sorted(names.intersection(_PARTS)):
+            real = self._file_system.real_child(self.root[0], name)
+            if real != f"{self.root[0].rstrip('/')}/{name}" and (owner := self._owner(real)) is not None:
+                found.append((name, owner))
+        return tuple(found)
+
+    def _number(self, path: str) -> tuple[int, int] | None:
+        """None also where this user may not look."""
+        try:
+            return self._file_system.directory_number(path)
+        except OSError:
+            return None
+
+    def _is_inside(self, real: str) -> bool:
+        if _is_below(real, self.root[0]):
+            return True
+        return self._root_number is not None and any(
+            self._number(parent) == self._root_number for parent in _parents(real)
+        )
+
+    def _owner(self, real: str) -> str | None:
+        """The nearest directory at or around a place that is another store than ROOT."""
+        exists = self._file_system.exists
+        for parent in (real, *_parents(real)):
+            number = self._number(parent)
+            if number is None:  # not there yet, or not to be looked at
+                continue
+            if number == self._root_number:
+                return None
+            if exists(f"{parent}/consumequeue") or (exists(f"{parent}/checkpoint") and exists(f"{parent}/lock")):
+                return parent
+        return None
+
+
+@lru_cache(maxsize=1)
+def _mounts(text: str) -> list[Mount]:
+    return parse_mounts(text)
+
+
+def _parents(path: str) -> list[str]:
+    """The directories around an absolute path, the nearest first, without the root of all."""
+    found = []
+    while (path := posixpath.dirname(path)) not in ("/", ""):
+        found.append(path)
+    return found
+
+
+def _is_below(path: str, directory: str) -> bool:
+    """Whether a path is a directory or lies in it; "" is the root, as "/" is."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _log_files(entries: list[DirectoryEntry]) -> list[DirectoryEntry]:
+    return [entry for entry in entries if not entry.is_directory and entry.size_bytes > 0]
+
+
+def binding_path(root: str) -> str:
+    return f"{own_directory(root)}/log_binding.json"
+
+
+def load_binding(root: str, file_system: FileSystem) -> Binding | None:
+    """The binding of the store at ROOT; None where there is none, or a file that is none: such a store is not bound."""
+    content = file_system.read_file(binding_path(root))
+    if content is None:
+        return None
+    try:
+        document = json.loads(content)
+        named = [document["root"], *document["log"]]
+        root_named, *log_named = [(str(entry["path"]), int(entry["inode"])) for entry in named]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return Binding(root_named, tuple(log_named))
+
+
+def save_binding(root: str, binding: Binding, file_system: LocalFileSystem) -> None:
+    """Replace it, durably. The commit point is the rename.
+
+    ROOT/spark_mq/log_binding.json: by explicit command, a store and a log outside of its directory belong together.
+
+    The file names ROOT and each directory of the log by real path and inode. So a copy of ROOT, which has a copy of the file, is
+    bound to nothing: it has another path, or another inode. Devices are not named, as their numbers change when a machine starts.
+    """
+    root_named, *log_named = [{"path": path, "inode": inode} for path, inode in (binding.root, *binding.directories)]
+    document = {"root": root_named, "log": log_named}
+    file_system.replace(binding_path(root), json.dumps(document, indent=1).encode())
+
+
+class Mount(NamedTuple):
+    """One mount: which part of which file system it shows, and where."""
+
+    device: str
+    part: str
+    """The directory of the file system that is shown."""
+    point: str
+    """Where it is shown."""
+
+
+def parse_mounts(text: str) -> list[Mount]:
+    """The mounts of a mountinfo file, in its order: of two at one point the later hides the earlier."""
+    lines = (line.split(" ") for line in text.splitlines())
+    return [
+        Mount(fields[2], _unescape(fields[3]), _unescape(fields[4]).rstrip("/")) for fields in lines if len(fields) > 4
+    ]
+
+
+def other_names(path: str, mounts: list[Mount]) -> list[str]:
+    """Other paths at which the directory of an absolute path without links may be seen, too.
+
+    A path may be hidden by another mount; the caller compares device and inode.
+
+    Other names of a directory: where else a Linux system shows it, by bind mounts and second mounts of one file system.
+
+    A directory has one name in its file system, and one for each mount that shows that part of the file system.
+    /proc/self/mountinfo lists the mounts of this process (proc_pid_mountinfo(5)).
+    """
+    covering = [mount for mount in mounts if _is_below(path, mount.point)]
+    if not covering:
+        return []
+    shown_by = max(reversed(covering), key=lambda mount: len(mount.point))
+    place = shown_by.part.rstrip("/") + path[len(shown_by.point) :]
+    names = (
+        mount.point + place[len(mount.part.rstrip("/")) :]
+        for mount in mounts
+        if mount.device == shown_by.device and _is_below(place, mount.part.rstrip("/"))
+    )
+    return [name for name in dict.fromkeys(names) if name != path]
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text)
