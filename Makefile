@@ -6,7 +6,7 @@ unexport PYTHONDONTWRITEBYTECODE  # else each of the hundreds of processes that 
 PYTHON_FILES = storage spark_mq jobs tests bench pyspark_spark_mq.py
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture soak check bench doctor wheel lock clean
+.PHONY: help setup demo test test-rest test-all test-long test-spark test-interop test-crash torture soak check walks bench doctor wheel lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ check: setup ## formatting, lint, types
 	@$(VENV)/bin/ruff format --check $(wildcard $(PYTHON_FILES))
 	@$(VENV)/bin/ruff check $(wildcard $(PYTHON_FILES))
 	@$(VENV)/bin/mypy
+
+walks: setup ## which files a deed enters: open, read, write, SEND, PULL; ARGS=-v names them
+	@$(VENV)/bin/python -m tests.walks $(ARGS)
 
 bench: setup ## source, sink and clients beside Kafka's and Java's, as tables
 	@$(VENV)/bin/python bench/run.py $(ARGS)
