@@ -27,7 +27,7 @@ from typing import Any
 
 from jobs.run import JobReport, open_to_write, positive_count, run_job
 from spark_mq.conditions import OptionError
-from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
+from spark_mq.sink.partition_writer import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message
 from storage.epoch_times import current_time_ms
 from storage.errors import StateFileError

@@ -38,8 +38,9 @@ from dataclasses import replace as with_fields
 from typing import TYPE_CHECKING, Protocol
 
 from jobs.run import JobReport, open_to_write, positive_count, run_job
-from spark_mq.cluster_arguments import cluster_of, spark_options
+from spark_mq.cluster_arguments import cluster_of
 from spark_mq.conditions import OptionError
+from spark_mq.options import TimePoint, parse_time
 from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.replay import (
     NOT_MADE,
@@ -58,8 +59,6 @@ from spark_mq.replay import (
     targets_of,
     without_copies,
 )
-from spark_mq.source.option_values import parse_time
-from spark_mq.source.starting_offsets import TimePoint
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import StorageError, StoreLockedError, StoreNotWritableError
@@ -271,7 +270,7 @@ def run(options: argparse.Namespace) -> JobReport:
 
     try:
         with closing(ClusterLetters(cluster, group, options.to)) as letters:
-            return _locked_run(options, group, letters, spark_options(cluster))
+            return _locked_run(options, group, letters, cluster.to_options())
     except ReplayAtWorkError as error:
         return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothingDone": str(error)})
     except DescribedError as error:

@@ -31,8 +31,8 @@ from typing import NamedTuple, NoReturn
 from spark_mq.cluster_arguments import add_cluster_arguments
 from spark_mq.conditions import ConvertedError, OptionError, SparkMqError
 from spark_mq.exit_codes import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of
+from spark_mq.options import parse_duration_ms
 from spark_mq.session import SESSION_ERRORS
-from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError

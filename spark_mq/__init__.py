@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_mq.example_store import unpack_example_store
-    from spark_mq.sink.sent_back import send_back
     from spark_mq.sink.transactions import transaction
+    from spark_mq.sink.writers import send_back
     from spark_mq.source.lag import QueueLag, queue_lags, skipped_commits, source_metrics, total_lag
     from spark_mq.source.listener import LagListener, LagReport
 
@@ -62,7 +62,7 @@ if not TYPE_CHECKING:
         "LagReport": "source.listener",
         "QueueLag": "source.lag",
         "queue_lags": "source.lag",
-        "send_back": "sink.sent_back",
+        "send_back": "sink.writers",
         "skipped_commits": "source.lag",
         "source_metrics": "source.lag",
         "total_lag": "source.lag",

@@ -9,13 +9,12 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Protocol
 
 from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS
 from spark_mq.conditions import OptionError
-from spark_mq.source.cluster_options import (
+from spark_mq.options import (
     ClusterOptions,
     parse_name_servers,
     parse_namespace,
@@ -135,15 +134,3 @@ def secret_key(access_key: str | None, file: str | None, variables: Mapping[str,
         return secret
     rule = f"needs its secret: in --secret-key-file or in the variable {SECRET_KEY}; other users of this machine see command lines"
     raise OptionError("--access-key", rule)
-
-
-def spark_options(cluster: ClusterOptions) -> dict[str, str]:
-    """The same for Spark's source."""
-    found = {}
-    for each in fields(ClusterOptions):
-        value = getattr(cluster, each.name)
-        if value != each.default and value is not None:
-            first, *rest = each.name.split("_")
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            found[first + "".join(map(str.capitalize, rest))] = ";".join(value) if isinstance(value, tuple) else text
-    return found

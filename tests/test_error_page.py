@@ -11,8 +11,7 @@ import pytest
 import typer.main
 
 from spark_mq.cli import app
-from spark_mq.sink.live_options import live_sink_option_rows
-from spark_mq.sink.options import sink_option_rows
+from spark_mq.sink.options import live_sink_option_rows, sink_option_rows
 from spark_mq.source.options import option_rows
 from spark_mq.store_conditions import condition_names
 from tests.support.places import PROJECT

@@ -12,7 +12,7 @@ import typer.main
 from jobs.run import job_description, job_parser
 from spark_mq.cli import app
 from spark_mq.cli.jobs import job_names, load_job
-from spark_mq.option_table import OptionRow
+from spark_mq.options import OptionRow
 from spark_mq.sink.columns import (
     KAFKA_SINK_COLUMNS,
     LIVE_SEND_BACK_COLUMNS,
@@ -20,8 +20,7 @@ from spark_mq.sink.columns import (
     SINK_COLUMNS,
     SinkColumn,
 )
-from spark_mq.sink.live_options import live_sink_option_rows
-from spark_mq.sink.options import sink_option_rows
+from spark_mq.sink.options import live_sink_option_rows, sink_option_rows
 from spark_mq.source.options import option_rows
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column
 from tests.support.pages import PAGES, marked, page_text, rows

@@ -18,9 +18,9 @@ from spark_mq.cli.output import print_json
 from spark_mq.client.errors import ClientError, ClientSettingError, ResponseError, TlsError
 from spark_mq.conditions import SparkMqError
 from spark_mq.exit_codes import INTERRUPTED, USAGE, exit_code_of
+from spark_mq.options import parse_duration_ms
 from spark_mq.session import SESSION_ERRORS
 from spark_mq.source.cluster import Cluster, find_stores
-from spark_mq.source.option_values import parse_duration_ms
 from storage.errors import StorageError, StoreNotFoundError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import from_os_error

@@ -16,7 +16,7 @@ import typer
 from spark_mq.cli.app import UsageError
 from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS, ClientSettings
 from spark_mq.cluster_arguments import SECRET_KEY, TLS_KEY_PASSWORD, cluster_options
-from spark_mq.source.cluster_options import (
+from spark_mq.options import (
     parse_request_timeout,
 )
 

@@ -30,7 +30,7 @@ from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import ExpressionType
 from spark_mq.message_line import message_line
-from spark_mq.source.option_values import parse_duration_ms, parse_time
+from spark_mq.options import parse_duration_ms, parse_time
 from spark_mq.stop_signals import stop_on_signal
 from storage.epoch_times import current_time_ms
 

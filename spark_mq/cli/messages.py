@@ -18,9 +18,9 @@ from spark_mq.cli.opening import ReadPath, open_place
 from spark_mq.cli.output import body_text, print_json, print_table, time_in_words
 from spark_mq.cli.places import FoundMessage, KeySearch, Place, refuse_unknown_topic
 from spark_mq.message_line import Unreadable
+from spark_mq.options import parse_time
 from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.option_values import parse_time
 from spark_mq.stop_signals import interrupt_on_signal
 from storage import Message
 from storage.epoch_times import current_time_ms

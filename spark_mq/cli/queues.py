@@ -11,7 +11,7 @@ from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.opening import ReadPath, open_place
 from spark_mq.cli.output import print_json, print_table, say, time_in_words
 from spark_mq.cli.places import refuse_unknown_topic
-from spark_mq.source.option_values import parse_time
+from spark_mq.options import parse_time
 from storage.epoch_times import current_time_ms
 from storage.tables.topics import PERM_READ, PERM_WRITE
 

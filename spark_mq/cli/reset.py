@@ -19,8 +19,8 @@ from spark_mq.cli.places import refuse_unknown_topic
 from spark_mq.client.errors import ResponseError
 from spark_mq.client.event_loop import run
 from spark_mq.client.message import MessageQueue
+from spark_mq.options import parse_time
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.option_values import parse_time
 from storage.epoch_times import current_time_ms
 from storage.nearest_name import nearest
 from storage.rules.response_codes import ResponseCode

@@ -14,9 +14,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import WriteFailedError
@@ -31,14 +33,15 @@ from spark_mq.hand_over.local_socket import (
 from spark_mq.hand_over.messages import HandOver, begun_at, read_answer, request_document
 from spark_mq.hand_over.replica_socket import ask_for_copies
 from spark_mq.hand_over.staged_commit import StagedCommit, commit_staged
-from spark_mq.sink.columns import warn_of_overruled
+from spark_mq.sink.columns import InputColumns, warn_of_overruled
 from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.options import SinkOptions
-from spark_mq.sink.partition_writer import StagedRows
-from spark_mq.sink.place import not_shared
+from spark_mq.sink.partition_writer import StagedRows, stage_rows
+from spark_mq.sink.place import SeenStore, not_shared
 from spark_mq.store_conditions import writing_conditions
 from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch
+from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment, check_staged, remove_staging, staged_directory
 from storage.errors import (
     ConfigurationError,
@@ -63,6 +66,30 @@ _PAUSE_SECONDS = 0.1
 SILENCE_SECONDS = 30.0
 """A broker that lives says so each second."""
 _IN_DOUBT = "whether the batch is in the store the next try tells"
+
+
+@dataclass(frozen=True)
+class StoreSink:
+    """A store that rows are written into (`writers.Sink`)."""
+
+    options: SinkOptions
+    columns: InputColumns
+    seen: SeenStore | None = None
+    """The store that is there already, for the tasks to recognise."""
+
+    def write(
+        self, batch: Batch, task: TaskContext, frames: Iterator[pa.RecordBatch], *, is_query: bool
+    ) -> WriterCommitMessage:
+        """A task stages its rows."""
+        place = task.partitionId(), task.taskAttemptId()
+        return stage_rows(self.options, self.columns, batch, *place, frames, is_only=not is_query, seen=self.seen)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int, *, is_query: bool) -> None:
+        """One commit appends what the tasks have staged."""
+        commit_rows(self.options, messages, batch_id, mirrored=is_query or self.options.write_id is not None)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        abort_rows(self.options, messages)
 
 
 def commit_rows(

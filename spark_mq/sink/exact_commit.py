@@ -29,19 +29,21 @@ import numpy as np
 from spark_mq.client.errors import ClientError
 from spark_mq.conditions import BatchInDoubtError, StagingLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue
-from spark_mq.sink.journal import Journal
-from spark_mq.sink.parking_places import has_waiting, is_place, places_of, rows_stored_or_waiting
+from spark_mq.sink.journal import Done, Intent, Journal, QueueSpan, StagedFile, attempt_group, batch_prefix
 from spark_mq.sink.send_plan import (
     QueuePlan,
     expected_rows,
     found_rows,
+    has_waiting,
+    is_place,
     nothing_left,
+    places_of,
     plan_queues,
     queue_text,
     remaining,
     rows_stored,
+    rows_stored_or_waiting,
 )
-from spark_mq.sink.sent_batch import Done, Intent, QueueSpan, StagedFile, attempt_group, batch_prefix
 from spark_mq.sink.staged_rows import StagedReader
 from storage.batch.ledger import Batch
 from storage.errors import SinkAheadError

@@ -27,9 +27,9 @@ from spark_mq.client.transaction_ends import end_after_send
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.remoting.message_headers import SendMessageAnswer
-from spark_mq.sink.broker_lane import QueueBatch
-from spark_mq.sink.live_lanes import Lanes, Routes
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.broker_lane import Lanes, QueueBatch
+from spark_mq.sink.live_routes import Routes
+from spark_mq.sink.options import LiveSinkOptions
 from storage.failpoints import reach
 from storage.format.properties import decode_properties
 from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK

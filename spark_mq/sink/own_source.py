@@ -22,12 +22,11 @@ import os
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields
-from typing import Protocol
 
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.conditions import OffsetJsonError, SparkMqError, WritesOwnSourceError
-from spark_mq.sink.live_options import local_checkpoint
-from spark_mq.source.cluster_options import ClusterOptions
+from spark_mq.options import ClusterOptions
+from spark_mq.sink.options import RowOptions, local_checkpoint
 from spark_mq.source.offsets import QueueId, QueueOffset, QueueOffsets, load_json
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.selection import open_cluster
@@ -49,20 +48,7 @@ _seen: dict[tuple[str, str, str, _Broker], bool] = {}
 for each batch."""
 
 
-class WhatIsWritten(Protocol):
-    """What the options of either sink say of it."""
-
-    @property
-    def topic(self) -> str | None: ...
-
-    @property
-    def send_back(self) -> bool: ...
-
-    @property
-    def write_to_source(self) -> bool: ...
-
-
-def own_topics(given: Mapping[str, str], options: WhatIsWritten) -> frozenset[str]:
+def own_topics(given: Mapping[str, str], options: RowOptions) -> frozenset[str]:
     """The topics that the query reads where it writes, by the names that brokers know.
 
     `given` are the sink's options as Spark gives them, with the query's checkpoint. Where option `topic` is given, that one alone is

@@ -20,7 +20,7 @@ import numpy as np
 from isal import isal_zlib
 
 from spark_mq.remoting import MessageQueue
-from spark_mq.sink.sent_batch import StagedFile
+from spark_mq.sink.journal import StagedFile
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
 from storage.files.early_sync import EarlyFileSync
@@ -42,7 +42,7 @@ class StagedBatch(NamedTuple):
     ranks: np.ndarray
     """int64: the rank of each row in its task."""
     waits: bool = False
-    """One row, which its broker may put elsewhere first (`parking_places.py`)."""
+    """One row, which its broker may put elsewhere first (`send_plan.py`)."""
 
 
 class StagedWriter:

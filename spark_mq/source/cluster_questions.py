@@ -38,6 +38,16 @@ B = TypeVar("B", bound=WireBody)
 H = TypeVar("H", bound=Header)
 
 
+Addresses = Mapping[int, str]
+"""Of the brokers of one name, by broker id; 0 is the master."""
+
+
+def addresses_of(info: ClusterInfo) -> dict[str, Addresses]:
+    """All brokers by name, sorted; those without an address are not there."""
+    found = {name: dict(sorted(data.broker_addresses.items())) for name, data in info.broker_address_table.items()}
+    return {name: found[name] for name in sorted(found) if found[name]}
+
+
 def request(code: RequestCode, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
     """A request with a typed header."""
     return make_request(code, None if header is None else write_header(header), body)

@@ -6,15 +6,17 @@ lines for both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.offsets import QueueId, RecordPlace
-from spark_mq.source.partition_reader import Split
 from spark_mq.source.ranges import QueueRange
-from spark_mq.source.row_batches import RowRequest, ShownAs
+from spark_mq.source.rows import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Piece(NamedTuple):
@@ -23,6 +25,20 @@ class Piece(NamedTuple):
     queue: QueueId
     ranges: tuple[tuple[int, int], ...]
     shown: ShownAs | None = None
+
+
+class Split(Protocol):
+    """Ranges [start, end) of offsets of one queue, ascending, with all that a task must know to read them. It is pickled."""
+
+    @property
+    def queue(self) -> QueueId: ...
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]: ...
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The messages as Arrow batches of the request's schema, in queue order. Raises the named conditions."""
+        ...
 
 
 class QueryCluster(Protocol):

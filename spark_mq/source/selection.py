@@ -9,14 +9,12 @@ from pyspark.sql.types import StructType
 
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.cluster import Cluster
-from spark_mq.source.column_names import CORRUPT_COLUMN
 from spark_mq.source.logical_queues import LogicalCluster
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.query_cluster import Piece, QueryCluster
 from spark_mq.source.ranges import QueueRange, split_ranges
-from spark_mq.source.row_batches import RowRequest
-from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, columns_named
+from spark_mq.source.rows import COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMNS, RowRequest, columns_named
 from storage.names import names_several
 from storage.nearest_name import advice, nearest
 

@@ -21,12 +21,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError, names, warn_of_losses
-from spark_mq.source.garbage import collected_later
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.lag import UnreadBytes, latest_offset_json, unread_without_sizes
 from spark_mq.source.offsets import QueueId, QueueOffsets
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import into_partitions, read_partition
+from spark_mq.source.partition_reader import collected_later, into_partitions, read_partition
 from spark_mq.source.query_cluster import QueryCluster
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end

@@ -28,7 +28,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_rows
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.options import LiveSinkOptions
 from tests.interop.test_live_source import Stream, batch
 from tests.support.always_commit import AlwaysCommit
 from tests.support.client_rounds import Command, command_round, consume_round

@@ -20,11 +20,11 @@ from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_r
 from spark_mq.remoting.batch_body import BatchedMessage, decode_batch, encode_batch
 from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.message_headers import SendMessageRequest
-from spark_mq.sink.body_limits import BodyLimit
 from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_over
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_routes import BodyLimit
+from spark_mq.sink.options import LiveSinkOptions
 from tests.support.fake_broker import FakeBroker
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(3)]

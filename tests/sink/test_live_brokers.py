@@ -24,11 +24,11 @@ from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.message_headers import SendMessageRequest
 from spark_mq.sink import live_brokers
 from spark_mq.sink.exact_commit import SendInDoubtError
+from spark_mq.sink.journal import Done, QueueSpan
 from spark_mq.sink.live_brokers import TOPIC, LiveBrokers
-from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
+from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.send_plan import QueuePlan, plan_queues, remaining
-from spark_mq.sink.sent_batch import Done, QueueSpan
 from spark_mq.sink.staged_rows import StagedReader, StagedWriter
 from storage.batch.ledger import Batch
 from storage.files.local_file_system import LocalFileSystem

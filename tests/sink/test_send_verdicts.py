@@ -6,7 +6,7 @@ import pytest
 
 from spark_mq.client.errors import BrokerUnreachableError, ClientError, FrameRefusedError, RequestTimeoutError
 from spark_mq.client.send_retries import RETRIED_CODES
-from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_call, verdict_of_failure
+from spark_mq.sink.sends import Verdict, verdict_of, verdict_of_call, verdict_of_failure
 
 
 @pytest.mark.parametrize("code", [0, 10, 11, 12])

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from spark_mq.conditions import OptionError, SparkMqError, UnknownOptionError
-from spark_mq.option_table import NAMES_ELSEWHERE, Mode
-from spark_mq.sink.live_options import live_sink_option_rows
-from spark_mq.sink.options import SinkOptions, sink_option_rows
+from spark_mq.options import NAMES_ELSEWHERE, Mode
+from spark_mq.sink.options import SinkOptions, live_sink_option_rows, sink_option_rows
 from spark_mq.source.options import option_rows
 
 

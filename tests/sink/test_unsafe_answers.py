@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_mq.conditions import NotConfirmedError
-from spark_mq.sink.unsafe_answers import refuse_unsafe, statuses_text
+from spark_mq.sink.sends import refuse_unsafe, statuses_text
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,9 @@ from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.remoting.route_bodies import TopicConfigData
 from spark_mq.source.cluster_questions import ClusterQuestions
-from spark_mq.source.live_groups import group_writers
+from spark_mq.source.live_cluster import group_writers
 from spark_mq.source.live_view import LiveView
-from spark_mq.source.subscription import Subscription
+from spark_mq.source.ranges import Subscription
 from tests.support.fake_broker import FakeBroker
 
 OFFSETS = {("T", 0): 7, ("T", 1): 9}
