@@ -41,7 +41,6 @@ from jobs.run import JobReport, open_to_write, positive_count, run_job
 from spark_mq.cluster_arguments import cluster_of
 from spark_mq.conditions import OptionError
 from spark_mq.options import TimePoint, parse_time
-from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.replay import (
     NOT_MADE,
     REFUSED,
@@ -59,6 +58,7 @@ from spark_mq.replay import (
     targets_of,
     without_copies,
 )
+from spark_mq.terminal import OnProgress, progress_bar
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import StorageError, StoreLockedError, StoreNotWritableError

@@ -11,7 +11,7 @@ its help) and says `python -m jobs.NAME PATH` somewhere; it has a function for P
 so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` and `spark-mq job NAME PATH`. A job that writes opens
 the store with `open_to_write`, waits its turn for `options.lock_timeout_ms`, and lets the StoreLockedError out: two runs at the same
 time are safe, and the loser exits 75, or 0 with --busy-ok. Errors that an operator can do something about (StorageError,
-SparkMqError, OSError, no Java) are let out too: one line, with --json an object as well, and a code of `spark_mq/exit_codes.py`.
+SparkMqError, OSError, no Java) are let out too: one line, with --json an object as well, and a code of `spark_mq/terminal.py`.
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from typing import NamedTuple, NoReturn
 
 from spark_mq.cluster_arguments import add_cluster_arguments
 from spark_mq.conditions import ConvertedError, OptionError, SparkMqError
-from spark_mq.exit_codes import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of
 from spark_mq.options import parse_duration_ms
 from spark_mq.session import SESSION_ERRORS
-from spark_mq.stop_signals import stop_on_signal
+from spark_mq.terminal import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of, stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import StorageError, StoreLockedError
 from storage.errors.base import DescribedError

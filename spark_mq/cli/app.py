@@ -1,6 +1,6 @@
 """The program `spark-mq`: what all of its commands share.
 
-Errors are one line and a hint on stderr, with --json also an object on stdout, and end with a code of `spark_mq/exit_codes.py`.
+Errors are one line and a hint on stderr, with --json also an object on stdout, and end with a code of `spark_mq/terminal.py`.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from spark_mq import __version__
 from spark_mq.cli.output import print_json
 from spark_mq.client.errors import ClientError, ClientSettingError, ResponseError, TlsError
 from spark_mq.conditions import SparkMqError
-from spark_mq.exit_codes import INTERRUPTED, USAGE, exit_code_of
 from spark_mq.options import parse_duration_ms
 from spark_mq.session import SESSION_ERRORS
 from spark_mq.source.cluster import Cluster, find_stores
+from spark_mq.terminal import INTERRUPTED, USAGE, exit_code_of
 from storage.errors import StorageError, StoreNotFoundError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import from_os_error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, store_to_write
 from spark_mq.cli.output import print_json, say
-from spark_mq.progress import busy
+from spark_mq.terminal import busy
 from storage.files.local_file_system import LocalFileSystem
 from storage.recovery.log_bind import bind_log
 from storage.settings.load import load_config

@@ -29,9 +29,9 @@ from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import ExpressionType
-from spark_mq.message_line import message_line
+from spark_mq.message_json import message_line
 from spark_mq.options import parse_duration_ms, parse_time
-from spark_mq.stop_signals import stop_on_signal
+from spark_mq.terminal import stop_on_signal
 from storage.epoch_times import current_time_ms
 
 _POLL_MS = 300

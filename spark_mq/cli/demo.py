@@ -10,9 +10,9 @@ from spark_mq.cli.app import CommandError, app
 from spark_mq.cli.output import body_text, console, print_table
 from spark_mq.cli.sinks import print_status, status_of
 from spark_mq.example_store import example_store
-from spark_mq.progress import busy
 from spark_mq.session import build_session
 from spark_mq.source.offsets import QueueOffsets
+from spark_mq.terminal import busy
 from storage.epoch_times import current_time_ms
 
 if TYPE_CHECKING:

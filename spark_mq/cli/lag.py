@@ -14,7 +14,7 @@ from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.opening import ReadPath, open_place
 from spark_mq.cli.output import console, duration_in_words, print_json, print_table, say, time_text
 from spark_mq.cli.places import Place
-from spark_mq.stop_signals import interrupt_on_signal
+from spark_mq.terminal import interrupt_on_signal
 from storage.epoch_times import current_time_ms
 from storage.names import is_system_group
 from storage.nearest_name import nearest

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import typer
 
-from spark_mq.message_line import BODY, BODY_BASE64, CORRUPT
+from spark_mq.message_json import BODY, BODY_BASE64, CORRUPT
 from spark_mq.source.rows import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from storage.epoch_times import other_unit_rule
 from storage.nearest_name import advice

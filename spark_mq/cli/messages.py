@@ -17,11 +17,10 @@ from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.opening import ReadPath, open_place
 from spark_mq.cli.output import body_text, print_json, print_table, time_in_words
 from spark_mq.cli.places import FoundMessage, KeySearch, Place, refuse_unknown_topic
-from spark_mq.message_line import Unreadable
+from spark_mq.message_json import Unreadable
 from spark_mq.options import parse_time
-from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.source.offsets import QueueId
-from spark_mq.stop_signals import interrupt_on_signal
+from spark_mq.terminal import OnProgress, interrupt_on_signal, progress_bar
 from storage import Message
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptMessageError

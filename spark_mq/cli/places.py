@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from spark_mq.cli.app import CommandError
-from spark_mq.message_line import Unreadable
+from spark_mq.message_json import Unreadable
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.names import names_several

@@ -9,7 +9,7 @@ import typer
 
 from spark_mq.cli.app import AsJson, CommandError, OneStorePath, Topic, app, one_store
 from spark_mq.cli.output import print_json, print_table, say, time_in_words
-from spark_mq.message_line import message_line
+from spark_mq.message_json import message_line
 from storage.epoch_times import current_time_ms
 from storage.files.remote import file_system_of
 from storage.recovery.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine

@@ -9,7 +9,7 @@ import typer
 from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, one_store
 from spark_mq.cli.output import duration_in_words, print_json, print_table, say, say_lowered, time_text
 from spark_mq.options import parse_duration_ms
-from spark_mq.progress import busy
+from spark_mq.terminal import busy
 from storage import open_store
 from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
 from storage.batch.sink_progress import (

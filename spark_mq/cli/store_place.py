@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, lag_entry, topic_entry
-from spark_mq.dump import describe_message, described_body, dump_queue
-from spark_mq.message_line import Unreadable, message_line, queue_lines
+from spark_mq.message_json import Unreadable, describe_message, described_body, dump_queue, message_line, queue_lines
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId
 from storage import Message, MessageStore

@@ -12,7 +12,7 @@ from jobs.verify_store import verify_store
 from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
 from spark_mq.cli.output import print_json, print_table, say, say_lowered
 from spark_mq.doctor import Severity, check_settings, diagnose
-from spark_mq.progress import busy, progress_bar
+from spark_mq.terminal import busy, progress_bar
 from storage import open_store
 from storage.dispatch.recovery_plan import LoweredOffset, RecoveryReport
 from storage.errors import StoreDamagedError

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, names
+from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, WritesOwnSourceError, names
 from spark_mq.sink.options import LiveSinkOptions, RowOptions, SinkOptions
 from storage.errors import ColumnIllegalError
 from storage.rules import kafka_rows as kafka_rows
@@ -44,6 +44,11 @@ class InputColumns(NamedTuple):
     kafka: bool = False
     own_topics: frozenset[str] = frozenset()
     """Topics that the query reads where it writes (`own_source.py`)."""
+
+    def refuse_own(self, topics: Collection[str]) -> None:
+        """Raises WritesOwnSourceError where rows go to a topic that the query reads."""
+        for topic in sorted(self.own_topics.intersection(topics)):
+            raise WritesOwnSourceError(topic)
 
 
 def _is_text(found: DataType) -> bool:

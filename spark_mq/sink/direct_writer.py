@@ -24,7 +24,6 @@ from spark_mq.sink.live_returns import ReturnWriter
 from spark_mq.sink.live_routes import SINGLE_COLUMNS, Routes, live_routes, route_rules, with_group_namespaces
 from spark_mq.sink.live_transactions import OpenHalves
 from spark_mq.sink.options import LiveSinkOptions
-from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.sends import refuse_unsafe
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
 from storage.batch.dead_letter_file import DeadLetterFile
@@ -155,7 +154,7 @@ class _DirectWriter:
         if self._columns.kafka:
             taken = from_kafka_columns(taken)
         prepared = self._rows.prepare(with_group_namespaces(taken, self._options.namespace), current_time_ms())
-        refuse_own(self._columns.own_topics.intersection(prepared.topics))
+        self._columns.refuse_own(prepared.topics)
         self.overruled = {**self.overruled, **prepared.overruled}
         consequence = SENT_ROWS_STAY if self._has_offered else TASK_SENT_NONE
         self._rejected.take(frame, prepared.rejected, prepared.rejected_indices, consequence=consequence)

@@ -22,7 +22,6 @@ from spark_mq.sink.journal import Journal, StagedFile, batch_prefix, sink_direct
 from spark_mq.sink.live_brokers import LiveBrokers
 from spark_mq.sink.live_routes import SINGLE_COLUMNS, live_routes, route_rules
 from spark_mq.sink.options import LiveSinkOptions
-from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.place import not_shared
 from spark_mq.sink.sends import statuses_text
 from spark_mq.sink.staged_rows import StagedWriter
@@ -89,7 +88,7 @@ def stage_for_brokers(
                 taken = frame.select(list(columns.names))
                 prepared = rows.prepare(from_kafka_columns(taken) if columns.kafka else taken, current_time_ms())
                 rejected.take(frame, prepared.rejected, prepared.rejected_indices, consequence=NONE_SENT)
-                refuse_own(columns.own_topics.intersection(prepared.topics))
+                columns.refuse_own(prepared.topics)
                 ignored |= prepared.overruled
                 row_count += len(prepared.messages.queue_codes)
                 stage(cutter.add(prepared.messages, may_wait=may_wait))

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields
 
@@ -71,14 +71,9 @@ def own_topics(given: Mapping[str, str], options: RowOptions) -> frozenset[str]:
         topics = {queue.topic for queue in positions} if topic is None else {topic}
         if topics & {queue.topic for queue in positions} and _is_the_sinks(place, directory, broker, positions):
             found |= topics
-    refuse_own(found if topic is not None else ())
-    return frozenset(found)
-
-
-def refuse_own(topics: Iterable[str]) -> None:
-    """Raises WritesOwnSourceError where there is one."""
-    for topic in sorted(topics):
+    if topic in found:
         raise WritesOwnSourceError(topic)
+    return frozenset(found)
 
 
 def _is_the_sinks(

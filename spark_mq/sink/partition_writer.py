@@ -24,7 +24,6 @@ from spark_mq.hand_over.local_socket import broker_note
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.dead_letters import RejectedRows
 from spark_mq.sink.options import SinkOptions
-from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.place import SeenStore, check_task_place
 from spark_mq.store_conditions import writing_conditions
 from storage.batch.dead_letter_file import DeadLetterFile
@@ -311,7 +310,7 @@ class _PartitionWriter:
 
     def append(self, frame: pa.RecordBatch) -> None:
         encoded = self._encoder.encode(frame.select(list(self._columns.names)), current_time_ms())
-        refuse_own(self._columns.own_topics.intersection(encoded.topics))
+        self._columns.refuse_own(encoded.topics)
         self._rejected.take(frame, encoded.rejected, encoded.rejected_indices, passing=encoded.passing)
         self._topics |= Counter(encoded.topics)  # of each the greater number
         self._grown |= Counter(encoded.grown)

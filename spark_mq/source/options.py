@@ -38,8 +38,7 @@ from spark_mq.options import (
     parse_time,
 )
 from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, load_json, parse_assignment, parse_positions
-from spark_mq.source.ranges import Subscription
-from spark_mq.source.read_limits import ReadLimits
+from spark_mq.source.ranges import ReadLimits, Subscription
 from spark_mq.source.rows import COLUMN_NAMES, COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMN_NAMES, KAFKA_HEADERS
 from spark_mq.source.starting_offsets import (
     AtGroup,

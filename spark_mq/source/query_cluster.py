@@ -135,7 +135,7 @@ class QueryCluster(Protocol):
         ...
 
     def offset_at_bytes(self, queue: QueueId, start: int, size_bytes: int) -> int:
-        """See `read_limits.MessageSizes`."""
+        """See `MessageSizes`."""
         ...
 
     def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:

@@ -27,8 +27,7 @@ from spark_mq.source.offsets import QueueId, QueueOffsets
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import collected_later, into_partitions, read_partition
 from spark_mq.source.query_cluster import QueryCluster
-from spark_mq.source.ranges import QueueRange
-from spark_mq.source.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
+from spark_mq.source.ranges import FrozenEnd, QueueRange, ReadLimits, is_delayed, plan_end
 from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
 from spark_mq.source.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
 from spark_mq.worker_errors import named_for_spark

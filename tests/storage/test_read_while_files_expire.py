@@ -18,7 +18,7 @@ import pytest
 
 from jobs.verify_store import verify_store
 from spark_mq.conditions import DataLossError
-from spark_mq.dump import dump_queue
+from spark_mq.message_json import dump_queue
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import OffsetOutOfRangeError
 from storage.files.file_system import Scratch

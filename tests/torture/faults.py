@@ -15,8 +15,8 @@ import numpy as np
 import jobs.run
 import spark_mq.broker.send_back
 import spark_mq.remoting_server.channel
+import spark_mq.sink.columns
 import spark_mq.sink.own_source
-import spark_mq.sink.partition_writer
 import spark_mq.source.cluster
 import storage.batch.commit
 import storage.batch.sink_progress
@@ -561,7 +561,7 @@ def own_source_goes_by_names() -> AbstractContextManager[Any]:
 
 
 def tasks_write_into_the_own_source() -> AbstractContextManager[Any]:
-    return mock.patch.object(spark_mq.sink.partition_writer, "refuse_own", return_value=None)
+    return mock.patch.object(spark_mq.sink.columns.InputColumns, "refuse_own", return_value=None)
 
 
 def job_that_steps_back_ends_well() -> AbstractContextManager[Any]:
