@@ -31,13 +31,13 @@ import numpy as np
 
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
-from spark_mq.client.errors import ClientError, request_text, response_error
+from spark_mq.client.calls import make_call, read_answer_header
+from spark_mq.client.errors import ClientError
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.patience import may_pass, patiently
-from spark_mq.client.send_retries import stored_status
+from spark_mq.client.send_retries import SendStatus
 from spark_mq.conditions import BatchInDoubtError, DataLossError, SentRowsLostError, WriteFailedError
-from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import ProducerConnection
 from spark_mq.remoting.admin_headers import CreateTopicRequest
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
@@ -58,6 +58,7 @@ from spark_mq.sink.options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.send_plan import QueuePlan, marks_of, queue_text
 from spark_mq.sink.sends import refuse_unsafe, send_request
 from spark_mq.sink.staged_rows import StagedReader
+from spark_mq.source.cluster_questions import Answered, exchange
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_reader import PullReader
 from spark_mq.source.pulls import PULL_CODES, Ask, PullRequests, PullTerms
@@ -92,7 +93,7 @@ class BrokerQuestions:
         """Where the master of a broker is that `names` was told of."""
         return self._routes.address_of(broker_name, topic or self._topic_of[broker_name])
 
-    def at(self, broker_name: str, what: str, ask: Callable[[BlockingConnection[object]], T]) -> T:
+    def at(self, broker_name: str, what: str, ask: Callable[[BlockingConnection[int]], T]) -> T:
         """What `ask` gives over a connection to the broker. Raises WaitedInVainError, which says `what` was waited for."""
 
         def once() -> T:
@@ -106,9 +107,9 @@ class BrokerQuestions:
         return patiently(ask, self._retry_timeout_ms, what)
 
     @contextmanager
-    def connected(self, broker_name: str) -> Iterator[BlockingConnection[object]]:
+    def connected(self, broker_name: str) -> Iterator[BlockingConnection[int]]:
         """A connection for some questions."""
-        connection = BlockingConnection[object](self.address(broker_name), self.settings)
+        connection = BlockingConnection[int](self.address(broker_name), self.settings)
         try:
             yield connection
         finally:
@@ -122,91 +123,49 @@ class BrokerQuestions:
             ends |= self.at(name, "where queues end", partial(self.ends_at, queues=of_broker))
         return ends
 
-    def ends_at(
-        self, connection: BlockingConnection[object], queues: Iterable[MessageQueue]
-    ) -> dict[MessageQueue, int]:
+    def ends_at(self, connection: BlockingConnection[int], queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """Where queues of the connection's broker end."""
-        code, ends, asked = RequestCode.GET_MAX_OFFSET, dict[MessageQueue, int](), list(queues)
+        asked = list(queues)
         headers = (MaxOffsetRequest(topic=q.topic, queue_id=q.queue_id, broker_name=q.broker_name) for q in asked)
-        calls = [make_call(code, header) for header in headers]
-        connection.send(zip(calls, asked, strict=True), self._timeout_ms)
-        while len(ends) < len(asked):
-            for queue, answer in connection.receive(self._timeout_ms):
-                assert isinstance(queue, MessageQueue)
-                ends[queue] = self._offset(connection, code, answer)
-        return ends
+        answers = self.ask(connection, *(make_call(RequestCode.GET_MAX_OFFSET, header) for header in headers))
+        return {queue: one.header(OffsetAnswer).queue_offset for queue, one in zip(asked, answers, strict=True)}
 
     def start(self, queue: MessageQueue) -> int:
         """Where a queue begins, as its master says."""
         self.names([queue])
-        code = RequestCode.GET_MIN_OFFSET
         header = QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        asked = make_call(RequestCode.GET_MIN_OFFSET, header)
+        what = f"where queue {queue.topic}/{queue.queue_id} begins"
+        return self.at(
+            queue.broker_name, what, lambda connection: self.ask(connection, asked)[0].header(OffsetAnswer)
+        ).queue_offset
 
-        def ask(connection: BlockingConnection[object]) -> int:
-            return self._offset(connection, code, self.call(connection, code, header))
-
-        return self.at(queue.broker_name, f"where queue {queue.topic}/{queue.queue_id} begins", ask)
-
-    def refuse_unreadable(self, connection: BlockingConnection[object], queues: Sequence[MessageQueue]) -> None:
+    def refuse_unreadable(self, connection: BlockingConnection[int], queues: Sequence[MessageQueue]) -> None:
         """Raises what the connection's broker refuses a pull from one of the queues with. A topic that is not there has no messages."""
-        code = RequestCode.PULL_MESSAGE
         terms, ask = PullTerms(self.settings, DEFAULT_GROUP), Ask(0, 1)
-        ids = [QueueId(queue.topic, queue.broker_name, queue.queue_id) for queue in queues]
-        connection.send(((PullRequests(queue, terms).request(ask), queue) for queue in ids), self._timeout_ms)
-        left = len(ids)
-        while left:
-            for queue, answer in connection.receive(self._timeout_ms):
-                assert isinstance(queue, QueueId)
-                left -= 1
-                if answer.code not in (*PULL_CODES, ResponseCode.TOPIC_NOT_EXIST):
-                    what = request_text(code)
-                    raise response_error(answer.code, answer.remark, connection.address, what, queue.topic)
+        ids = (QueueId(queue.topic, queue.broker_name, queue.queue_id) for queue in queues)
+        for answer in self.ask(connection, *(PullRequests(queue, terms).request(ask) for queue in ids)):
+            answer.expect(*PULL_CODES, ResponseCode.TOPIC_NOT_EXIST)
 
-    def has_producers(self, connection: BlockingConnection[object], group: str) -> bool:
+    def has_producers(self, connection: BlockingConnection[int], group: str) -> bool:
         """Whether the broker knows a connection of that producer group."""
-        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
-        answer = self.call(connection, code, ProducerGroupRequest(producer_group=group))
-        if answer.code == ResponseCode.SUCCESS:  # brokers up to 4.9 keep a group whose last connection has ended
-            return bool(read_answer_body(ProducerConnection, answer, connection.address, code).connections)
-        if answer.code != ResponseCode.SYSTEM_ERROR or "not exist" not in (answer.remark or ""):
-            raise self.refused(connection, code, answer)
-        return False
+        header = ProducerGroupRequest(producer_group=group)
+        (answer,) = self.ask(connection, make_call(RequestCode.GET_PRODUCER_CONNECTION_LIST, header))
+        if answer.code == ResponseCode.SYSTEM_ERROR and "not exist" in (answer.command.remark or ""):
+            return False
+        return bool(
+            answer.body(ProducerConnection).connections
+        )  # brokers up to 4.9 keep a group whose last connection has ended
 
-    def ask(self, connection: BlockingConnection[object], code: RequestCode, header: Header) -> RemotingCommand:
-        """The answer of success."""
-        return self._succeeded(connection, code, self.call(connection, code, header))
-
-    def call(self, connection: BlockingConnection[object], code: RequestCode, header: Header) -> RemotingCommand:
-        """The answer, whatever it says."""
-        return self.exchange(connection, make_call(code, header))
-
-    def exchange(self, connection: BlockingConnection[object], request: RemotingCommand) -> RemotingCommand:
-        """The answer to a request that is made already."""
-        connection.send([(request, None)], self._timeout_ms)
-        (_, answer), *_ = connection.receive(self._timeout_ms)
-        return answer
-
-    def refused(
-        self, connection: BlockingConnection[object], code: RequestCode, answer: RemotingCommand
-    ) -> ClientError:
-        """The error for an answer that refuses."""
-        return response_error(answer.code, answer.remark, connection.address, request_text(code))
-
-    def _offset(self, connection: BlockingConnection[object], code: RequestCode, answer: RemotingCommand) -> int:
-        answer = self._succeeded(connection, code, answer)
-        return read_answer_header(OffsetAnswer, answer, connection.address, code).queue_offset
-
-    def _succeeded(
-        self, connection: BlockingConnection[object], code: RequestCode, answer: RemotingCommand
-    ) -> RemotingCommand:
-        if answer.code != ResponseCode.SUCCESS:
-            raise self.refused(connection, code, answer)
-        return answer
+    def ask(self, connection: BlockingConnection[int], *asked: RemotingCommand) -> list[Answered]:
+        """The answers, whatever they say."""
+        return exchange(connection, asked, self._timeout_ms)
 
 
 TOPIC = "SPARK_MQ_SINK"
 """The topic of all sinks: what they have sent, and the messages of fences."""
 _READ_WRITE = 6
+_STORED_CODES = tuple(status.value for status in SendStatus)
 _SETTLE_S = 0.2
 _POLL_S = 0.1
 _KNOWN_ANNOUNCEMENTS = 32
@@ -235,11 +194,10 @@ class LiveBrokers:
                 what = "where rows wait can be read"
                 self._questions.at(name, what, partial(self._questions.refuse_unreadable, queues=at))
 
-    def _make_topic(self, connection: BlockingConnection[object]) -> None:
+    def _make_topic(self, connection: BlockingConnection[int]) -> None:
         """Asked again, a broker makes the topic that it has."""
-        there = QueueRequest(topic=self._topic, queue_id=0)
-        answer = self._questions.call(connection, RequestCode.GET_TOPIC_CONFIG, there)
-        if answer.code == ResponseCode.SUCCESS:
+        there = make_call(RequestCode.GET_TOPIC_CONFIG, QueueRequest(topic=self._topic, queue_id=0))
+        if self._questions.ask(connection, there)[0].code == ResponseCode.SUCCESS:
             return
         header = CreateTopicRequest(
             topic=self._topic,
@@ -250,7 +208,7 @@ class LiveBrokers:
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
         )
-        self._questions.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        self._questions.ask(connection, make_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header))[0].expect()
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """As their masters say."""
@@ -320,7 +278,7 @@ class LiveBrokers:
 
         timeouts = self._options.send_timeout, self._options.retry_timeout
         lanes: dict[str, BrokerLane] = {}
-        connections: list[BlockingConnection[object]] = []
+        connections: list[BlockingConnection[int]] = []
         body = HeartbeatData(client_id=group, producers=(ProducerData(group_name=group),))
         heartbeat = make_call(RequestCode.HEART_BEAT, body=body)
         leave = make_call(RequestCode.UNREGISTER_CLIENT, UnregisterClientRequest(client_id=group, producer_group=group))
@@ -411,13 +369,11 @@ class LiveBrokers:
                 raise BatchInDoubtError(self._batch_text, f"{reason}; {waited}")
             time.sleep(_POLL_S)
 
-    def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[object]:
+    def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[int]:
         """A connection that the broker knows as the group's, and tells a fence of."""
-        connection = BlockingConnection[object](self._questions.address(broker_name), self._questions.settings)
+        connection = BlockingConnection[int](self._questions.address(broker_name), self._questions.settings)
         try:
-            answer = self._questions.exchange(connection, heartbeat)
-            if answer.code != ResponseCode.SUCCESS:
-                raise self._questions.refused(connection, RequestCode.HEART_BEAT, answer)
+            self._questions.ask(connection, heartbeat)[0].expect()
             if not self._questions.has_producers(connection, group):
                 raise WriteFailedError(
                     f"{self._batch_text}: broker {broker_name} takes a producer's heartbeat and does not register it, so that a "
@@ -429,27 +385,25 @@ class LiveBrokers:
             raise
         return connection
 
-    def _check_ends(self, connection: BlockingConnection[object], least: Mapping[MessageQueue, int]) -> None:
+    def _check_ends(self, connection: BlockingConnection[int], least: Mapping[MessageQueue, int]) -> None:
         """Raises SendInDoubtError for a queue that ends before its offset."""
         for queue, end in self._questions.ends_at(connection, least).items():
             if end < least[queue]:
                 raise SendInDoubtError(f"queue {queue_text(queue)} ended at {least[queue]} and ends at {end} now")
 
-    def _lane(self, connection: BlockingConnection[object], terms: LaneTerms) -> BrokerLane:
+    def _lane(self, connection: BlockingConnection[int], terms: LaneTerms) -> BrokerLane:
         return BrokerLane(lambda: connection, terms)  # type: ignore[arg-type,return-value]
 
     def _put(
-        self, connection: BlockingConnection[object], broker_name: str, body: bytes, key: str | None = None
+        self, connection: BlockingConnection[int], broker_name: str, body: bytes, key: str | None = None
     ) -> tuple[SendMessageAnswer, int]:
         """A message in the sink's own topic, and the code of its answer, which says how safely it is stored."""
         properties = b"" if key is None else f"KEYS\x01{key}\x02".encode()
         item = encode_batch([BatchedMessage(body, properties)])
         queue = MessageQueue(self._topic, broker_name, 0)
         request = send_request(queue, item, 1, 0, group=DEFAULT_GROUP, born_time_ms=current_time_ms())
-        answer, code = self._questions.exchange(connection, request), RequestCode.SEND_MESSAGE_V2
-        if stored_status(answer.code) is None:
-            raise self._questions.refused(connection, code, answer)
-        return read_answer_header(SendMessageAnswer, answer, connection.address, code), answer.code
+        (answer,) = self._questions.ask(connection, request)
+        return answer.header(SendMessageAnswer, *_STORED_CODES), answer.code
 
 
 def _interleaved(plans: Mapping[MessageQueue, QueuePlan], files: Sequence[StagedReader]) -> Iterator[QueueBatch]:

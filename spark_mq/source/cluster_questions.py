@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
 from spark_mq.client.errors import (
     BrokerUnreachableError,
     ClientError,
-    MalformedResponseError,
     NameServerUnreachableError,
     TlsError,
     request_text,
@@ -22,9 +22,8 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.routes import check_queue_counts
 from spark_mq.client.settings import ClientSettings
-from spark_mq.remoting import RemotingCommand, RequestCode, WireBody, make_request, read_body
-from spark_mq.remoting.errors import BodyError, HeaderError
-from spark_mq.remoting.header_fields import Header, read_header, write_header
+from spark_mq.remoting import RemotingCommand, RequestCode, WireBody
+from spark_mq.remoting.header_fields import Header
 from spark_mq.remoting.route_bodies import ClusterInfo, TopicList, TopicRouteData
 from spark_mq.remoting.route_headers import RouteRequest
 from storage.rules.response_codes import ResponseCode
@@ -48,11 +47,6 @@ def addresses_of(info: ClusterInfo) -> dict[str, Addresses]:
     return {name: found[name] for name in sorted(found) if found[name]}
 
 
-def request(code: RequestCode, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
-    """A request with a typed header."""
-    return make_request(code, None if header is None else write_header(header), body)
-
-
 class Answered:
     """A server's answer to one request, whatever its code; typed where one asks for it."""
 
@@ -65,21 +59,15 @@ class Answered:
     def code(self) -> int:
         return self.command.code
 
-    def header(self, kind: type[H]) -> H:
-        """Raises ResponseError unless the code is SUCCESS, MalformedResponseError."""
-        self.expect()
-        try:
-            return read_header(kind, self.command)
-        except HeaderError as error:
-            raise self._malformed(error) from None
+    def header(self, kind: type[H], *codes: int) -> H:
+        """Raises ResponseError unless the code is SUCCESS, or one of these; MalformedResponseError."""
+        self.expect(*codes)
+        return read_answer_header(kind, self.command, self.address, self._asked.code)
 
     def body(self, kind: type[B]) -> B:
         """Raises ResponseError unless the code is SUCCESS, MalformedResponseError."""
         self.expect()
-        try:
-            return read_body(kind, self.command.body)
-        except BodyError as error:
-            raise self._malformed(error) from None
+        return read_answer_body(kind, self.command, self.address, self._asked.code)
 
     def expect(self, *codes: int) -> None:
         """Raises ResponseError unless the code is SUCCESS, or one of these."""
@@ -89,8 +77,14 @@ class Answered:
             what = request_text(self._asked.code)
             raise response_error(self.code, self.command.remark, self.address, what, topic, group)
 
-    def _malformed(self, error: Exception) -> MalformedResponseError:
-        return MalformedResponseError(self.address, request_text(self._asked.code), str(error))
+
+def exchange(connection: BlockingConnection[int], asked: Sequence[RemotingCommand], timeout_ms: int) -> list[Answered]:
+    """The answers to requests over one connection, all in flight at once, in the requests' order. Raises what the connection does."""
+    connection.send(((command, number) for number, command in enumerate(asked)), timeout_ms)
+    found: dict[int, RemotingCommand] = {}
+    while len(found) < len(asked):
+        found.update(connection.receive(timeout_ms))
+    return [Answered(connection.address, command, found[number]) for number, command in enumerate(asked)]
 
 
 class ClusterQuestions:
@@ -111,7 +105,7 @@ class ClusterQuestions:
 
     def topic_route(self, topic: str) -> TopicRouteData | None:
         """The topic's brokers and queues; None where no broker has it."""
-        answer = self._ask_name_servers(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic)))
+        answer = self._ask_name_servers(make_call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic)))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         data = answer.body(TopicRouteData)
@@ -120,11 +114,11 @@ class ClusterQuestions:
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics."""
-        return self._ask_name_servers(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body(TopicList).topics
+        return self._ask_name_servers(make_call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body(TopicList).topics
 
     def cluster_info(self) -> ClusterInfo:
         """All brokers that are registered."""
-        return self._ask_name_servers(request(RequestCode.GET_BROKER_CLUSTER_INFO)).body(ClusterInfo)
+        return self._ask_name_servers(make_call(RequestCode.GET_BROKER_CLUSTER_INFO)).body(ClusterInfo)
 
     def _ask_name_servers(self, command: RemotingCommand) -> Answered:
         """The answer of the first name server that gives one; it is asked first the next time."""

@@ -15,9 +15,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
+from spark_mq.client.calls import make_call
 from spark_mq.client.errors import BrokerNotFoundError, MalformedResponseError, ResponseError, request_text
 from spark_mq.conditions import OptionError
-from spark_mq.remoting import RemotingCommand, RequestCode, write_body
+from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import GroupList, SubscriptionGroupConfig
 from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
 from spark_mq.remoting.consumer_headers import (
@@ -28,7 +29,7 @@ from spark_mq.remoting.consumer_headers import (
     UpdateConsumerOffsetRequest,
 )
 from spark_mq.remoting.route_bodies import TopicConfigData
-from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions, request
+from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions
 from spark_mq.source.group_offsets import GroupOffsets, WriteOffsets
 from spark_mq.source.live_view import LiveView
 from spark_mq.source.offsets import QueueId, RecordPlace
@@ -117,7 +118,7 @@ class LiveCluster:
 
     def refuse_batch_topics(self, topics: Sequence[str]) -> None:
         """Raises OptionError for a topic whose queues hold batches. Brokers before 5.0 have none, and do not know the request."""
-        asked = [request(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic)) for topic in topics]
+        asked = [make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic)) for topic in topics]
         answers = self._view.patiently(
             lambda: self._questions.ask_all(dict.fromkeys(self._masters() if asked else (), asked))
         )
@@ -169,7 +170,7 @@ class LiveCluster:
         if ends is None or ends.last_store_time_ms < timestamp_ms or ends.minimum >= ends.maximum:
             return None
         header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, time_ms=timestamp_ms)
-        asked = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        asked = make_call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         guess = self._ask(queue, asked)[0].header(OffsetAnswer).queue_offset
         time_of: Callable[[int], int | None] = lambda offset: self._time_at(queue, offset)  # noqa: E731
         found = first_not_older(timestamp_ms, guess, ends.minimum, ends.maximum, time_of)
@@ -180,11 +181,11 @@ class LiveCluster:
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
         """What the group stored. A broker says 0 of a group that has stored nothing in a young queue, so its groups are asked first."""
-        asked = [request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
+        asked = [make_call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
         header = QueryConsumerOffsetRequest(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
         )
-        asked.append(request(RequestCode.QUERY_CONSUMER_OFFSET, header))
+        asked.append(make_call(RequestCode.QUERY_CONSUMER_OFFSET, header))
         groups, offset = self._ask(queue, *asked)
         if group not in groups.body(GroupList).groups or offset.code == ResponseCode.QUERY_NOT_FOUND:
             return None
@@ -410,7 +411,7 @@ class LiveGroup:
         if not self._is_made:
             self._is_made = self._make(group)
         asked = [
-            request(
+            make_call(
                 RequestCode.UPDATE_CONSUMER_OFFSET,
                 UpdateConsumerOffsetRequest(
                     consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=next_offset
@@ -431,8 +432,8 @@ class LiveGroup:
         entry, topic = self._questions.ask(
             self._address(),
             [
-                request(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequest(group=group)),
-                request(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=retry)),
+                make_call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequest(group=group)),
+                make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=retry)),
             ],
         )
         is_old = ResponseCode.REQUEST_CODE_NOT_SUPPORTED in (entry.code, topic.code)  # up to 4.9: both are made again
@@ -448,9 +449,9 @@ class LiveGroup:
                 topic_filter_type="SINGLE_TAG",
                 topic_sys_flag=0,
             )
-            self._questions.ask(self._address(), [request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)])[0].expect()
+            self._questions.ask(self._address(), [make_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)])[0].expect()
         if entry.code != ResponseCode.SUCCESS or is_old:
-            asked = request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=write_body(config))
+            asked = make_call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
             self._questions.ask(self._address(), [asked])[0].expect()
         return is_old
 

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
+from spark_mq.client.calls import make_call
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError, WaitedInVainError
 from spark_mq.client.patience import may_pass, monotonic_ms, patiently
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.admin_bodies import TopicStatsTable
 from spark_mq.remoting.admin_headers import TopicRequest
 from spark_mq.remoting.route_bodies import TopicRouteData
-from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions, addresses_of, request
+from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions, addresses_of
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.ranges import Subscription
 from storage.names import MASTER_ID, is_system_topic
@@ -255,7 +256,7 @@ class LiveView:
                 failures[at.broker_name] = error
         self._interval_ms = look_interval_ms(max(map(len, asked.values()), default=0))
         commands = {
-            address: [request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=at.topic)) for at in ats]
+            address: [make_call(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=at.topic)) for at in ats]
             for address, ats in asked.items()
         }
         failed: dict[str, ClientError] = {}
