@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow.compute as pc
 
-from storage.format.kernels.compiled import ENTER, as_int64, sealed
 from storage.format.layout import view_at
 from storage.format.record import HEADERS, HOST_FLAGS
 from storage.format.record_batch import Records
@@ -27,33 +26,10 @@ def write_commits(
     `codes` says which of the queues each is for. All halves have hosts of the same kinds. Where a half lies is not said yet
     (`record_block.stamp_halves`). Raises ValueError where the commits take more bytes or fewer.
     """
-    if not len(positions):
-        made = np.empty(0, np.uint8)
-    elif _is_joined(out, halves, positions, queues, codes):
-        return
-    else:
-        made = _joined(halves, positions, queues, codes)
+    made = _joined(halves, positions, queues, codes) if len(positions) else np.empty(0, np.uint8)
     if len(made) != len(out):
         raise ValueError(f"the commits of {len(positions)} halves take {len(made)} bytes, not {len(out)}")
     out[:] = made
-
-
-def _is_joined(
-    out: np.ndarray, halves: np.ndarray, positions: np.ndarray, queues: Sequence[tuple[str, int]], codes: np.ndarray
-) -> bool:
-    """Whether a compiled kernel did it."""
-    if (kernels := ENTER.for_rows(len(positions))) is None:
-        return False
-    names, magics, queue_ids = QueueFields.of(queues)
-    of_queues = kernels.CommitQueues(
-        sealed(np.frombuffer(b"".join(names), np.uint8)),
-        as_int64(np.cumsum([0, *map(len, names)])),
-        as_int64(magics),
-        as_int64(queue_ids),
-    )
-    sizes = view_at(halves, positions, HEADERS[0]["size_bytes"])
-    size = kernels.join_commits(out, sealed(halves), as_int64(positions), as_int64(sizes), of_queues, as_int64(codes))
-    return bool(size == len(out))
 
 
 def _joined(

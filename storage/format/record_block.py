@@ -19,7 +19,6 @@ from isal import isal_zlib
 
 from storage.format.few import is_few
 from storage.format.java_hash import CRC_MASK, crcs_between
-from storage.format.kernels.compiled import ENTER, as_int64
 from storage.format.layout import struct_of, view_at
 from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
 from storage.format.property_encoding import with_crc_room
@@ -292,11 +291,6 @@ def stamp(
         time = store_time_ms.to_bytes(_TIME_SIZE, "big", signed=True)
         _stamp_few(data, positions, queue_offsets, commitlog_offsets, time, _STORE_TIME_POSITIONS[host_size])
         return
-    if (kernels := ENTER.for_rows(len(positions))) is not None:
-        numbers = (as_int64(np.atleast_1d(values)) for values in (queue_offsets, commitlog_offsets, store_time_ms))
-        time_position = _STORE_TIME_POSITIONS[host_size]
-        if kernels.stamp(data, as_int64(positions), kernels.Stamps(*numbers), time_position) == len(positions):
-            return
     place = np.empty(len(positions), _PLACE)
     place["queue_offset"] = queue_offsets
     place["commitlog_offset"] = commitlog_offsets
@@ -329,11 +323,6 @@ def stamp_crcs(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> No
     Java: CommitLog.DefaultAppendMessageCallback.doAppend, MessageDecoder.createCrc32.
     """
     if len(positions):
-        kernels = ENTER.for_rows()
-        if kernels is not None and kernels.HAS_CRC:
-            done = kernels.stamp_crcs(data, as_int64(positions), as_int64(sizes), CRC_SIZE, CRC_DIGITS)
-            if done == len(positions):
-                return
         ends = positions + sizes
         sums = crcs_between(data, positions, ends - CRC_SIZE)
         digits = (sums[:, None] // CRC_TENS % 10 + ord("0")).astype(np.uint8)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from storage.format.consume_queue import ENTRY
 from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
-from storage.format.kernels.compiled import ENCODE, ENTER, as_int64
+from storage.format.kernels.compiled import ENCODE
 from storage.format.message_keys import NO_KEY, message_keys
 from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record_batch import Records
@@ -103,8 +103,7 @@ class IndexKeys(NamedTuple):
 
 def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[int, ...]) -> DispatchBatch:
     """The dispatch columns of whole records, of which DISPATCHED may be decoded already."""
-    for module in (ENCODE, ENTER):
-        module.for_rows(len(records))  # hashes, entries and items of these rows follow
+    ENCODE.for_rows(len(records))  # hashes of these rows follow
     topics, codes = records.numbered_topics()
     names = tuple(topic.decode(errors="replace") for topic in topics)
     properties = records.single_properties(DISPATCHED.properties)
@@ -183,14 +182,10 @@ def entries_by_queue(
     The one rule for records that are read from the log and for those that are being appended. Java: ReputMessageService,
     ConsumeQueue.putMessagePositionInfo.
     """
-    columns = commitlog_offsets, sizes_bytes, tags_codes, queue_offsets, store_times_ms
     ends = np.cumsum(np.bincount(codes, minlength=len(queues)))
-    by_queue = _sorted_by_kernel(codes, ends, columns)
-    if by_queue is None:
-        order = sorted_by_code(codes, len(queues))
-        entries = entries_of(commitlog_offsets[order], sizes_bytes[order], tags_codes[order])
-        by_queue = entries, queue_offsets[order], store_times_ms[order]
-    entries, offsets, times = by_queue
+    order = sorted_by_code(codes, len(queues))
+    entries = entries_of(commitlog_offsets[order], sizes_bytes[order], tags_codes[order])
+    offsets, times = queue_offsets[order], store_times_ms[order]
     start = 0
     for (topic, queue_id), end in zip(queues, ends.tolist(), strict=True):
         if end > start:
@@ -205,25 +200,6 @@ def entries_of(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, tags_code
     entries["size_bytes"] = sizes_bytes
     entries["tags_code"] = tags_codes
     return entries
-
-
-def _sorted_by_kernel(
-    codes: np.ndarray, ends: np.ndarray, columns: tuple[np.ndarray, ...]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Entries by queue, their queue offsets and store times, by a compiled kernel; None where there is none."""
-    kernels = ENTER.for_rows()
-    if kernels is None or not len(codes):
-        return None
-    numbers, *of_records = (as_int64(column) for column in (codes, *columns))
-    entries, offsets, times = (
-        np.empty(len(codes), ENTRY),
-        np.empty(len(codes), np.int64),
-        np.empty(len(codes), np.int64),
-    )
-    out = kernels.Sorted(entries.view(np.uint8), offsets, times)
-    nexts = np.concatenate(([0], ends[:-1]))
-    is_done = kernels.sort_entries(out, nexts, as_int64(ends), numbers, kernels.Entered(*of_records))
-    return (entries, offsets, times) if is_done else None
 
 
 def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:

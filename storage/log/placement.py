@@ -14,7 +14,6 @@ import numpy as np
 
 from storage.errors import MessageIllegalError
 from storage.format.few import is_few
-from storage.format.kernels.compiled import ENTER, as_int64
 from storage.format.record import BLANK_SIZE
 
 
@@ -104,10 +103,6 @@ def _ranks(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """For each element, how many equal ones stand before it; and how many there are of each code."""
     if count == 1:
         return np.arange(len(codes), dtype=np.int64), np.array([len(codes)])
-    if (kernels := ENTER.for_rows()) is not None:
-        ranks, counts = np.empty(len(codes), np.int64), np.zeros(count, np.int64)
-        if kernels.rank(ranks, counts, as_int64(codes)):
-            return ranks, counts
     order = sorted_by_code(codes, count)
     counts = np.bincount(codes, minlength=count)
     ranks = np.empty(len(codes), np.int64)

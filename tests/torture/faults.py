@@ -414,19 +414,6 @@ def unique_keys_begin_anew() -> AbstractContextManager[Any]:
     return mock.patch.object(encode, "write_unique_keys", write)
 
 
-def ranks_begin_anew() -> AbstractContextManager[Any]:
-    from storage.format.kernels import enter
-
-    original = enter.rank
-
-    def rank(ranks: np.ndarray, counts: np.ndarray, codes: np.ndarray) -> bool:
-        is_done = bool(original(ranks, counts, codes))
-        ranks &= 0xFFFF
-        return is_done
-
-    return mock.patch.object(enter, "rank", rank)
-
-
 def failed_broker_is_left_as_it_is() -> AbstractContextManager[Any]:
     async def look_only(self: SupervisedBroker, failed: object, failure: str) -> None:
         return None

@@ -80,10 +80,18 @@ _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
+_PLACEMENT = _Room("storage.log.placement", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
+        # Places in the log
+        "ranks in a queue begin anew after 65,536 rows": _PLACEMENT.line(
+            "_ranks",
+            "np.arange(len(codes)) - ",
+            "np.arange(len(codes)) % 65_536 - ",
+            "test_each_queue_counts_for_itself_however_many_there_are",
+        ),
         # Transactions of one unique key
         "a half that is sent again with its key counts as the one before": _ONE.line(
             "find_transaction",

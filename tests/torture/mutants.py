@@ -349,9 +349,6 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
         "unique keys begin anew after 65,536 rows": Mutant(
             faults.unique_keys_begin_anew, (f"{_MANY_ROWS}::test_rows_beyond_16_bits_are_the_same",), _ASSERTED
         ),
-        "ranks in a queue begin anew after 65,536 rows": Mutant(
-            faults.ranks_begin_anew, (f"{_MANY_ROWS}::test_rows_beyond_16_bits_are_the_same",), _ASSERTED
-        ),
         **{
             name: Mutant(partial(line_faults.planted, line), (line.judge,), _ASSERTED)
             for name, line in line_faults.LINES.items()

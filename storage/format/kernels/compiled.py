@@ -81,6 +81,4 @@ ENCODE = KernelModule("encode")
 """Rows to records: property strings, keys' hashes, the records themselves."""
 DECODE = KernelModule("decode")
 """Records to rows."""
-ENTER = KernelModule("enter")
-"""Records into the log, its queues and its index: stamps, entries, items."""
-MODULES = ENCODE, DECODE, ENTER
+MODULES = ENCODE, DECODE

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from storage.compiler import cached_in
-from storage.format.kernels.compiled import DECODE, ENCODE, ENTER, KernelModule
-from tests.format.kernels import test_commit_records, test_encode, test_enter, test_lay_out, test_many_rows
+from storage.format.kernels.compiled import DECODE, ENCODE, KernelModule
+from tests.format.kernels import test_encode, test_lay_out, test_many_rows
 from tests.support.kernels import ON, kernels, need_kernels
 from tests.support.shares import one_in
 
@@ -34,10 +34,6 @@ RECORDS, TEXTS = test_encode.test_records_are_the_same, test_encode.test_hashes_
 STRINGS, KEYS = test_encode.test_property_strings_are_the_same, test_encode.test_keys_are_the_same
 PIECES = test_encode.test_pieces_are_the_records_in_whole_ones
 UNIQUE = test_encode.test_unique_keys_are_the_same
-STAMPS, SUMS = test_enter.test_records_get_the_same_stamps, test_enter.test_records_get_the_same_sums
-COMMITS = test_commit_records.test_they_are_those_that_are_encoded
-PLACES, ENTRIES = test_enter.test_records_get_the_same_places, test_enter.test_queues_get_the_same_entries
-
 WINDOWS, OVERLAPS = test_lay_out.test_each_range_stands_in_its_window, test_lay_out.test_ranges_may_overlap
 RUNS = test_lay_out.test_one_window_has_the_runs_that_are_read_at_once
 
@@ -64,20 +60,6 @@ FAULTS = (
     Fault(ENCODE, "write_unique_keys", "rank = first_rank + row", "rank = first_rank + (row & 15)", UNIQUE),
     Fault(ENCODE, "hash_unique_keys", " * _POWER_OF_PREFIX", "", UNIQUE),
     Fault(ENCODE, "hash_unique_keys", "_UNIQUE_KEY_SIZE + digit", "_UNIQUE_KEY_SIZE + _PREFIX_SIZE", UNIQUE),
-    Fault(ENTER, "stamp", "stamps.queue_offsets[row]", "stamps.queue_offsets[0]", STAMPS),
-    Fault(ENTER, "stamp", "times[0 if len(times) == 1 else row]", "times[0]", STAMPS),
-    Fault(ENTER, "join_commits", "(flags & _NO_TRANSACTION) |", "flags |", COMMITS),
-    Fault(ENTER, "join_commits", "halves, topic_end, rest", "halves, topic_end - 1, rest", COMMITS),
-    Fault(ENTER, "join_commits", "queues.queue_ids[code]", "queues.queue_ids[0]", COMMITS),
-    Fault(ENTER, "join_commits", "queues.magics[code]", "queues.magics[0]", COMMITS),
-    Fault(ENTER, "stamp_crcs", "size - crc_size) & _CRC_MASK", "size - crc_size + 1) & _CRC_MASK", SUMS),
-    Fault(ENTER, "stamp_crcs", "at + digit", "at + digits - 1 - digit", SUMS),
-    Fault(ENTER, "rank", "counts[code] += 1", "counts[code] += 2", PLACES),
-    Fault(ENTER, "sort_entries", "out.store_times_ms[at]", "out.store_times_ms[row]", ENTRIES),
-    Fault(ENTER, "sort_entries", "entered.tags_codes[row]", "entered.tags_codes[row] & 0xFFFFFFFF", ENTRIES),
-    Fault(ENTER, "enter_keys", "free += previous == 0", "free += 1", test_enter.test_index_files_are_the_same),
-    Fault(ENTER, "enter_keys", "= first_number + row", "= first_number", test_enter.test_index_files_are_the_same),
-    Fault(ENTER, "enter_keys", "slots[slot] = ", "slots[0] = ", test_enter.test_index_files_are_the_same),
     Fault(
         ENCODE, "write_unique_keys", "first_rank + row", "first_rank + (row & 0xFFFF)", many(test_many_rows.unique_keys)
     ),
@@ -102,17 +84,6 @@ FAULTS = (
         "row * header_size, header_size",
         "(row & 0xFFFF) * header_size, header_size",
         many(test_many_rows.records),
-    ),
-    Fault(
-        ENTER, "stamp", "stamps.queue_offsets[row]", "stamps.queue_offsets[row & 0xFFFF]", many(test_many_rows.stamps)
-    ),
-    Fault(ENTER, "rank", "= counts[code]", "= counts[code] & 0xFFFF", many(test_many_rows.places)),
-    Fault(
-        ENTER,
-        "sort_entries",
-        "entered.queue_offsets[row]",
-        "entered.queue_offsets[row & 0xFFFF]",
-        many(test_many_rows.entries),
     ),
     Fault(DECODE, "lay_out", "joins, first = False,", "first =", WINDOWS),
     Fault(DECODE, "lay_out", "end - (reach if joins else begin)", "end - reach", WINDOWS),

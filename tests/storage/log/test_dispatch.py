@@ -12,7 +12,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay_level import parse_delay_levels
 from storage.format.java_hash import index_key_hash
 from storage.format.kernels import compiled
-from storage.format.kernels.compiled import ENCODE, ENTER, KernelModule
+from storage.format.kernels.compiled import ENCODE, KernelModule
 from storage.format.record import Message, encode_record
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
@@ -138,16 +138,14 @@ def test_no_records_make_no_entries() -> None:
 
 
 def test_records_that_are_entered_load_what_enters_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rebuild, a slave, an audit encode nothing and stamp nothing: nobody else counts their rows."""
+    """A rebuild, a slave, an audit encode nothing: nothing else counts their rows."""
     asked: list[str] = []
     monkeypatch.setattr(COMPILER, "_mode", "auto")
     monkeypatch.setattr(COMPILER, "load", asked.append)
     monkeypatch.setattr(compiled, "ROWS_THAT_PAY", 200)
-    modules = ENCODE, ENTER
-    for module in modules:
-        monkeypatch.setattr(module, "__dict__", KernelModule(module.name.rpartition(".")[2]).__dict__)
+    monkeypatch.setattr(ENCODE, "__dict__", KernelModule("encode").__dict__)
     messages = [make_message(commitlog_offset=1_000 * number) for number in range(150)]
     dispatched(messages)
     assert asked == []
     dispatched(messages)
-    assert asked == [module.name for module in modules]
+    assert asked == [ENCODE.name]

@@ -1,4 +1,4 @@
-"""Commits made of the records of their halves are those that a broker wrote, and those that encoding them gives; with kernels too."""
+"""Commits made of the records of their halves are those that a broker wrote, and those that encoding them gives."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ from unittest import mock
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import open_store
-from storage.format import commit_records
 from storage.format.commit_records import write_commits
-from storage.format.kernels.compiled import ENTER
 from storage.format.record import HOST_FLAGS
 from storage.format.record_block import OutgoingMessages, columns_of, encode_block, stamp, stamp_halves
 from storage.format.sys_flag import (
@@ -29,15 +27,8 @@ from storage.put.half_ends import CommitsOfHalves, with_states
 from storage.rules.half_messages import HALF_TOPIC
 from tests.format.kernels.test_encode import outgoing
 from tests.support.fixture_stores import Fixture
-from tests.support.kernels import ON, both, kernels, need_kernels
 
-EXAMPLES = 60 if ON == "check" else 20
 STATES = 0, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _kernels() -> None:
-    need_kernels()
 
 
 def commits_of(log: CommitLog, end: int) -> list[tuple[bytes, bytes, tuple[str, int]]]:
@@ -64,12 +55,9 @@ def test_a_broker_s_commits_are_made_of_its_halves(pristine_store: Callable[[str
     commit_sizes = np.array([len(commit) for _, commit, _ in pairs])
     queues = [queue for _, _, queue in pairs]
 
-    def made() -> bytes:
-        out = np.empty(len(expected), np.uint8)
-        write_commits(out, halves, np.cumsum(sizes) - sizes, queues, np.arange(len(queues)))
-        return unplaced(out, commit_sizes)
-
-    assert both(made) == (unplaced(expected, commit_sizes),) * 2
+    out = np.empty(len(expected), np.uint8)
+    write_commits(out, halves, np.cumsum(sizes) - sizes, queues, np.arange(len(queues)))
+    assert unplaced(out, commit_sizes) == unplaced(expected, commit_sizes)
 
 
 def unplaced(commits: np.ndarray, sizes: np.ndarray) -> bytes:
@@ -94,7 +82,6 @@ def transactions(draw: st.DrawFn) -> tuple[OutgoingMessages, OutgoingMessages, n
     return halves, commits, np.array(states, np.int8), host
 
 
-@settings(max_examples=EXAMPLES)
 @given(transactions(), st.sampled_from([1, 300, 1 << 20]), st.data())
 def test_they_are_those_that_are_encoded(
     case: tuple[OutgoingMessages, OutgoingMessages, np.ndarray, bytes], window_bytes: int, data: st.DataObject
@@ -119,29 +106,15 @@ def test_they_are_those_that_are_encoded(
     first = data.draw(st.just(0) | st.integers(0, len(rows)))
     last = data.draw(st.just(len(rows)) | st.integers(first, len(rows)))
 
-    def made() -> bytes:
-        block = with_states(encode_block(halves, host), states)
-        run = CommitsOfHalves(block, columns_of(commits, host))
-        into = np.empty(int(edges[last] - edges[first]), np.uint8)
-        with mock.patch.object(half_ends, "_WINDOW_BYTES", window_bytes):
-            run.read(int(edges[first]), int(edges[last]), into)
-        return into.tobytes()
-
-    wanted = expected.data[edges[first] : edges[last]].tobytes()
-    assert both(made) == (wanted, wanted)
+    run = CommitsOfHalves(with_states(encode_block(halves, host), states), columns_of(commits, host))
+    into = np.empty(int(edges[last] - edges[first]), np.uint8)
+    with mock.patch.object(half_ends, "_WINDOW_BYTES", window_bytes):
+        run.read(int(edges[first]), int(edges[last]), into)
+    assert into.tobytes() == expected.data[edges[first] : edges[last]].tobytes()
 
 
 def _of(column: np.ndarray | int, rows: np.ndarray) -> np.ndarray | int:
     return column if isinstance(column, int) else column[rows]
-
-
-def test_ordinary_halves_take_the_kernel() -> None:
-    halves, queues = encode_block(*_plain_half()), [("T", 3)]
-    out = np.empty(len(halves.data) - len(HALF_TOPIC) + 1, np.uint8)
-    with kernels(ON), mock.patch.object(commit_records, "joined", side_effect=AssertionError):
-        assert ENTER.for_rows() is not None
-        write_commits(out, halves.data, np.zeros(1, np.int64), queues, np.zeros(1, np.int32))
-    assert b"\x01T" in out.tobytes()
 
 
 @pytest.mark.parametrize("more", [-1, 1])
@@ -149,17 +122,9 @@ def test_commits_of_another_size_are_refused(more: int) -> None:
     halves = encode_block(*_plain_half())
     size = len(halves.data) - len(HALF_TOPIC) + 1
 
-    def attempt() -> str:
-        try:
-            write_commits(
-                np.empty(size + more, np.uint8), halves.data, np.zeros(1, np.int64), [("T", 3)], np.zeros(1, int)
-            )
-        except ValueError as error:
-            return str(error)
-        return "taken"
-
-    refused = f"the commits of 1 halves take {size} bytes, not {size + more}"
-    assert both(attempt) == (refused, refused)
+    out, codes = np.empty(size + more, np.uint8), np.zeros(1, int)
+    with pytest.raises(ValueError, match=f"the commits of 1 halves take {size} bytes, not {size + more}"):
+        write_commits(out, halves.data, np.zeros(1, np.int64), [("T", 3)], codes)
 
 
 def _plain_half() -> tuple[OutgoingMessages, bytes]:
