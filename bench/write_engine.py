@@ -26,7 +26,7 @@ from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_block, encode_parts
 from storage.names import retry_topic
 from storage.put.half_ends import with_states

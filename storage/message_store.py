@@ -34,7 +34,7 @@ from storage.files.lock_holder import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
 from storage.index.store import IndexStore
 from storage.log.commit_log import LOOKS
-from storage.log.gaps import warning_of
+from storage.log.damage import warning_of
 from storage.put.options import PutOptions
 from storage.put.put import InnerPut, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings

@@ -24,10 +24,9 @@ from spark_mq.broker.send_hooks import is_true
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.remoting.batch_body import decode_batch, with_batch_properties
 from storage.errors import PutRefusedError
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
-from storage.format.record import V6_HOST_SIZE
-from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
+from storage.format.record import MULTI_TAGS, TRANSACTION_MASK, V6_HOST_SIZE
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.delays import (

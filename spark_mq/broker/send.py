@@ -63,8 +63,8 @@ from spark_mq.remoting.request_runs import RunAnswers
 from storage.epoch_times import current_time_ms
 from storage.errors import MessageIllegalError, PutRefusedError
 from storage.files.disk_use import disk_used_percent
+from storage.format.keys import FIRST_RANKS, new_prefix
 from storage.format.properties import decode_properties
-from storage.format.unique_key import FIRST_RANKS, new_prefix
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.auto_topics import known_topics

@@ -21,10 +21,9 @@ from spark_mq.client.producer_settings import COMPRESSIONS, ProducerSettings
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from storage.epoch_times import other_unit_rule
 from storage.errors import MessageIllegalError, NameIllegalError
-from storage.format.compression import compress
+from storage.format.arrays import CONTROL_CHARACTERS, SEPARATORS
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
-from storage.format.sys_flag import COMPRESSED, TRANSACTION_PREPARED
-from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS
+from storage.format.record import COMPRESSED, TRANSACTION_PREPARED, compress
 from storage.names import RETRY_PREFIX, validate_topic
 from storage.rules.delays import DELAY, TIMER_DELIVER_MS
 from storage.rules.half_messages import IMMUNITY, PREPARED, UNIQUE_KEY, WAIT, client_properties, half_refusals

@@ -32,7 +32,7 @@ from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.epoch_times import current_time_ms
 from storage.files.os_errors import host_name
-from storage.format.unique_key import PREFIX_BYTES
+from storage.format.keys import PREFIX_BYTES
 from storage.rules.kafka_rows import from_kafka_columns
 from storage.rules.message_rows import MessageRows
 

@@ -32,7 +32,7 @@ from spark_mq.sink.live_lanes import Routes
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.parking_places import MOST_LEVEL
 from storage.errors import NameIllegalError
-from storage.format.texts import as_texts
+from storage.format.arrays import as_texts
 from storage.names import retry_topic, validate_group, validate_topic, validate_user_topic
 from storage.rules import kafka_rows as kafka_rows
 from storage.rules.half_messages import PREPARED

@@ -22,7 +22,7 @@ from storage import MessageStore, open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import NameIllegalError
 from storage.files.remote import plain_path
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.names import validate_group
 from storage.put.put import PutResult
 from storage.rules.message_rows import one_row

@@ -102,10 +102,10 @@ from storage.errors import (
 )
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.format.record_block import RecordRun
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.log.torn_records import TornRow
+from storage.log.damage import TornRow
 from storage.names import validate_group
 from storage.put.half_ends import HalfPlaces, commit_runs, halves_and_rest, op_runs, states_of
 from storage.put.settings import refuse_before_start

@@ -19,8 +19,8 @@ import numpy as np
 
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.few import is_few
-from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, ITEM_STRUCT, SLOT, index_file_size
+from storage.format.arrays import is_few
+from storage.format.keys import HEADER_SIZE, HEADER_STRUCT, ITEM, ITEM_STRUCT, SLOT, index_file_size
 from storage.index.slots import MANY_PAGES, PAGE_ROWS, OpenSlots, runs_of_pages
 from storage.index.store import IndexFile, IndexHeader, IndexStore
 from storage.log.dispatch import IndexKeys

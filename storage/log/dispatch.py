@@ -13,18 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.format.arrays import sorted_by_code
 from storage.format.consume_queue import ENTRY
-from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
+from storage.format.delay import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
 from storage.format.kernels.compiled import ENCODE
-from storage.format.message_keys import NO_KEY, message_keys
+from storage.format.keys import NO_KEY, hashes_behind, index_hashes, message_keys
 from storage.format.properties import PropertyMaps, RegularProperties
+from storage.format.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.format.record_batch import Records
-from storage.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.format.unique_key import hashes_behind, index_hashes
-from storage.format.wanted import Wanted
-from storage.format.window_decoder import Decoded
-from storage.log.placement import sorted_by_code
+from storage.format.window_decoder import Decoded, Wanted
 
 Properties: TypeAlias = PropertyMaps | RegularProperties | Decoded
 DISPATCHED = Wanted(

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import RowIllegalError
-from storage.format.message_id import encode_offset_message_id, hex_strings
+from storage.format.keys import FIRST_RANKS, new_prefix
 from storage.format.properties import decode_property_maps
+from storage.format.record import encode_offset_message_id, hex_strings
 from storage.format.record_block import OutgoingMessages, RecordBlock, RecordRun
-from storage.format.unique_key import FIRST_RANKS, new_prefix
-from storage.log.placement import Placement
+from storage.log.writer import Placement
 from storage.put.half_ends import CommitsOfHalves, HalfPlaces, commit_runs, op_runs, with_states
 from storage.put.options import PutOptions, message_rules
 from storage.put.settings import PutSettings, refuse_before_start

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from storage.errors import CorruptRecordError
 from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.log.dispatch import DISPATCHED, DispatchBatch, dispatch
-from storage.log.tail import RecordIdentity
 from storage.names import can_be_path_element
 
 

@@ -16,6 +16,7 @@ from storage.addresses import address_text, plain_host, split_address
 from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay import WHEEL_SLOTS, decode_slots
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.record_block import (
     BlockColumns,
@@ -26,7 +27,6 @@ from storage.format.record_block import (
     encode_block,
     encode_parts,
 )
-from storage.format.timer import WHEEL_SLOTS, decode_slots
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.put_status import PutStatus

@@ -29,12 +29,10 @@ from storage.index.slots import OpenSlots
 from storage.index.store import IndexStore
 from storage.index.trust import drop_index_trust, has_index_trust, save_index_trust
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import CommitLog, RecordIdentity
+from storage.log.damage import TornRow
 from storage.log.dispatch import DISPATCHED, DispatchBatch, dispatch, index_keys, queue_entries
-from storage.log.placement import Placement
-from storage.log.tail import RecordIdentity
-from storage.log.torn_records import TornRow
-from storage.log.writer import CommitLogWriter, NextFile, RunningSync
+from storage.log.writer import CommitLogWriter, NextFile, Placement, RunningSync
 from storage.put.raw_records import RawRecords
 from storage.put.settings import PutSettings
 from storage.put.table_entries import TopicEntries

@@ -44,7 +44,7 @@ from storage.dispatch.store_ends import QueueName, StoreEnds
 from storage.errors import StateFileError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog

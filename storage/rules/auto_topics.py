@@ -10,7 +10,7 @@ from collections import ChainMap
 from collections.abc import Mapping
 from typing import Any, cast
 
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import RETRY_PREFIX
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.retries import UNIT_SUBSCRIBED

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
+from storage.format.arrays import is_valid, sizes_of
+from storage.format.delay import SCHEDULE_TOPIC, due_codes
 from storage.format.record_block import DUE_IN
-from storage.format.texts import is_valid, sizes_of
 from storage.rules.delays import (
     DELAY,
     REAL_QUEUE_ID,

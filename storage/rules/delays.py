@@ -25,8 +25,8 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.errors import PutRefusedError
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.sys_flag import has_queue_entry
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.record import has_queue_entry
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.sizes import Numbers, Truths

@@ -17,14 +17,13 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.few_records import join_records
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.java_hash import hashes_of
-from storage.format.message_keys import few_message_keys
+from storage.format.keys import few_message_keys
 from storage.format.properties import decode_properties
-from storage.format.record import HOST_FLAGS, V4_HOST_SIZE
+from storage.format.record import HOST_FLAGS, TRANSACTION_MASK, V4_HOST_SIZE
 from storage.format.record_block import BlockColumns, RecordBlock
-from storage.format.sys_flag import TRANSACTION_MASK
+from storage.format.record_parts import join_records
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties, hosts_of
 from storage.rules.sizes import Limits, Sizes, is_within
 

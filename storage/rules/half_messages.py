@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 
 from storage.errors import PutRefusedError
 from storage.format.properties import decode_property_maps
-from storage.format.record import Message
-from storage.format.sys_flag import committed_flags, half_flags
+from storage.format.record import Message, committed_flags, half_flags
 from storage.put_status import PutStatus
 from storage.rules.delays import (
     REAL_QUEUE_ID,

@@ -18,12 +18,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.properties import decode_properties, decode_property_maps
-from storage.format.property_encoding import with_crc_room
-from storage.format.record import HOST_FLAGS, V4_HOST_SIZE, V6_HOST_SIZE, Message
+from storage.format.properties import decode_properties, decode_property_maps, with_crc_room
+from storage.format.record import (
+    BORN_HOST_V6,
+    HOST_FLAGS,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    V4_HOST_SIZE,
+    V6_HOST_SIZE,
+    Message,
+    has_queue_entry,
+)
 from storage.format.record_batch import Records
 from storage.format.record_block import DUE_IN, OutgoingMessages
-from storage.format.sys_flag import BORN_HOST_V6, TRANSACTION_MASK, TRANSACTION_PREPARED, has_queue_entry
 from storage.log.dispatch import DispatchBatch, index_keys, tags_codes
 from storage.rules.sizes import Limits, Sizes, refuse_any_excess
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.texts import as_texts
+from storage.format.arrays import as_texts
 
 COLUMNS = ("key", "value", "topic", "partition", "headers", "offset", "timestamp", "timestampType", "_corrupt")
 _TEXT = pa.large_string()

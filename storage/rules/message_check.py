@@ -15,8 +15,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from storage.format.property_encoding import is_reserved_name
-from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS
+from storage.format.arrays import CONTROL_CHARACTERS, SEPARATORS
+from storage.format.properties import is_reserved_name
 from storage.names import RETRY_PREFIX, NameFault, topic_name_fault
 from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, topic_from_template, unit_sys_flag
 from storage.rules.delays import TIMER_TOPIC

@@ -19,13 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import ColumnIllegalError
+from storage.format.arrays import is_valid
 from storage.format.java_hash import queue_of_hash, string_hash, string_hashes
-from storage.format.message_keys import message_keys
-from storage.format.property_encoding import ROW_MARK, encode_columns
+from storage.format.keys import UniqueKeys, hashes_behind, index_hashes, message_keys
+from storage.format.properties import ROW_MARK, encode_columns
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, committed_flags
 from storage.format.record_block import OutgoingMessages
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, committed_flags
-from storage.format.texts import is_valid
-from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
 from storage.rules.delayed_rows import moved, real_places
 from storage.rules.delays import DELAY, REAL_QUEUE_ID, REAL_TOPIC
 from storage.rules.half_messages import (

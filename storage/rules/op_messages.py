@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.format.arrays import bytes_and_offsets
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
-from storage.format.texts import bytes_and_offsets
 from storage.rules.half_messages import QUEUE_ID
 from storage.rules.inner_messages import InnerMessage
 

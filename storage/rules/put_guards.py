@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from storage.errors import PutRefusedError
-from storage.format.sys_flag import INNER_BATCH
+from storage.format.record import INNER_BATCH
 from storage.put_status import PutStatus
 from storage.rules.sizes import topic_limit
 from storage.tables.topics import TopicConfig

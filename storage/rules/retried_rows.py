@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import NameIllegalError
-from storage.format.texts import SEPARATORS, as_texts, is_valid
+from storage.format.arrays import SEPARATORS, as_texts, is_valid
 from storage.names import validate_topic
 from storage.rules.delayed_rows import decimal_texts
 from storage.rules.retries import (

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.property_encoding import with_crc_room
+from storage.format.properties import with_crc_room
 from storage.format.record_block import OutgoingMessages
 from storage.rules.inner_messages import InnerMessages, outgoing_messages, sizes_of_messages
 from storage.rules.message_rows import RejectedRow

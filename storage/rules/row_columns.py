@@ -18,13 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import ColumnIllegalError
-from storage.format.compression import compress
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.properties import CRC_SIZE
-from storage.format.property_encoding import COLUMN_PROPERTIES, ROW_MARK, MapEntries, encoded_size, leading_properties
-from storage.format.record import V6_HOST_SIZE
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
-from storage.format.texts import (
+from storage.format.arrays import (
     CONTROL_CHARACTERS,
     SEPARATORS,
     as_texts,
@@ -34,7 +28,17 @@ from storage.format.texts import (
     rows_with,
     sizes_of,
 )
-from storage.format.unique_key import RANK_DIGITS, UNIQUE_KEY_LENGTH
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.keys import RANK_DIGITS, UNIQUE_KEY_LENGTH
+from storage.format.properties import (
+    COLUMN_PROPERTIES,
+    CRC_SIZE,
+    ROW_MARK,
+    MapEntries,
+    encoded_size,
+    leading_properties,
+)
+from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, V6_HOST_SIZE, compress
 from storage.nearest_name import advice
 from storage.rules import delayed_rows as message_delays
 from storage.rules import retried_rows as message_retries

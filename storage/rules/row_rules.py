@@ -11,11 +11,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from storage.errors import NameIllegalError
-from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
+from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
-from storage.format.property_encoding import leading_properties
-from storage.format.record import V4_HOST_SIZE
-from storage.format.sys_flag import MULTI_TAGS
+from storage.format.properties import leading_properties
+from storage.format.record import MULTI_TAGS, V4_HOST_SIZE
 from storage.names import validate_group, validate_topic
 from storage.rules.delays import Congestion
 from storage.rules.half_messages import PREPARED

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.format.texts import as_texts, empty_as_null, malformed_rows, rows_with
+from storage.format.arrays import as_texts, empty_as_null, malformed_rows, rows_with
 from storage.rules.message_check import NOT_UTF8, UNWANTED
 
 _TICKS_PER_MS = {"us": 1_000, "ns": 1_000_000}

@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import NameIllegalError
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from storage.format.texts import as_texts, empty_as_null
+from storage.format.arrays import as_texts, empty_as_null
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.names import validate_group
 from storage.rules.half_messages import client_properties, half_properties
 from storage.rules.row_rules import TransactionRules

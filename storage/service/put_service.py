@@ -34,7 +34,7 @@ from storage.epoch_times import steady_time_ms
 from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
-from storage.log.placement import Placement
+from storage.log.writer import Placement
 from storage.message_store import MessageStore
 from storage.put.options import PutOptions
 from storage.put.put import NO_RESULTS, InnerPut, Places, Putter, put_few

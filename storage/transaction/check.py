@@ -38,8 +38,7 @@ import pyarrow.compute as pc
 
 from storage.errors import StoreLockedError
 from storage.failpoints import reach
-from storage.format.properties import PROPERTIES_LIMIT_BYTES
-from storage.format.property_encoding import with_crc_room
+from storage.format.properties import PROPERTIES_LIMIT_BYTES, with_crc_room
 from storage.message_store import MessageStore
 from storage.rules.half_messages import (
     CHECK_TIMES,

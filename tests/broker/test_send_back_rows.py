@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from spark_mq.broker.send_back import SendBackRequest, plan_send_back
 from storage import Message, MessageStore, open_store
-from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
+from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
 from storage.format.record import HOST_FLAGS, host_text
 from storage.names import dead_letter_topic, retry_topic

@@ -15,7 +15,7 @@ from typing import Any
 from jobs.verify_store import verify_store
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import dead_letter_topic, retry_topic
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.half_messages import DISCARD_TOPIC, GROUP, HALF_TOPIC

@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import open_store
-from storage.format.commit_records import write_commits
-from storage.format.record import HOST_FLAGS
-from storage.format.record_block import OutgoingMessages, columns_of, encode_block, stamp, stamp_halves
-from storage.format.sys_flag import (
+from storage.format.record import (
+    HOST_FLAGS,
     TRANSACTION_COMMIT,
     TRANSACTION_MASK,
     TRANSACTION_ROLLBACK,
     committed_flags,
 )
+from storage.format.record_block import OutgoingMessages, columns_of, encode_block, stamp, stamp_halves
+from storage.format.record_parts import write_commits
 from storage.log.commit_log import CommitLog
 from storage.put import half_ends
 from storage.put.half_ends import CommitsOfHalves, with_states

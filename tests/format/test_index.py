@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size, index_key
 from storage.format.java_hash import index_key_hash
+from storage.format.keys import HEADER_SIZE, HEADER_STRUCT, ITEM, SLOT, index_file_size, index_key
 from tests.support.fixture_stores import Fixture, golden_lines
 
 

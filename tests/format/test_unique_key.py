@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.format.java_hash import index_key_hash, string_hash
-from storage.format.unique_key import UniqueKeys, hashes_behind, index_hashes
+from storage.format.keys import UniqueKeys, hashes_behind, index_hashes
 
 PREFIX = bytes.fromhex("00FF7A0000010000002A")
 

@@ -15,8 +15,7 @@ from spark_mq.controller import decisions, journal
 from spark_mq.controller.state import Group
 from spark_mq.remoting.controller_bodies import SyncStateSet
 from spark_mq.remoting.controller_headers import AlterSyncStateSetRequest
-from storage.format.epoch import EpochEntry
-from storage.format.replication import Dialect, FrameEpoch
+from storage.format.replication import Dialect, EpochEntry, FrameEpoch
 from storage.ha import epochs, truncation
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.master_session import MasterSession

@@ -18,10 +18,9 @@ import pytest
 
 from spark_mq.broker.send_back import SendBackRequest, plan_send_back
 from storage.delay.schedule import due_messages
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.record import Message, host_text
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, Message, host_text
 from storage.format.record_batch import Records
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
 from storage.rules.delays import route_delayed
 from storage.rules.half_messages import (
     HALF_TOPIC,

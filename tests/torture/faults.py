@@ -50,8 +50,8 @@ from storage.batch.redo import NOTHING
 from storage.batch.staged_segment import SegmentReader, StagedBatch
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.keys import UNIQUE_KEY_LENGTH
 from storage.format.record_batch import Records
-from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.message_store import MessageStore

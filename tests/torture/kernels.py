@@ -10,8 +10,8 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
+from storage.format.arrays import Memory
 from storage.format.kernels.compiled import DECODE
-from storage.format.memory import Memory
 from tests.format.kernels import fuzz_decode, test_encode, test_walk
 from tests.support.kernels import loaded, need_kernels
 from tests.torture.kind import Kind, Outcome

@@ -80,7 +80,7 @@ _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
-_PLACEMENT = _Room("storage.log.placement", "tests/storage/log/test_placement.py")
+_PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(

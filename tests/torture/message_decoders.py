@@ -21,7 +21,7 @@ from storage import StoreConfig
 from storage.batch import ledger as batch_ledger
 from storage.delay import delivery_plan, timer_records
 from storage.errors import MessageIllegalError, NameIllegalError, PutRefusedError
-from storage.format import batch_items, message_id, properties, record, record_batch, record_block
+from storage.format import batch_items, properties, record, record_batch, record_block
 from storage.format.record_batch import Records
 from storage.names import validate_broker_name, validate_group, validate_path_element, validate_topic
 from storage.rules import inner_messages, message_check, op_messages
@@ -242,7 +242,7 @@ def _requests(samples: Samples) -> list[bytes]:
 
 def _read_message_id(content: bytes, directory: Path) -> bool:
     text = content.decode("latin-1")
-    assert message_id.encode_offset_message_id(*message_id.decode_offset_message_id(text)) == text.upper()
+    assert record.encode_offset_message_id(*record.decode_offset_message_id(text)) == text.upper()
     return True
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from storage.compiler import COMPILER, KERNELS, ROWS_BETWEEN_LOOKS, ROWS_THAT_PAY, ROWS_WITHOUT_KERNELS
-from storage.format.texts import bytes_and_offsets
+from storage.format.arrays import bytes_and_offsets
 
 _NOTHING = np.empty(0, np.uint8)
 

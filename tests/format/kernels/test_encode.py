@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.format import message_keys as keys_module
-from storage.format import property_encoding, record_parts
+from storage.format import keys as keys_module
+from storage.format import properties as property_strings
+from storage.format import record_parts
 from storage.format.java_hash import string_hash, string_hashes
 from storage.format.kernels.compiled import ENCODE, sealed, strings_of
-from storage.format.message_keys import NO_KEY, message_keys
-from storage.format.property_encoding import encode_columns
+from storage.format.keys import NO_KEY, UniqueKeys, message_keys
+from storage.format.properties import encode_columns
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block, encode_parts
-from storage.format.unique_key import UniqueKeys
 from storage.rules.message_rows import MessageRows, Prepared
 from storage.rules.row_rules import MessageRules, TransactionRules
 from storage.tables.topics import TopicConfig
@@ -270,7 +270,7 @@ def test_ordinary_rows_take_the_kernels() -> None:
         assert module is not None
         with (
             mock.patch.object(record_parts, "joined", side_effect=AssertionError),
-            mock.patch.object(property_encoding.pc, "binary_join_element_wise", side_effect=AssertionError),
+            mock.patch.object(property_strings.pc, "binary_join_element_wise", side_effect=AssertionError),
             mock.patch.object(keys_module, "_single_keys", side_effect=AssertionError),
         ):
             properties = encode_columns({"A": "b"}, {"UNIQ_KEY": texts, "KEYS": texts}, None)

@@ -11,10 +11,9 @@ import pytest
 
 from storage.format.java_hash import string_hashes
 from storage.format.kernels.compiled import DECODE, ENCODE, sealed
-from storage.format.message_keys import message_keys
-from storage.format.property_encoding import encode_columns
+from storage.format.keys import UniqueKeys, message_keys
+from storage.format.properties import encode_columns
 from storage.format.record_block import OutgoingMessages, encode_block
-from storage.format.unique_key import UniqueKeys
 from tests.support.kernels import ON, both, kernels, loaded, need_kernels
 from tests.support.message_builder import HOST_V4
 

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from storage import open_store
 from storage.format.java_hash import crcs_between
 from storage.format.kernels.compiled import DECODE, as_int64, sealed
-from storage.format.record import HEADERS, encode_record
-from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED
+from storage.format.record import BORN_HOST_V6, COMPRESSED, HEADERS, encode_record
 from storage.log.dispatch import DISPATCHED, dispatch, index_keys, queue_entries
 from tests.format.kernels.test_decode import property_strings, records
 from tests.support.decoded_rows import assert_walked_as_exact

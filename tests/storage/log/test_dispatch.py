@@ -9,7 +9,7 @@ import pytest
 
 from storage.compiler import COMPILER
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import parse_delay_levels
+from storage.format.delay import parse_delay_levels
 from storage.format.java_hash import index_key_hash
 from storage.format.kernels import compiled
 from storage.format.kernels.compiled import ENCODE, KernelModule

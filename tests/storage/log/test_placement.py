@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import MessageIllegalError
-from storage.log.placement import Filler, Placement, place, slices, sorted_by_code
+from storage.format.arrays import sorted_by_code
+from storage.log.writer import Filler, Placement, place, slices
 
 FILE_SIZE = 256
 LARGEST = FILE_SIZE - 8

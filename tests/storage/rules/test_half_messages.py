@@ -16,8 +16,7 @@ import pytest
 
 from storage import Message, MessageStore, open_store
 from storage.errors import PutRefusedError
-from storage.format.record import HOST_FLAGS
-from storage.format.sys_flag import committed_flags
+from storage.format.record import HOST_FLAGS, committed_flags
 from storage.put_status import PutStatus
 from storage.rules.half_messages import (
     CHECK_TIMES,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS
+from storage.format.arrays import CONTROL_CHARACTERS, SEPARATORS
 from storage.rules.message_check import WORD_SEPARATORS, property_fault, text_fault
 from storage.rules.row_columns import read_properties
 from storage.rules.row_values import Rejections

@@ -43,7 +43,7 @@ PUT, SETTINGS, HALF_ENDS, CHECK = (
     *("storage.put.put", "storage.put.settings", "storage.put.half_ends"),
     "storage.transaction.check",
 )
-FLAGS, COMMIT_RECORDS = "storage.format.sys_flag", "storage.format.commit_records"
+FLAGS, COMMIT_RECORDS = "storage.format.record", "storage.format.record_parts"
 GUARDS, TOPICS, ROW_TOPICS = (f"storage.rules.{name}" for name in ("put_guards", "message_check", "row_topics"))
 
 RULES = [
@@ -85,12 +85,12 @@ RULES = [
     Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.dispatch.writer"),
     Rule(
         "when a delayed message is due",
-        "storage.format.delay_level",
+        "storage.format.delay",
         "due_codes",
-        f"storage.format.delay_level storage.log.dispatch {ROW_DELAYS}",
+        f"storage.format.delay storage.log.dispatch {ROW_DELAYS}",
     ),
-    Rule("keys in the index", "storage.format.message_keys", "message_keys", f"storage.log.dispatch {ROWS}"),
-    Rule("keys of a few messages", "storage.format.message_keys", "few_message_keys", "storage.rules.few_messages"),
+    Rule("keys in the index", "storage.format.keys", "message_keys", f"storage.log.dispatch {ROWS}"),
+    Rule("keys of a few messages", "storage.format.keys", "few_message_keys", "storage.rules.few_messages"),
 ]
 
 RETIRED = (
