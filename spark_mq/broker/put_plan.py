@@ -40,9 +40,8 @@ from storage.rules.delays import (
     delay_level,
     route_delayed,
 )
-from storage.rules.few_messages import EncodedMessage
 from storage.rules.half_messages import half_message, takes_transactions
-from storage.rules.inner_messages import InnerMessage, encode_properties
+from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_properties
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess

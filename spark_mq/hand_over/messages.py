@@ -23,7 +23,7 @@ from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment
 from storage.errors import StorageError
-from storage.rules.row_topics import RowWish
+from storage.rules.topics import RowWish
 
 VERSION = 1
 WAITING: Mapping[str, Any] = {"state": "waiting"}

@@ -33,8 +33,7 @@ from storage.batch.ledger import Batch
 from storage.epoch_times import current_time_ms
 from storage.files.os_errors import host_name
 from storage.format.keys import PREFIX_BYTES
-from storage.rules.kafka_rows import from_kafka_columns
-from storage.rules.message_rows import MessageRows
+from storage.rules.message_rows import MessageRows, from_kafka_columns
 
 MOST_ROWS = 1_000
 """Rows of a batch: each has an id of 32 characters in the answer."""

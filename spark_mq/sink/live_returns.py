@@ -27,9 +27,8 @@ from spark_mq.sink.send_verdicts import is_not_there
 from storage.format.arrays import as_texts, empty_as_null
 from storage.format.record import decode_offset_message_id
 from storage.names import retry_topic
-from storage.rules.message_rows import RejectedRow
 from storage.rules.retry_rows import read_origin_ids, read_origin_topics
-from storage.rules.row_values import Rejections, read_integers
+from storage.rules.values import RejectedRow, Rejections, read_integers
 
 _IN_FLIGHT = 32
 """Requests to one broker at a time."""

@@ -111,9 +111,8 @@ from storage.put.half_ends import HalfPlaces, commit_runs, halves_and_rest, op_r
 from storage.put.settings import refuse_before_start
 from storage.put.store_writer import StoreWriter
 from storage.rules.delays import TIMER_TOPIC
-from storage.rules.half_messages import HALF_TOPIC
-from storage.rules.op_messages import OP_TOPIC
-from storage.rules.row_topics import RowWish
+from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC
+from storage.rules.topics import RowWish
 
 _NO_WISH = RowWish()
 _LOG = logging.getLogger(__name__)

@@ -22,8 +22,8 @@ from storage.format.record_block import BlockColumns, RecordBlock, RecordRun, Un
 from storage.format.record_parts import QueueFields, write_commits
 from storage.log.writer import Placement
 from storage.put.settings import PutSettings
+from storage.rules.half_messages import op_messages
 from storage.rules.inner_messages import InnerMessages, outgoing_messages
-from storage.rules.op_messages import op_messages
 
 _WINDOW_BYTES = 768 << 10
 """Of halves, read and made commits of at a time: they stay in a core's cache."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from storage.put.settings import PutSettings
-from storage.rules.row_rules import MessageRules, RetryRules, TransactionRules
+from storage.rules.half_messages import TransactionRules
+from storage.rules.retries import RetryRules
+from storage.rules.row_rules import MessageRules
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,14 @@ from storage.put.half_ends import CommitsOfHalves, HalfPlaces, commit_runs, op_r
 from storage.put.options import PutOptions, message_rules
 from storage.put.settings import PutSettings, refuse_before_start
 from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
-from storage.rules.few_messages import EncodedMessage, columns_of, few_block
-from storage.rules.inner_messages import InnerMessage, InnerMessages, outgoing_messages
+from storage.rules.inner_messages import (
+    EncodedMessage,
+    InnerMessage,
+    InnerMessages,
+    columns_of,
+    few_block,
+    outgoing_messages,
+)
 from storage.rules.message_rows import MessageRows, Prepared
 from storage.rules.row_columns import check_columns
 from storage.rules.row_rules import MessageRules

@@ -33,10 +33,9 @@ from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
 from storage.rules.delays import is_slot_full
 from storage.rules.half_messages import takes_transactions
-from storage.rules.message_check import check_start
 from storage.rules.response_codes import RequestRefusedError
-from storage.rules.row_topics import TopicRules
 from storage.rules.sizes import Limits
+from storage.rules.topics import TopicRules, check_start
 from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig

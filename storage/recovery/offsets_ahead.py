@@ -50,8 +50,7 @@ from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.rules.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS, TIMER_TOPIC
-from storage.rules.half_messages import HALF_TOPIC, QUEUE_ID
-from storage.rules.op_messages import OP_TOPIC, ended_halves
+from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE

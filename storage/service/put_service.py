@@ -39,8 +39,8 @@ from storage.message_store import MessageStore
 from storage.put.options import PutOptions
 from storage.put.put import NO_RESULTS, InnerPut, Places, Putter, put_few
 from storage.put_status import PutStatus
-from storage.rules.acks import NOBODY, may_wait
 from storage.rules.inner_messages import InnerMessage, InnerMessages
+from storage.rules.put_guards import NOBODY, may_wait
 from storage.service.pending import Pending
 from storage.service.put_group import (
     NOTHING,

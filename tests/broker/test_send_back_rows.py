@@ -23,9 +23,8 @@ from storage.format.record import HOST_FLAGS, host_text
 from storage.names import dead_letter_topic, retry_topic
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage, InnerMessages
-from storage.rules.retry_rows import SentBack, send_back_rows
-from storage.rules.returned_rows import ReturnedRows, ReturnRules
-from storage.rules.row_values import Rejections
+from storage.rules.retry_rows import ReturnedRows, ReturnRules, SentBack, send_back_rows
+from storage.rules.values import Rejections
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig

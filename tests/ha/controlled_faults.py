@@ -21,7 +21,7 @@ from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.master_session import MasterSession
 from storage.ha.sync_state import SyncState
 from storage.put.store_writer import Confirmed
-from storage.rules.acks import ALL_IN_SET, NOBODY
+from storage.rules.put_guards import ALL_IN_SET, NOBODY
 from storage.service.replica_acks import ReplicaAcks
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from tests.ha.faults import FAULTS as OPERATED_FAULTS

@@ -20,7 +20,7 @@ from storage.ha.session import Acknowledged, Asked, SessionEvent
 from storage.log.writer import CommitLogWriter
 from storage.put.raw_records import RawCheck
 from storage.put.store_writer import StoreWriter
-from storage.rules.acks import NOBODY
+from storage.rules.put_guards import NOBODY
 from storage.service import replica_acks
 from storage.service.replica_acks import AckFrontier, ReplicaAcks, Ticket
 from tests.ha.lives import OPERATED, Kind, lived

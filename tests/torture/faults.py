@@ -27,7 +27,7 @@ import storage.recovery.offsets_ahead
 import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
-import storage.rules.returned_rows
+import storage.rules.retry_rows
 import storage.tables.broker_names
 import storage.tables.topics
 from spark_mq.broker.broker import Broker
@@ -525,7 +525,7 @@ def retries_are_spread_over_the_groups_number() -> Iterator[None]:
         return int(config.retry_queue_count)
 
     with ExitStack() as planted:
-        for module in (spark_mq.broker.send_back, storage.rules.returned_rows):
+        for module in (spark_mq.broker.send_back, storage.rules.retry_rows):
             planted.enter_context(mock.patch.object(module, "retry_queue_count", of_group))
         yield
 

@@ -24,8 +24,8 @@ from storage.errors import MessageIllegalError, NameIllegalError, PutRefusedErro
 from storage.format import batch_items, properties, record, record_batch, record_block
 from storage.format.record_batch import Records
 from storage.names import validate_broker_name, validate_group, validate_path_element, validate_topic
-from storage.rules import inner_messages, message_check, op_messages
-from storage.rules.few_messages import columns_of, few_block
+from storage.rules import half_messages, inner_messages, topics
+from storage.rules.inner_messages import columns_of, few_block
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.sizes import Limits
 from storage.tables.topics import TopicConfig
@@ -151,7 +151,7 @@ def _read_ops(content: bytes, directory: Path) -> bool:
     assert ended.half_offsets.tolist() == expected
     assert ended.op_offsets.tolist() == [7] * len(expected)
     ended.done_before(8, 3)
-    bodies = op_messages.op_bodies(ended.half_offsets, 40)
+    bodies = half_messages.op_bodies(ended.half_offsets, 40)
     assert b"".join(bodies) == b"".join(b"%d," % number for number in expected)
     return bool(expected)
 
@@ -205,7 +205,7 @@ def _read_request(content: bytes, directory: Path) -> bool:
         **numbers,
     )
     rules = PutRules(config=StoreConfig(), host=HOST_V4, now_ms=_NOW_MS)
-    topic = message_check.check_topic(
+    topic = topics.check_topic(
         request.topic, request.topic_wish, {"TopicA": TopicConfig("TopicA")}, rules.config.send, rules.address
     ).config
     message = put_plan.requested_message(request, 0, request.properties)

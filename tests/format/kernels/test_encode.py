@@ -20,8 +20,9 @@ from storage.format.kernels.compiled import ENCODE, sealed, strings_of
 from storage.format.keys import NO_KEY, UniqueKeys, message_keys
 from storage.format.properties import encode_columns
 from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block, encode_parts
+from storage.rules.half_messages import TransactionRules
 from storage.rules.message_rows import MessageRows, Prepared
-from storage.rules.row_rules import MessageRules, TransactionRules
+from storage.rules.row_rules import MessageRules
 from storage.tables.topics import TopicConfig
 from tests.support.kernels import ON, both, kernels, need_kernels
 from tests.support.message_builder import HOST_V4, HOST_V6

@@ -21,9 +21,8 @@ from storage.ha.following import promote
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.message_store import MessageStore
 from storage.put.deleted_topic import delete_topic
-from storage.rules.half_messages import HALF_TOPIC
+from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, op_messages
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE

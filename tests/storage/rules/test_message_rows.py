@@ -27,9 +27,9 @@ from storage.log.commit_log import CommitLog
 from storage.log.dispatch import dispatch, index_keys
 from storage.names import is_retry_or_dead_letter_topic, is_system_topic
 from storage.queues.scan import QueueSlice
-from storage.rules.kafka_rows import from_kafka_columns
-from storage.rules.message_rows import MessageRows, RejectedRow
+from storage.rules.message_rows import MessageRows, from_kafka_columns
 from storage.rules.row_rules import MessageRules
+from storage.rules.values import RejectedRow
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture
 from tests.support.named_rows import each_named

@@ -90,7 +90,7 @@ RULES = [
         f"storage.format.delay storage.log.dispatch {ROW_DELAYS}",
     ),
     Rule("keys in the index", "storage.format.keys", "message_keys", f"storage.log.dispatch {ROWS}"),
-    Rule("keys of a few messages", "storage.format.keys", "few_message_keys", "storage.rules.few_messages"),
+    Rule("keys of a few messages", "storage.format.keys", "few_message_keys", "storage.rules.inner_messages"),
 ]
 
 RETIRED = (
