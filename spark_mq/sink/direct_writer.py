@@ -28,7 +28,7 @@ from spark_mq.sink.live_transactions import OpenHalves
 from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.unsafe_answers import refuse_unsafe
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.epoch_times import current_time_ms
 from storage.files.os_errors import host_name

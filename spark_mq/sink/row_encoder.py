@@ -19,7 +19,7 @@ from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_parts
 from storage.put.half_ends import with_states
-from storage.put.options import PutOptions, message_rules
+from storage.put.put import PutOptions, message_rules
 from storage.put.settings import PutSettings
 from storage.rules.message_rows import MessageRows, from_kafka_columns
 from storage.rules.retries import RetryRules, find_group

@@ -67,7 +67,7 @@ class Transaction:
     ) -> PutResult:
         """Prepare a message: its half is readable by brokers and checks when this returns, and by nobody else.
 
-        `options` are fields of `storage.put.options.PutOptions` (`queue_count`, `create_topic` …). Raises SparkMqError;
+        `options` are fields of `storage.put.put.PutOptions` (`queue_count`, `create_topic` …). Raises SparkMqError;
         WriteFailedError where the transaction has ended.
         """
         self._refuse_if_ended()

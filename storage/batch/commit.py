@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.intent import (
     INTENT_DIRECTORIES,
+    DeadLetterFile,
     Intent,
     drop_intent,
     intent_directory,

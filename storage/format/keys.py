@@ -25,7 +25,6 @@ import pyarrow.compute as pc
 
 from storage.format.arrays import bytes_and_offsets, is_valid, struct_of
 from storage.format.java_hash import hashes_of, string_hash, string_hashes
-from storage.format.kernels.compiled import ENCODE, as_int32, sealed, strings_of
 
 HEADER = np.dtype(
     [
@@ -94,11 +93,9 @@ class UniqueKeys:
         self._prefix = prefix.hex().upper()
         self._prefix_hash = np.uint32(string_hash(self._prefix) & 0xFFFFFFFF)
         self._digits = np.empty((count, UNIQUE_KEY_LENGTH), np.uint8)
-        digits, kernels = np.frombuffer(self._prefix.encode(), np.uint8), ENCODE.for_rows()
-        if kernels is None or not kernels.write_unique_keys(self._digits.reshape(-1), digits, first_rank):
-            ranks = np.arange(first_rank, first_rank + count, dtype=">i8").view(np.uint8).reshape(count, 8)
-            self._digits[:, : 2 * PREFIX_BYTES] = digits
-            self._digits[:, 2 * PREFIX_BYTES :] = _PAIRS[ranks[:, 8 - RANK_BYTES :]].view(np.uint8)
+        ranks = np.arange(first_rank, first_rank + count, dtype=">i8").view(np.uint8).reshape(count, 8)
+        self._digits[:, : 2 * PREFIX_BYTES] = np.frombuffer(self._prefix.encode(), np.uint8)
+        self._digits[:, 2 * PREFIX_BYTES :] = _PAIRS[ranks[:, 8 - RANK_BYTES :]].view(np.uint8)
 
     def texts(self) -> pa.Array:
         """The keys, large_string."""
@@ -118,10 +115,6 @@ class UniqueKeys:
 
     def hashes_behind(self, hashes: np.ndarray) -> np.ndarray:
         """`String.hashCode` of each key behind a text with the given hash (a uint32 array of one or n), uint32."""
-        if (kernels := ENCODE.for_rows()) is not None:
-            found = np.empty(len(self._digits), np.uint32)
-            if kernels.hash_unique_keys(found, sealed(hashes), self._prefix_hash, sealed(self._digits.reshape(-1))):
-                return found
         before = hashes * _POWER_OF_PREFIX + self._prefix_hash
         ranks = self._digits[:, 2 * PREFIX_BYTES :].astype(np.uint32) @ _RANK_POWERS
         return before * _POWER_OF_RANK + ranks
@@ -170,13 +163,6 @@ def message_keys(
     count = len(unique_hashes)
     if keys is None or keys.null_count == count:
         return has_unique.astype(np.int32), unique_hashes[has_unique]
-    kernels = ENCODE.for_rows()
-    if kernels is not None and keys.type == pa.large_string():
-        counts, found = np.empty(count, np.int32), np.empty(2 * count + len(bytes_and_offsets(keys)[0]) // 2, np.int32)
-        strings = strings_of(kernels, keys)
-        total = kernels.hash_keys(counts, found, sealed(prefixes), as_int32(unique_hashes), *strings)
-        if total >= 0:
-            return counts, found[:total].copy()
     rows, texts = _single_keys(keys)
     hashes = index_hashes(hashes_behind(prefixes if len(prefixes) == 1 else prefixes[rows], texts))
     new = hashes != unique_hashes[rows]

@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.format.arrays import as_texts, bytes_and_offsets, is_utf8, is_valid, view_at, words_of
-from storage.format.kernels.compiled import ENCODE, sealed, strings_of
 
 NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
@@ -521,9 +520,6 @@ def encode_columns(
 
     Columns are large_string or None; a null row has no such property. At least the first column has no nulls.
     """
-    laid = _laid_by_kernel(leading, columns, maps)
-    if laid is not None:
-        return laid
     parts: list[pa.Array | pa.Scalar] = []
     text = "".join(f"{name}\x01{value}\x02" for name, value in leading.items())
     for name, values in columns.items():
@@ -544,42 +540,6 @@ def encode_columns(
         parts.append(maps)
     absent = pc.JoinOptions(null_handling="replace", null_replacement="")
     return pc.binary_join_element_wise(*parts, _END, options=absent).cast(pa.large_binary())
-
-
-def _laid_by_kernel(
-    leading: Mapping[str, str], columns: Mapping[str, pa.Array | None], maps: pa.Array | None
-) -> pa.Array | None:
-    """The same by a compiled kernel, a column at a time; None where there is none, or it does not know such columns."""
-    given = {name: values for name, values in columns.items() if values is not None}
-    everything = [*given.values(), *(() if maps is None else (maps,))]
-    kernels = ENCODE.for_rows()
-    if kernels is None or not given or any(values.type != pa.large_string() for values in everything):
-        return None
-    count = len(everything[0])
-    if not count or any(len(values) != count for values in everything):
-        return None
-    before = [f"{name}\x01" for name in given] + [""] * (maps is not None)
-    after = ["\x02"] * len(given) + [""] * (maps is not None)
-    leads = ["".join(f"{name}\x01{value}\x02" for name, value in leading.items())] + [""] * (len(everything) - 1)
-    arounds = [
-        kernels.Around(*(np.frombuffer(text.encode(), np.uint8) for text in texts))
-        for texts in zip(leads, before, after, strict=True)
-    ]
-    strings = [strings_of(kernels, values) for values in everything]
-    offsets = np.empty(count + 1, np.int64)
-    offsets[:] = len(arounds[0].lead)
-    offsets[0] = 0
-    for values, around, (texts, _) in zip(everything, arounds, strings, strict=True):
-        sizes = np.diff(texts.offsets) + (len(around.before) + len(around.after))
-        offsets[1:] += np.where(is_valid(values), sizes, 0) if values.null_count else sizes
-    np.cumsum(offsets, out=offsets)
-    out, places, ends = np.empty(int(offsets[-1]), np.uint8), offsets[:-1].copy(), sealed(offsets[1:])
-    for around, (texts, valid) in zip(arounds, strings, strict=True):
-        if kernels.lay_column(out, places, ends, texts, valid, around) != count:
-            return None
-    if not np.array_equal(places, ends):
-        return None
-    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(out)])
 
 
 def with_crc_room(properties: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ Java: MessageExtEncoder; EndTransactionProcessor.endMessageTransaction, which ma
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -16,9 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from storage.format.arrays import view_at
+from storage.format.arrays import row_windows, view_at
 from storage.format.java_hash import CRC_MASK
-from storage.format.kernels.compiled import ENCODE, as_int32, sealed, strings_of
 from storage.format.properties import decode_properties
 from storage.format.record import HEADER_STRUCTS, HEADERS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, committed_flags
 from storage.format.record_batch import Records
@@ -44,30 +43,17 @@ class RecordParts(NamedTuple):
 
     def joined(self) -> np.ndarray:
         """All records back to back: `uint8`."""
-        count, out = len(self.header), np.empty(int(self.header["size_bytes"].sum(dtype=np.int64)), np.uint8)
-        join = self._kernel()
-        return out if join is not None and join(out, 0) == (count, len(out)) else self._joined(0, count)
+        return self._joined(0, len(self.header))
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """The same, piece after piece, of whole records each; one without kernels, because Arrow's join is expensive to start.
+        """The same, piece after piece, of whole records each.
 
-        Valid until the next piece is requested. A piece that has just been made is still in the processor's cache when it is summed up
-        and written, and no memory of the size of them all is touched.
+        A piece that has just been made is still in the processor's cache when it is summed up and written, and no memory of the size
+        of them all is touched.
         """
-        count, join = len(self.header), self._kernel()
-        if join is None:
-            yield from (self._joined(0, count),) if count else ()
-            return
-        buffer = np.empty(PIECE_BYTES, np.uint8)
-        first = 0
-        while first < count:
-            out = buffer
-            last, size = join(out, first)
-            if last == first:  # larger than a piece, or nothing for a kernel
-                out = np.empty(int(self.header["size_bytes"][first]), np.uint8)
-                last, size = join(out, first)
-            yield out[:size] if last > first else self._joined(first, first + 1)
-            first = max(last, first + 1)
+        sizes = self.header["size_bytes"].astype(np.int64)
+        for rows, _ in row_windows(np.cumsum(sizes) - sizes, sizes, PIECE_BYTES):
+            yield self._joined(rows.start, rows.stop)
 
     def unique_key(self, row: int) -> str:
         """That of one record; empty where it has none."""
@@ -78,26 +64,6 @@ class RecordParts(NamedTuple):
         header, bodies = self.header[first:last], self.bodies[first:last]
         header["body_crc"] = body_crcs(bodies)
         return joined(header, bodies, self.names, self.name_codes[first:last], self.properties[first:last])
-
-    def _kernel(self) -> Callable[[np.ndarray, int], tuple[int, int]] | None:
-        """What fills a buffer with records from a row on: `join_records`. None where kernels know no such columns."""
-        kernels = ENCODE.for_rows(len(self.header))
-        if kernels is None or self.bodies.null_count or self.properties.null_count:
-            return None
-        if not kernels.HAS_CRC:
-            self.header["body_crc"] = body_crcs(self.bodies)
-        name_ends = np.cumsum([0, *map(len, self.names)], dtype=np.int64)
-        headers, codes = sealed(self.header.view(np.uint8)), as_int32(self.name_codes)
-        names = kernels.Strings(sealed(np.frombuffer(b"".join(self.names), np.uint8)), sealed(name_ends))
-        (bodies, _), (properties, _) = (
-            strings_of(kernels, column.cast(pa.large_binary())) for column in (self.bodies, self.properties)
-        )
-
-        def join(out: np.ndarray, first: int) -> tuple[int, int]:
-            last, size = kernels.join_records(out, first, headers, bodies, names, codes, properties)
-            return last, size
-
-        return join
 
 
 def joined(

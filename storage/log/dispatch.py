@@ -1,6 +1,13 @@
 """From log records to what is derived from them: queue entries and index keys. Java: CommitLogDispatcher, DispatchRequest.
 
-Pure: `dispatch` turns a window of records into columns; `queue_entries` and `index_keys` say what of it belongs where.
+`dispatch` turns a window of records into columns; `queue_entries` and `index_keys` say what of it belongs where. Pure.
+
+What a follower appends are bytes of its master's log, as they come; the records that are whole among them are found here:
+
+    append_raw(bytes)* ─▶ whole_records: sizes, place, sums ─▶ enter_raw: synced under SYNC_FLUSH, queues, index, readable
+
+Nothing of a record is acknowledged before it was held against its sums. What is no record is cut, and so is what is cut off in the
+middle when the follower connects again. Java: DefaultMessageStore.appendToCommitLog, which checks nothing.
 """
 
 from __future__ import annotations
@@ -13,16 +20,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.errors import CorruptRecordError
 from storage.format.arrays import sorted_by_code
 from storage.format.consume_queue import ENTRY
 from storage.format.delay import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
-from storage.format.kernels.compiled import ENCODE
 from storage.format.keys import NO_KEY, hashes_behind, index_hashes, message_keys
 from storage.format.properties import PropertyMaps, RegularProperties
-from storage.format.record import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from storage.format.record import (
+    BLANK,
+    BLANK_SIZE,
+    MAGIC_BLANK,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from storage.format.record_batch import Records
 from storage.format.window_decoder import Decoded, Wanted
+from storage.log.commit_log import CommitLog, RecordIdentity
+from storage.names import can_be_path_element
 
 Properties: TypeAlias = PropertyMaps | RegularProperties | Decoded
 DISPATCHED = Wanted(
@@ -101,7 +117,6 @@ class IndexKeys(NamedTuple):
 
 def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[int, ...]) -> DispatchBatch:
     """The dispatch columns of whole records, of which DISPATCHED may be decoded already."""
-    ENCODE.for_rows(len(records))  # hashes of these rows follow
     topics, codes = records.numbered_topics()
     names = tuple(topic.decode(errors="replace") for topic in topics)
     properties = records.single_properties(DISPATCHED.properties)
@@ -220,3 +235,63 @@ def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
     return IndexKeys(
         hashes, np.repeat(batch.commitlog_offsets[rows], counts), np.repeat(batch.store_times_ms[rows], counts)
     )
+
+
+class RawRecords(NamedTuple):
+    """Whole records that follow each other, and the place behind them, or behind the filler that follows them."""
+
+    end: int
+    last_record: RecordIdentity | None
+    batches: Sequence[DispatchBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class RawCheck:
+    """How records of another log are held against what a record must be."""
+
+    log: CommitLog
+    delays_ms: tuple[int, ...]
+    check_crc: bool = True
+
+    def whole_records(self, start: int, end: int) -> RawRecords:
+        """The whole records from `start`, where one begins, up to `end`, behind the last byte that is there.
+
+        Raises CorruptRecordError for what cannot be one.
+        """
+        batches: list[DispatchBatch] = []
+        last = None
+        while start < end:
+            walk = self.log.walk(start, check_crc=self.check_crc, wanted=DISPATCHED, limit=end)
+            for offsets, records in walk:
+                named = records.column("commitlog_offset")
+                if (named != offsets).any():
+                    row = int((named != offsets).argmax())
+                    raise CorruptRecordError("physical offset", 0, int(offsets[row]), int(named[row]))
+                batch = dispatch(offsets, records, self.delays_ms)
+                illegal = [topic for topic in batch.topics if not can_be_path_element(topic)]
+                if illegal:
+                    raise CorruptRecordError("topic", 0, "a name that a directory can have", illegal[0])
+                batches.append(batch)
+                last = RecordIdentity(int(offsets[-1]), int(batch.store_times_ms[-1]))
+            if walk.failure is not None:
+                raise walk.failure
+            start = walk.end
+            behind = self._behind_filler(start, end)
+            if behind is None:
+                break
+            start = behind
+        return RawRecords(start, last, batches)
+
+    def _behind_filler(self, place: int, end: int) -> int | None:
+        """The place behind the filler that stands there; None where no whole one does."""
+        if place + BLANK_SIZE > end:
+            return None
+        file = self.log.files[self.log.file_index(place)]
+        size, magic = BLANK.unpack(self.log.bytes_at(place, BLANK_SIZE))
+        if magic == 0 and size == 0:
+            raise CorruptRecordError("magic", place - file.start, "a record", "zeros", file=file.path)
+        if magic != MAGIC_BLANK:
+            return None
+        if size != file.end - place:
+            raise CorruptRecordError("blank filler", place - file.start, file.end - place, size, file=file.path)
+        return file.end if file.end <= end else None

@@ -22,7 +22,7 @@ from spark_mq.hand_over.messages import (
 )
 from spark_mq.hand_over.staged_commit import StagedCommit
 from storage.batch.commit import CommitOutcome
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment, sink_digest
 from storage.errors import PutRefusedError, StorageError

@@ -50,7 +50,6 @@ from storage.batch.redo import NOTHING
 from storage.batch.staged_segment import SegmentReader, StagedBatch
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.keys import UNIQUE_KEY_LENGTH
 from storage.format.record_batch import Records
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
@@ -399,19 +398,6 @@ def first_consumer_is_judged_for_all() -> AbstractContextManager[Any]:
     return mock.patch.dict(
         authorization._IN_BODIES, {key: of_the_first(names) for key, names in authorization._IN_BODIES.items()}
     )
-
-
-def unique_keys_begin_anew() -> AbstractContextManager[Any]:
-    """In the kernel, as a rank of 16 bits would."""
-    from storage.format.kernels import encode
-
-    original, most = encode.write_unique_keys, UNIQUE_KEY_LENGTH << 16
-
-    def write(out: np.ndarray, prefix: np.ndarray, first_rank: int) -> bool:
-        pieces = (out[start : start + most] for start in range(0, len(out), most))
-        return all(original(piece, prefix, first_rank) for piece in pieces)
-
-    return mock.patch.object(encode, "write_unique_keys", write)
 
 
 def failed_broker_is_left_as_it_is() -> AbstractContextManager[Any]:

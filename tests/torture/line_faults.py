@@ -80,12 +80,19 @@ _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
+_KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
 _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
-        # Places in the log
+        # Many rows
+        "unique keys begin anew after 65,536 rows": _KEYS.line(
+            "UniqueKeys.__init__",
+            'first_rank + count, dtype=">i8")',
+            'first_rank + count, dtype=">i8") & 0xFFFF',
+            "test_ranks_go_on_beyond_16_bits",
+        ),
         "ranks in a queue begin anew after 65,536 rows": _PLACEMENT.line(
             "_ranks",
             "np.arange(len(codes)) - ",

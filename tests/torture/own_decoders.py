@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_mq.conditions import OffsetJsonError
 from spark_mq.source import lag, offsets
 from storage.batch import intent, redo, staged_segment
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.staged_segment import StagedSegment
 from storage.delay import delivery_plan
 from storage.dispatch import hint

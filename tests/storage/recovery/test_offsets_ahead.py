@@ -20,7 +20,6 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.ha.following import promote
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.message_store import MessageStore
-from storage.put.deleted_topic import delete_topic
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, op_messages
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import StoreConfig
@@ -198,7 +197,7 @@ def test_groups_of_a_topic_that_was_deleted_are_compared_when_it_is_made_again(t
     write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 1}})
     store.release()
     store = opened(tmp_path)
-    delete_topic(store.writer, "T")
+    store.writer.delete_topic("T")
     store.release()
     with opened(tmp_path) as store:
         assert store.recovery is None

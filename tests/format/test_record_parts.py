@@ -1,8 +1,9 @@
-"""Commits made of the records of their halves are those that a broker wrote, and those that encoding them gives."""
+"""Records joined from their parts, piece after piece; commits made of the records of their halves, as a broker wrote them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage import open_store
+from storage.format import record_parts
 from storage.format.record import (
     HOST_FLAGS,
     TRANSACTION_COMMIT,
@@ -19,16 +21,95 @@ from storage.format.record import (
     TRANSACTION_ROLLBACK,
     committed_flags,
 )
-from storage.format.record_block import OutgoingMessages, columns_of, encode_block, stamp, stamp_halves
+from storage.format.record_block import OutgoingMessages, columns_of, encode_block, encode_parts, stamp, stamp_halves
 from storage.format.record_parts import write_commits
 from storage.log.commit_log import CommitLog
 from storage.put import half_ends
 from storage.put.half_ends import CommitsOfHalves, with_states
 from storage.rules.half_messages import HALF_TOPIC
-from tests.format.kernels.test_encode import outgoing
 from tests.support.fixture_stores import Fixture
+from tests.support.message_builder import HOST_V4, HOST_V6
 
+TOPICS = ("T", "orders", "long" * 31 + "er", "V2" * 70)
+assert sorted(map(len, TOPICS))[-2] < 127 < len(TOPICS[-1])
 STATES = 0, TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+
+
+@st.composite
+def arrays(
+    draw: st.DrawFn, values: st.SearchStrategy[Any], kinds: tuple[pa.DataType, ...], *, count: int, nulls: bool = False
+) -> pa.Array:
+    """`count` values as an array of one of the types, whole or cut out of a longer one."""
+    before, behind = draw(st.integers(0, 9)), draw(st.integers(0, 2))
+    element = st.none() | values if nulls else values
+    rows = draw(st.lists(element, min_size=before + count + behind, max_size=before + count + behind))
+    raw = [row.encode(errors="surrogatepass") if isinstance(row, str) else row for row in rows]
+    kind = draw(st.sampled_from(kinds))
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return pa.array(raw, kind)[before : before + count]
+    wide = pa.array(raw, pa.large_binary()).view(pa.large_string())  # whether or not it is UTF-8
+    return wide[before : before + count]
+
+
+BYTES = (pa.binary(), pa.large_binary())
+SIZES = st.integers(0, 3) | st.sampled_from([7, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 127, 128, 129, 300])
+
+
+@st.composite
+def blobs(draw: st.DrawFn) -> bytes:
+    size = draw(SIZES)
+    return draw(st.binary(min_size=size, max_size=size) | st.just(b"\xff" * size) | st.just(bytes(size)))
+
+
+@st.composite
+def outgoing(draw: st.DrawFn) -> tuple[OutgoingMessages, bytes]:
+    """Messages, and the host where they are stored."""
+    count = draw(st.integers(0, 12))
+    queues = draw(st.lists(st.tuples(st.sampled_from(TOPICS), st.integers(0, 9)), min_size=1, max_size=4, unique=True))
+
+    def numbers(dtype: str) -> np.ndarray:
+        limits = np.iinfo(dtype)
+        drawn = draw(st.lists(st.integers(int(limits.min), int(limits.max)), min_size=count, max_size=count))
+        return np.array(drawn, dtype)
+
+    codes = draw(st.lists(st.integers(0, len(queues) - 1), min_size=count, max_size=count))
+    born_host = draw(st.sampled_from([None, HOST_V4, HOST_V6]))
+    messages = OutgoingMessages(
+        queues=tuple(queues),
+        queue_codes=np.array(codes, np.int32),
+        bodies=draw(arrays(blobs(), BYTES, count=count)),
+        properties=draw(arrays(blobs(), BYTES, count=count)),
+        flags=numbers("int32"),
+        sys_flags=numbers("int32") & 0xFF,
+        born_times_ms=numbers("int64"),
+        tags_codes=numbers("int64"),
+        key_counts=np.zeros(count, np.int32),
+        key_hashes=np.zeros(0, np.int32),
+        born_hosts=None if born_host is None else np.frombuffer(born_host * count, f"V{len(born_host)}"),
+        reconsume_times=draw(st.sampled_from([0, 3])),
+        prepared_transaction_offsets=numbers("int64") if draw(st.booleans()) else 0,
+    )
+    if draw(st.booleans()):
+        messages = messages.with_crc_room()
+    return messages, draw(st.sampled_from([HOST_V4, HOST_V6]))
+
+
+@given(outgoing(), st.sampled_from([1, 150, 200, 400, 1_000, 10_000]))
+def test_pieces_are_the_records_in_whole_ones(case: tuple[OutgoingMessages, bytes], piece_bytes: int) -> None:
+    columns, parts = encode_parts(*case)
+    ends = np.cumsum(columns.sizes_bytes)
+    whole, at = encode_block(*case).data.tobytes(), 0
+    with mock.patch.object(record_parts, "PIECE_BYTES", piece_bytes):
+        made = [piece.tobytes() for piece in parts.pieces()]
+    for number, piece in enumerate(made):
+        assert whole[at : at + len(piece)] == piece
+        assert at + len(piece) in ends
+        assert len(piece) <= piece_bytes or len(piece) in columns.sizes_bytes.tolist()
+        if number:
+            first = int(columns.sizes_bytes[np.searchsorted(ends, at, side="right")])
+            assert len(made[number - 1]) + first > piece_bytes, "the record had room in the piece before"
+        at += len(piece)
+    assert at == len(whole)
 
 
 def commits_of(log: CommitLog, end: int) -> list[tuple[bytes, bytes, tuple[str, int]]]:
