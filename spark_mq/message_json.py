@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 from storage import Message, MessageStore
 from storage.errors import CorruptMessageError, StorageError
 from storage.format.consume_queue import MAX_EXT_ADDRESS
-from storage.format.record import host_text
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
+from storage.format.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD, host_text
 
 BODY = "body"
 BODY_BASE64 = "body_base64"

@@ -23,8 +23,8 @@ from pyspark.sql.types import (
 from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, WritesOwnSourceError, names
 from spark_mq.sink.options import LiveSinkOptions, RowOptions, SinkOptions
 from storage.errors import ColumnIllegalError
-from storage.rules import kafka_rows as kafka_rows
-from storage.rules import retry_rows
+from storage.rules.message_rows import KAFKA_COLUMNS, is_kafka
+from storage.rules.retry_rows import NEEDED_COLUMNS
 from storage.rules.row_columns import LEFT_COLUMNS, check_names
 
 
@@ -168,7 +168,7 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
         return _columns_of_messages(schema, options)
     if "body" not in schema.names:
         raise SinkSchemaError("body", f"it is missing; sendBack=true takes {', '.join(SEND_BACK_COLUMNS)}")
-    return _columns_sent_back(schema, SEND_BACK_COLUMNS, retry_rows.NEEDED_COLUMNS)
+    return _columns_sent_back(schema, SEND_BACK_COLUMNS, NEEDED_COLUMNS)
 
 
 def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) -> InputColumns:
@@ -180,9 +180,8 @@ def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) 
             raise SinkSchemaError(name, _HALVES_ARE_NOT_SEEN)
     if options.send_back:
         return _columns_sent_back(schema, LIVE_SEND_BACK_COLUMNS, ("topic", "msg_id"))
-    return _columns_of_messages(
-        schema, options, not_taken=("born_timestamp",)
-    )  # it is born when it is sent, as with Java's producer
+    # A message is born when it is sent, as with Java's producer.
+    return _columns_of_messages(schema, options, not_taken=("born_timestamp",))
 
 
 _HALVES_ARE_NOT_SEEN = (
@@ -191,15 +190,14 @@ _HALVES_ARE_NOT_SEEN = (
 
 
 def _columns_of_messages(schema: StructType, options: RowOptions, *, not_taken: Sequence[str] = ()) -> InputColumns:
-    kafka = kafka_rows.is_kafka(schema.names)
+    kafka = is_kafka(schema.names)
     known = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
     taken = {name: column for name, column in known.items() if name not in not_taken}
-    left = kafka_rows.COLUMNS if kafka else (*LEFT_COLUMNS, *not_taken)
+    left = KAFKA_COLUMNS if kafka else (*LEFT_COLUMNS, *not_taken)
     _check_types(schema, taken, left, needed="value" if kafka else "body")
     names = _names_to_take(schema.names, taken, options)
-    if (
-        options.topic is None and "topic" not in names and "retry_group" not in names
-    ):  # what is retried has its group's topic
+    # What is tried again has its group's topic.
+    if options.topic is None and "topic" not in names and "retry_group" not in names:
         raise SinkSchemaError("topic", "it is missing, and so is the option topic; give one of them")
     return InputColumns(names, kafka)
 

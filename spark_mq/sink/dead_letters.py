@@ -1,7 +1,7 @@
 """Rows that break a rule: they fail their task, or are put aside as Parquet, with their columns as they came and what is wrong.
 
 A task writes and syncs a file that Spark and its like do not see; the batch's commit renames it
-(`storage/batch/dead_letter_file.py`). So a dead letter is there exactly once, if and when its batch is.
+(`storage/batch/intent.py`). So a dead letter is there exactly once, if and when its batch is.
 What a task that died has left stays hidden.
 
 A batch for a store names its files in the intent; one for running brokers, at least once, has none (`publish_dead_letters`). A
@@ -19,8 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_mq.conditions import PUT_ASIDE, Consequence, InvalidRowError
-from storage.batch.dead_letter_file import DeadLetterFile
-from storage.batch.intent import load_intents
+from storage.batch.intent import DeadLetterFile, load_intents
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
 from storage.files.local_file_system import LocalFileSystem

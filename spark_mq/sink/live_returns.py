@@ -5,7 +5,7 @@ tries are its own. So only rows that were read from these brokers can be sent ba
 
 A broker whose entry of the group has `retryQueueNums` 0 answers SUCCESS to a request 36 and forgets the message. So each broker is
 asked for its entry once a task, before its first row, and rows for such a broker are not sent: by the rule of stores
-(`storage/rules/returned_rows.py`) they are invalid. Brokers up to 4.9 do not know the question about one group (352): they get the
+(`storage/rules/retry_rows.py`) they are invalid. Brokers up to 4.9 do not know the question about one group (352): they get the
 one for all groups (201). A group that the broker does not have is for the broker to make or to refuse.
 
 Java: DefaultMQPushConsumerImpl.sendMessageBack, AbstractSendMessageProcessor.consumerSendMsgBack,
@@ -33,14 +33,12 @@ from spark_mq.sink.dead_letters import RejectedRows
 from spark_mq.sink.live_routes import Routes
 from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.sends import is_not_there
-from storage.format.message_id import decode_offset_message_id
-from storage.format.texts import as_texts, empty_as_null
+from storage.format.arrays import as_texts, empty_as_null
+from storage.format.record import decode_offset_message_id
 from storage.names import retry_topic
-from storage.rules.message_rows import RejectedRow
 from storage.rules.response_codes import ResponseCode
-from storage.rules.retry_rows import read_origin_ids, read_origin_topics
-from storage.rules.returned_rows import return_refusal
-from storage.rules.row_values import Rejections, read_integers
+from storage.rules.retry_rows import read_origin_ids, read_origin_topics, return_refusal
+from storage.rules.values import RejectedRow, Rejections, read_integers
 from storage.tables import subscription_groups
 
 _ONE, _ALL = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG

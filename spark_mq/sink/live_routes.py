@@ -54,12 +54,12 @@ from spark_mq.sink.send_plan import MOST_LEVEL
 from spark_mq.sink.sends import DEFAULT_TOPIC_QUEUE_COUNT
 from storage.addresses import in_one_form
 from storage.errors import NameIllegalError
-from storage.format.texts import as_texts
+from storage.format.arrays import as_texts
 from storage.names import MASTER_ID, retry_topic, validate_group, validate_topic, validate_user_topic
-from storage.rules import kafka_rows as kafka_rows
-from storage.rules.half_messages import PREPARED
+from storage.rules.half_messages import PREPARED, TransactionRules
 from storage.rules.response_codes import ResponseCode
-from storage.rules.row_rules import MessageRules, RetryRules, TopicTarget, TransactionRules
+from storage.rules.retries import RetryRules
+from storage.rules.row_rules import MessageRules, TopicTarget
 from storage.rules.sizes import MAX_MESSAGE_SIZE
 
 ASKED_AGAIN_S = 30.0

@@ -26,7 +26,7 @@ from spark_mq.sink.dead_letters import RejectedRows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.place import SeenStore, check_task_place
 from spark_mq.store_conditions import writing_conditions
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.epoch_times import current_time_ms
@@ -36,13 +36,12 @@ from storage.files.os_errors import host_name
 from storage.format.record import V4_HOST_SIZE
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_parts
 from storage.put.half_ends import with_states
-from storage.put.options import PutOptions, message_rules
+from storage.put.put import PutOptions, message_rules
 from storage.put.settings import PutSettings, parse_host, put_settings, refuse_before_start
-from storage.rules.kafka_rows import from_kafka_columns
-from storage.rules.message_rows import MessageRows, RejectedRow
-from storage.rules.retries import find_group
-from storage.rules.returned_rows import ReturnedRows, ReturnRules
-from storage.rules.row_rules import RetryRules
+from storage.rules.message_rows import MessageRows, from_kafka_columns
+from storage.rules.retries import RetryRules, find_group
+from storage.rules.retry_rows import ReturnedRows, ReturnRules
+from storage.rules.values import RejectedRow
 from storage.settings.load import StoreConfig, load_config
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable

@@ -36,9 +36,9 @@ from spark_mq.conditions import SentRowsLostError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.journal import StagedFile
 from spark_mq.sink.staged_rows import StagedBatch
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.property_encoding import ROW_MARK
-from storage.format.unique_key import RANK_DIGITS
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.keys import RANK_DIGITS
+from storage.format.properties import ROW_MARK
 from storage.names import RETRY_PREFIX, dead_letter_topic
 from storage.rules.delays import TIMER_TOPIC
 

@@ -47,9 +47,9 @@ from spark_mq.source.pulls import (
 from spark_mq.source.rows import RowRequest, to_batches
 from spark_mq.worker_errors import named_for_spark
 from storage.errors import CorruptMessageError
-from storage.format.memory import Memory
+from storage.format.arrays import Memory
 from storage.format.record import MINIMUM_RECORD_SIZE
-from storage.format.wanted import Wanted
+from storage.format.window_decoder import Wanted
 from storage.names import MASTER_ID
 from storage.queues.scan import SLICE_BYTES, SLICE_ROWS, QueueSlice
 from storage.rules.response_codes import ResponseCode

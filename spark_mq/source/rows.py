@@ -19,7 +19,7 @@ from spark_mq.source.offsets import QueueId
 from storage.errors import CorruptMessageError
 from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record_batch import Records, fail
-from storage.format.wanted import Wanted
+from storage.format.window_decoder import Wanted
 from storage.queues.scan import QueueSlice
 
 TIMESTAMP = pa.timestamp("us", "UTC")

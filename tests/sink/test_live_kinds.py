@@ -26,7 +26,7 @@ from spark_mq.sink.live_sink import LiveSink
 from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.writers import BatchWriter
 from storage.batch.ledger import Batch
-from storage.format.message_id import encode_offset_message_id
+from storage.format.record import encode_offset_message_id
 from tests.support.fake_broker import FakeBroker
 from tests.support.taking_broker import BROKER, RoutesTo, TakingBroker
 
