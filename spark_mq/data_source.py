@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from spark_mq.sink.writers import BatchWriter, StreamWriter
     from spark_mq.source.batch_reader import BatchReader
     from spark_mq.source.options import SourceOptions
-    from spark_mq.source.stream_reader import StreamReader
 
 
 class SparkMqDataSource(DataSource):
@@ -43,23 +42,26 @@ class SparkMqDataSource(DataSource):
     @named_for_spark()
     def reader(self, schema: StructType) -> BatchReader:
         from spark_mq.source.batch_reader import BatchReader
-        from spark_mq.source.selection import check_schema, nullable_columns
 
-        options = self._source_options("batch")
-        check_schema(options, schema)
-        return BatchReader(options, schema.names, nullable_columns(schema))
+        return BatchReader(*self._what_is_read(schema, "batch"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Never raises: PySpark would drop the error. What is refused is told by the reader's methods."""
-        return reader_or_refusal(lambda: self._stream_reader(schema))
 
-    def _stream_reader(self, schema: StructType) -> StreamReader:
-        from spark_mq.source.selection import check_schema, nullable_columns
-        from spark_mq.source.stream_reader import StreamReader
+        def make() -> DataSourceStreamReader:
+            from spark_mq.source.stream_reader import StreamReader
 
-        options = self._source_options("streaming")
+            return StreamReader(*self._what_is_read(schema, "streaming"))
+
+        return reader_or_refusal(make)
+
+    def _what_is_read(self, schema: StructType, mode: Mode) -> tuple[SourceOptions, list[str], list[str]]:
+        """Options, names of the columns, and of those that may be null."""
+        from spark_mq.source.selection import check_schema
+
+        options = self._source_options(mode)
         check_schema(options, schema)
-        return StreamReader(options, schema.names, nullable_columns(schema))
+        return options, schema.names, [field.name for field in schema if field.nullable]
 
     @named_for_spark()
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -82,7 +81,7 @@ def send_over(
 ) -> SentRows:
     """As `send_rows`, over these routes."""
     rejected = RejectedRows(options.dead_letter_path, batch, partition, f"{attempt}-{uuid.uuid4().hex}")
-    writer: _Writer
+    writer: ReturnWriter | _DirectWriter
     if options.send_back:
         writer = ReturnWriter(routes, options, rejected)
     else:
@@ -104,25 +103,9 @@ def send_over(
     return SentRows(writer.row_count, statuses, aside, host, dict(writer.overruled))
 
 
-class _Writer(Protocol):
-    """Sends one task's rows."""
-
-    row_count: int
-    """How many were sent."""
-    overruled: Mapping[str, str]
-    """By column, what a row says that has no effect."""
-
-    def append(self, frame: pa.RecordBatch) -> None:
-        """Rows as they came."""
-
-    def finish(self) -> dict[int, int]:
-        """Wait until all are stored; rows by the code of the answer."""
-
-    def stop(self) -> None:
-        """Let go; where `finish` did not return, give up what can be given up."""
-
-
 class _DirectWriter:
+    """Sends one task's rows, as `ReturnWriter` sends them back."""
+
     def __init__(
         self,
         routes: Routes,

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -73,12 +73,6 @@ class EncodedRows(NamedTuple):
     """By column, what a row says that has no effect (`storage.rules.message_rows.Prepared`)."""
 
 
-class RowEncoder(Protocol):
-    """Encodes one task's rows, batch after batch."""
-
-    def encode(self, rows: pa.RecordBatch, now_ms: int) -> EncodedRows: ...
-
-
 class MessageEncoder:
     """Rows that are sent."""
 
@@ -129,7 +123,7 @@ def row_encoder(
     key_prefix: bytes,
     round_robin_start: int,
     marks: tuple[tuple[str, str], ...] = (),
-) -> RowEncoder:
+) -> MessageEncoder | ReturnEncoder:
     """The encoder for a task. `marks` are properties that half messages get."""
     if options.send_back:
         return ReturnEncoder(_return_rules(options, config, settings, files))

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spark_mq.conditions import OffsetJsonError
 from spark_mq.source.offsets import QueueId, QueueOffset, QueueOffsets
+from spark_mq.source.ranges import MessageSizes
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -129,12 +130,10 @@ class Unread(NamedTuple):
     bytes: int | None
 
 
-class QueueSizes(Protocol):
+class QueueSizes(MessageSizes, Protocol):
     """What counting asks of a cluster."""
 
     def minimum(self, queue: QueueId) -> int: ...
-
-    def bytes_between(self, queue: QueueId, start: int, end: int) -> int: ...
 
 
 def unread_without_sizes(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> dict[QueueId, Unread]:

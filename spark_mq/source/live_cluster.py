@@ -11,7 +11,7 @@ Java: DefaultMQAdminExt, DefaultMQPullConsumer.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
@@ -311,7 +311,16 @@ class LiveCluster:
     # Groups
 
     def group_offsets(self, group: str) -> GroupOffsets:
-        return GroupOffsets(group, group_writers(self._questions, self._view))
+        made: dict[str, LiveGroup] = {}
+
+        def writer_of(
+            broker_name: str,
+        ) -> WriteOffsets:  # made when it is first asked for: brokers join while a query runs
+            if broker_name not in made:
+                made[broker_name] = LiveGroup(self._questions, self._view, broker_name)
+            return made[broker_name].write
+
+        return GroupOffsets(group, writer_of)
 
     def close(self) -> None:
         self._questions.close()
@@ -457,28 +466,3 @@ class LiveGroup:
 
     def _address(self) -> str:
         return self._view.master_of(self._broker_name)
-
-
-class _Writers(Mapping[str, WriteOffsets]):
-    """A writer for any broker by name, made when it is first asked for: brokers join while a query runs."""
-
-    def __init__(self, questions: ClusterQuestions, view: LiveView) -> None:
-        self._questions = questions
-        self._view = view
-        self._made: dict[str, LiveGroup] = {}
-
-    def __getitem__(self, broker_name: str) -> WriteOffsets:
-        if broker_name not in self._made:
-            self._made[broker_name] = LiveGroup(self._questions, self._view, broker_name)
-        return self._made[broker_name].write
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._view.brokers)
-
-    def __len__(self) -> int:
-        return len(self._view.brokers)
-
-
-def group_writers(questions: ClusterQuestions, view: LiveView) -> Mapping[str, WriteOffsets]:
-    """What stores a group's offsets, by broker name."""
-    return _Writers(questions, view)

@@ -149,7 +149,3 @@ def _no_column(schema: StructType, name: str, known: Collection[str], body: str)
     parsed = f'.select(from_json(col("{body}").cast("string"), "{fields}"))'
     instead = f"leave out .schema(…) and write .load(){parsed}; docs/recipes.md counts what does not parse"
     return f"there is no column {name!r}, and bodies are not parsed: {instead}"
-
-
-def nullable_columns(schema: StructType) -> list[str]:
-    return [field.name for field in schema if field.nullable]
