@@ -20,6 +20,7 @@ from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, write_h
 from spark_mq.remoting.client_bodies import ConsumeType, SubscriptionData
 from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
 from storage.names import BUILT_IN_GROUPS, RETRY_PREFIX, is_system_group
+from storage.queues.get import GetStatus
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
 from storage.rules.static_topics import (
     LogicalQueue,
@@ -31,7 +32,6 @@ from storage.rules.static_topics import (
 )
 from storage.service.raw_get import MessageFilter, RawGet
 from storage.settings.nouns import PullConfig
-from storage.store_reader import GetStatus
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, TopicConfig
 

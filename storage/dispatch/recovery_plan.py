@@ -8,7 +8,7 @@ from typing import NamedTuple
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.log.gaps import LogGap
 from storage.log.tail import RecordIdentity
-from storage.queues.order import Misnumbered
+from storage.queues.writer import Misnumbered
 
 _WARNINGS = 5
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from storage.addresses import address_text, plain_host, split_address
 from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
@@ -29,6 +28,7 @@ from storage.format.record_block import (
 from storage.format.timer import WHEEL_SLOTS, decode_slots
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
+from storage.names import address_text, plain_host, split_address
 from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
 from storage.rules.delays import is_slot_full
@@ -37,8 +37,7 @@ from storage.rules.message_check import check_start
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.row_topics import TopicRules
 from storage.rules.sizes import Limits
-from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion
-from storage.settings.load import StoreConfig
+from storage.settings.load import DEFAULT_VERSION, BrokerVersion, StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
 from storage.tables.log_place import LogPlace

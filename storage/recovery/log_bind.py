@@ -15,7 +15,7 @@ from typing import NamedTuple
 from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.lock_holder import is_open_for_writing
+from storage.files.lock import is_open_for_writing
 from storage.format.checkpoint import Checkpoint
 from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.log.checkpoint import read_checkpoint
@@ -26,8 +26,7 @@ from storage.queues.store import ConsumeQueueStore
 from storage.recovery.opening import read_plan
 from storage.settings.load import StoreConfig, refuse_for_writing
 from storage.tables.log_place import Binding, LogPlace, decide
-from storage.tables.own_directory import refuse_links
-from storage.tables.surroundings import look_around, save_binding
+from storage.tables.surroundings import look_around, refuse_links, save_binding
 
 _PATIENCE_S = 1.0
 """A killed writer gives up its lock a little before its files."""

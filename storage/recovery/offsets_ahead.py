@@ -38,9 +38,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
-from storage.dispatch.hint import Tables
 from storage.dispatch.recovery_plan import LoweredOffset
-from storage.dispatch.store_ends import QueueName, StoreEnds
+from storage.dispatch.store_ends import QueueName, StoreEnds, Tables
 from storage.errors import StateFileError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
@@ -54,10 +53,10 @@ from storage.rules.half_messages import HALF_TOPIC, QUEUE_ID
 from storage.rules.op_messages import OP_TOPIC, ended_halves
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_offsets import DelayOffsets
-from storage.tables.timer_checkpoint import (
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import (
     TIMER_CHECKPOINT_FILE,
+    DelayOffsets,
     followed_timer_path,
     forget_followed_timer,
     read_followed_timer,

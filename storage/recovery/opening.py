@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import posixpath
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,37 +19,38 @@ from typing import NamedTuple
 
 from storage.batch.intent import load_intents
 from storage.batch.redo import mend_batches
-from storage.dispatch.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
 from storage.dispatch.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
-from storage.dispatch.store_ends import StoreEnds
-from storage.errors import CorruptRecordError
+from storage.dispatch.store_ends import (
+    Hint,
+    StoreEnds,
+    drop_hint,
+    holds,
+    index_end,
+    load_hint,
+    queue_directories,
+    save_hint,
+)
+from storage.errors import CorruptRecordError, StoreRefusedError
 from storage.failpoints import reach
-from storage.files.failed_sync import noting_failed_syncs, write_again
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.syncs import noting_failed_syncs, write_again
 from storage.format.checkpoint import Checkpoint
-from storage.index.slots import keep_slots, kept_slots
-from storage.index.store import IndexStore
-from storage.index.trust import drop_index_trust
+from storage.index.store import IndexStore, drop_index_trust
+from storage.index.writer import keep_slots, kept_slots
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.gaps import bridge
 from storage.log.torn_records import Crash
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
+from storage.recovery.mending import apply_recovery, plan_kept_index
 from storage.recovery.offsets_ahead import lower_for_cut, tables_now
-from storage.recovery.parts import StoreParts
-from storage.recovery.passes import (
-    apply_recovery,
-    count_successors,
-    hold_unconfirmed,
-    plan_kept_index,
-    plan_recovery,
-    records_behind,
-)
+from storage.recovery.passes import StoreParts, count_successors, hold_unconfirmed, plan_recovery, records_behind
 from storage.recovery.quarantine import Quarantine, keep_what_is_cut
-from storage.settings.load import StoreConfig
-from storage.tables.own_directory import refuse_links
+from storage.settings.load import StoreConfig, refuse_for_reading, refuse_for_writing
+from storage.tables.masters import followed_master
+from storage.tables.surroundings import refuse_links
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,6 +61,53 @@ class Opening(NamedTuple):
     plan: RecoveryPlan
     report: RecoveryReport | None
     ends: StoreEnds
+
+
+def refuse_foreign_store(
+    root: str,
+    config: StoreConfig,
+    file_system: FileSystem,
+    *,
+    to_write: bool,
+    follows: bool,
+    asks_replicas: bool,
+    is_controlled: bool,
+) -> None:
+    """Raises StoreRefusedError where this package must not read the store at ROOT, or with `to_write` not write it.
+
+    The others as of `refuse_for_writing`; only a follower writes a store that follows a master.
+    """
+    if to_write:
+        reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
+        if not follows and (master := followed_master(file_system, root)) is not None:
+            reasons.append(
+                f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)"
+            )
+    else:
+        reasons = refuse_for_reading(config)
+    names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
+    reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
+    if "consumequeue_r" in names and "consumequeue" not in names:
+        reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
+    if reasons:
+        raise StoreRefusedError(root, "; ".join(reasons))
+
+
+def create_store(root: str, directories: tuple[str, ...], file_system: LocalFileSystem) -> None:
+    """Make the directories of a store at ROOT, durably; what is there stays. Files come with the first message.
+
+    `directories` are the log's, as `find_log` gave them for writing: they lie in ROOT, or ROOT is bound to them. The caller holds the
+    store's lock, whose file may be all that is there, and syncs ROOT where a process may have been killed that made them.
+    """
+    for directory in (*directories, f"{root}/consumequeue", f"{root}/index", f"{root}/config"):
+        if posixpath.dirname(directory) != root or not file_system.exists(directory):
+            file_system.make_directories(directory)
+
+
+def sync_new_store(root: str, file_system: LocalFileSystem) -> None:
+    """Put ROOT's name on the disk, and those of the directories in it."""
+    file_system.sync(root)
+    file_system.sync(posixpath.dirname(root) or ".")
 
 
 def read_plan(

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.addresses import host_of
 from storage.errors import NameIllegalError
 from storage.format.delay_level import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME
@@ -25,7 +24,7 @@ from storage.format.property_encoding import MapEntries, encode_columns
 from storage.format.record import V4_HOST_SIZE, V6_HOST_SIZE
 from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.format.texts import SEPARATORS, as_texts, is_valid, malformed_rows, rows_with, sizes_of
-from storage.names import dead_letter_topic, retry_topic, validate_path_element
+from storage.names import dead_letter_topic, host_of, retry_topic, validate_path_element
 from storage.rules.delayed_rows import decimal_texts
 from storage.rules.delays import (
     REAL_QUEUE_ID,

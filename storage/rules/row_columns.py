@@ -35,7 +35,7 @@ from storage.format.texts import (
     sizes_of,
 )
 from storage.format.unique_key import RANK_DIGITS, UNIQUE_KEY_LENGTH
-from storage.nearest_name import advice
+from storage.names import advice
 from storage.rules import delayed_rows as message_delays
 from storage.rules import retried_rows as message_retries
 from storage.rules import transaction_rows as message_transactions
