@@ -61,9 +61,7 @@ def get_messages(
     """What `MessageStore.get` finds at an offset within the queue's `bounds`, its minimum and maximum."""
     minimum, maximum = bounds
     file_entries = queue.file_size_bytes // 20
-    last = min(
-        maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries
-    )
+    last = min(maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries)
     entries = queue.entries(offset, last)
     wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
     codes = ext.tags_codes(entries["tags_code"])
