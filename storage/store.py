@@ -48,21 +48,13 @@ from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
 from storage.put.table_entries import GroupEntries
 from storage.queues.consume_queue import ConsumeQueue
-from storage.queues.get import MAX_TRANSFER_BYTES, GetResult, GetStatus, get_messages
+from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, get_messages
 from storage.queues.positions import QueuePosition, offset_by_time, read_positions
 from storage.queues.scan import SLICE_ROWS, record_sizes
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
-from storage.recovery.opening import (
-    close_cleanly,
-    create_store,
-    open_for_writing,
-    read_plan,
-    refuse_foreign_store,
-    release,
-    sync_new_store,
-)
-from storage.recovery.passes import StoreParts
+from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
+from storage.recovery.passes import StoreParts, read_plan
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import one_batch, one_row
 from storage.settings.load import (
@@ -72,7 +64,7 @@ from storage.settings.load import (
     warn_of_unread,
 )
 from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.tables.surroundings import StoreLayout, find_log
+from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 
@@ -519,8 +511,8 @@ class MessageStore:
             status = GetStatus.OFFSET_OVERFLOW_ONE if offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
             return GetResult(status, maximum, minimum, maximum)
         ext = self.queues.ext(topic, queue_id)
-        bounds = (minimum, maximum)
-        return get_messages(queue, ext, self.log, self.log_end, bounds, offset, max_count, tags, max_bytes)
+        wanted = Get(offset, max_count, tags, max_bytes)
+        return get_messages(queue, ext, self.log, self.log_end, (minimum, maximum), wanted)
 
     def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
         """The message whose record begins there. Java: lookMessageByOffset.

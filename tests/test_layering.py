@@ -53,7 +53,7 @@ ROOMS = {
     "broker_server": "words format files settings tables rules put batch facade service ha delay hand_over remoting access "
     "client remoting_server broker",
     "source": "words format files settings log queues tables rules facade hand_over remoting client conditions",
-    "sink": "words format files settings log tables rules put batch recovery facade transaction hand_over remoting "
+    "sink": "words format files settings log tables rules put batch facade transaction hand_over remoting "
     "client conditions broker source",
     "spark_mq": "words format settings queues rules put facade remoting client conditions source sink",
     "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions source "

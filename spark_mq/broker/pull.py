@@ -19,8 +19,8 @@ from spark_mq.broker.sql92 import Expression
 from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, write_header
 from spark_mq.remoting.client_bodies import ConsumeType, SubscriptionData
 from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
+from storage import GetStatus
 from storage.names import BUILT_IN_GROUPS, RETRY_PREFIX, is_system_group
-from storage.queues.get import GetStatus
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
 from storage.rules.static_topics import (
     LogicalQueue,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -47,18 +48,20 @@ class GetResult:
         return sum(message.size_bytes for message in self.messages)
 
 
+class Get(NamedTuple):
+    """What one look wants, as of `MessageStore.get`."""
+
+    offset: int
+    max_count: int
+    tags: str | None
+    max_bytes: int
+
+
 def get_messages(
-    queue: ConsumeQueue,
-    ext: ConsumeQueueExt,
-    log: CommitLog,
-    log_end: int,
-    bounds: tuple[int, int],
-    offset: int,
-    max_count: int,
-    tags: str | None,
-    max_bytes: int,
+    queue: ConsumeQueue, ext: ConsumeQueueExt, log: CommitLog, log_end: int, bounds: tuple[int, int], get: Get
 ) -> GetResult:
     """What `MessageStore.get` finds at an offset within the queue's `bounds`, its minimum and maximum."""
+    offset, max_count, tags, max_bytes = get
     minimum, maximum = bounds
     file_entries = queue.file_size_bytes // 20
     last = min(maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries)

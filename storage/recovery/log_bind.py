@@ -23,7 +23,7 @@ from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
-from storage.recovery.opening import read_plan
+from storage.recovery.passes import read_plan
 from storage.settings.load import StoreConfig, refuse_for_writing
 from storage.tables.log_place import Binding, LogPlace, decide
 from storage.tables.surroundings import look_around, refuse_links, save_binding

@@ -30,9 +30,8 @@ from storage.dispatch.store_ends import (
     queue_directories,
     save_hint,
 )
-from storage.errors import CorruptRecordError, StoreRefusedError
+from storage.errors import CorruptRecordError
 from storage.failpoints import reach
-from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.syncs import noting_failed_syncs, write_again
 from storage.format.checkpoint import Checkpoint
@@ -46,10 +45,16 @@ from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.mending import apply_recovery, plan_kept_index
 from storage.recovery.offsets_ahead import lower_for_cut, tables_now
-from storage.recovery.passes import StoreParts, count_successors, hold_unconfirmed, plan_recovery, records_behind
+from storage.recovery.passes import (
+    StoreParts,
+    abort_path,
+    boot_left,
+    count_successors,
+    hold_unconfirmed,
+    read_plan,
+    records_behind,
+)
 from storage.recovery.quarantine import Quarantine, keep_what_is_cut
-from storage.settings.load import StoreConfig, refuse_for_reading, refuse_for_writing
-from storage.tables.masters import followed_master
 from storage.tables.surroundings import refuse_links
 
 _LOG = logging.getLogger(__name__)
@@ -61,36 +66,6 @@ class Opening(NamedTuple):
     plan: RecoveryPlan
     report: RecoveryReport | None
     ends: StoreEnds
-
-
-def refuse_foreign_store(
-    root: str,
-    config: StoreConfig,
-    file_system: FileSystem,
-    *,
-    to_write: bool,
-    follows: bool,
-    asks_replicas: bool,
-    is_controlled: bool,
-) -> None:
-    """Raises StoreRefusedError where this package must not read the store at ROOT, or with `to_write` not write it.
-
-    The others as of `refuse_for_writing`; only a follower writes a store that follows a master.
-    """
-    if to_write:
-        reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
-        if not follows and (master := followed_master(file_system, root)) is not None:
-            reasons.append(
-                f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)"
-            )
-    else:
-        reasons = refuse_for_reading(config)
-    names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
-    reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
-    if "consumequeue_r" in names and "consumequeue" not in names:
-        reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
-    if reasons:
-        raise StoreRefusedError(root, "; ".join(reasons))
 
 
 def create_store(root: str, directories: tuple[str, ...], file_system: LocalFileSystem) -> None:
@@ -108,28 +83,6 @@ def sync_new_store(root: str, file_system: LocalFileSystem) -> None:
     """Put ROOT's name on the disk, and those of the directories in it."""
     file_system.sync(root)
     file_system.sync(posixpath.dirname(root) or ".")
-
-
-def read_plan(
-    root: str,
-    config: StoreConfig,
-    file_system: FileSystem,
-    log: CommitLog,
-    queues: ConsumeQueueStore,
-    *,
-    torn_by: Crash | None = None,
-) -> RecoveryPlan:
-    """The reading passes of recovery; changes nothing. `torn_by` as of `plan_recovery`."""
-    return plan_recovery(
-        log,
-        queues,
-        read_checkpoint(file_system, root),
-        was_clean=boot_left(file_system, root) is None,
-        check_crc=config.commit_log.check_crc_on_recover,
-        index_safe=config.index.message_index_enable and config.index.message_index_safe,
-        from_greatest_end=not file_system.is_local,
-        torn_by=torn_by,
-    )
 
 
 def open_for_writing(
@@ -358,17 +311,6 @@ def _write_checkpoint(file_system: LocalFileSystem, root: str, plan: RecoveryPla
     confirmed = before.confirm_phy_offset if plan.held_from is None else plan.held_from
     checkpoint = Checkpoint(last, queues_time, index_time, before.master_flushed_offset, confirmed)
     write_checkpoint(file_system, root, checkpoint)
-
-
-def abort_path(root: str) -> str:
-    """Where it stands."""
-    return f"{root}/abort"
-
-
-def boot_left(files: FileSystem, root: str) -> str | None:
-    """The start of the machine that an open store's file names, empty where it names none; None = the store was closed."""
-    content = files.read_file(abort_path(root))
-    return None if content is None else "".join(content.decode(errors="replace").split(" ", 2)[2:])
 
 
 def mark_open(files: LocalFileSystem, root: str, boot: str | None = None) -> None:

@@ -23,6 +23,7 @@ import numpy as np
 
 from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.errors import CorruptRecordError, StoreDamagedError
+from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.checkpoint import Checkpoint
 from storage.format.delay_level import parse_delay_levels
@@ -76,6 +77,28 @@ class StoreParts:
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Durably."""
         write_checkpoint(self.file_system, self.root, checkpoint)
+
+
+def read_plan(
+    root: str,
+    config: StoreConfig,
+    file_system: FileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    *,
+    torn_by: Crash | None = None,
+) -> RecoveryPlan:
+    """The reading passes of recovery; changes nothing. `torn_by` as of `plan_recovery`."""
+    return plan_recovery(
+        log,
+        queues,
+        read_checkpoint(file_system, root),
+        was_clean=boot_left(file_system, root) is None,
+        check_crc=config.commit_log.check_crc_on_recover,
+        index_safe=config.index.message_index_enable and config.index.message_index_safe,
+        from_greatest_end=not file_system.is_local,
+        torn_by=torn_by,
+    )
 
 
 def plan_recovery(
@@ -233,3 +256,14 @@ def hold_unconfirmed(plan: RecoveryPlan, log: CommitLog, confirmed: int) -> Reco
     for _ in walk:
         pass
     return replace(plan, held_from=min(walk.end, plan.log_end))
+
+
+def abort_path(root: str) -> str:
+    """Where it stands."""
+    return f"{root}/abort"
+
+
+def boot_left(files: FileSystem, root: str) -> str | None:
+    """The start of the machine that an open store's file names, empty where it names none; None = the store was closed."""
+    content = files.read_file(abort_path(root))
+    return None if content is None else "".join(content.decode(errors="replace").split(" ", 2)[2:])

@@ -23,8 +23,9 @@ from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.store import ConsumeQueueStore, has_queue_file
-from storage.settings.load import StoreConfig, configured_log_directories
+from storage.settings.load import StoreConfig, configured_log_directories, refuse_for_reading, refuse_for_writing
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
+from storage.tables.masters import followed_master
 
 
 def own_directory(root: str) -> str:
@@ -153,6 +154,36 @@ def is_empty_place(root: str, file_system: FileSystem) -> bool:
     if not names and (is_file(root, file_system) or name_server(root)):
         return False
     return names <= {"spark_mq", "lock", "commitlog", "consumequeue", "index", "config", "broker.conf"}
+
+
+def refuse_foreign_store(
+    root: str,
+    config: StoreConfig,
+    file_system: FileSystem,
+    *,
+    to_write: bool,
+    follows: bool,
+    asks_replicas: bool,
+    is_controlled: bool,
+) -> None:
+    """Raises StoreRefusedError where this package must not read the store at ROOT, or with `to_write` not write it.
+
+    The others as of `refuse_for_writing`; only a follower writes a store that follows a master.
+    """
+    if to_write:
+        reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
+        if not follows and (master := followed_master(file_system, root)) is not None:
+            reasons.append(
+                f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)"
+            )
+    else:
+        reasons = refuse_for_reading(config)
+    names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
+    reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
+    if "consumequeue_r" in names and "consumequeue" not in names:
+        reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
+    if reasons:
+        raise StoreRefusedError(root, "; ".join(reasons))
 
 
 def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
