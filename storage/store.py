@@ -38,6 +38,7 @@ from storage.files.lock import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
 from storage.format.record import Message
 from storage.index.store import LONG_MAX, IndexStore, messages_with_key
+from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import LOOKS
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
 from storage.log.gaps import warning_of
@@ -54,7 +55,7 @@ from storage.queues.scan import SLICE_ROWS, record_sizes
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
-from storage.recovery.passes import StoreParts, read_plan
+from storage.recovery.passes import StoreParts, boot_left, read_plan
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import one_batch, one_row
 from storage.settings.load import (
@@ -247,14 +248,14 @@ class MessageStore:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
                     self.place = find_log(root, config, writable, to_write=True)
-            settings = None
-            if writable is not None:
-                settings = put_settings(
-                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.place
-                )
             self.layout = StoreLayout.of(root, self.place.directories, config)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
+            settings = None
+            if writable is not None:
+                settings = put_settings(
+                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.log
+                )
             writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
             self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
             self._resources.callback(self.queues.close)
@@ -344,7 +345,7 @@ class MessageStore:
                 writer.file_system,
                 self.log,
                 writer.ends,
-                batch_topics=self.queues.batch_topics,
+                apart={*self.queues.batch_topics, *writer.settings.mappings.mappings},
                 now_ms=self._clock(),
             )
 
@@ -392,7 +393,9 @@ class MessageStore:
         """Where log and queues end, from the beginning; once more where files expired meanwhile."""
         for left in reversed(range(LOOKS)):
             try:
-                self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
+                files, checkpoint = self._file_system, read_checkpoint(self._file_system, self.root)
+                was_clean = boot_left(files, self.root) is None
+                self.plan = read_plan(self.config, files, self.log, self.queues, checkpoint, was_clean=was_clean)
                 self._queue_ends = self._ends_of_plan()
                 if (text := warning_of(self.root, self.plan.gaps)) is not None:
                     warnings.warn(text, RuntimeWarning, stacklevel=2)

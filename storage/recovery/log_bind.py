@@ -23,7 +23,7 @@ from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
-from storage.recovery.passes import read_plan
+from storage.recovery.passes import boot_left, read_plan
 from storage.settings.load import StoreConfig, refuse_for_writing
 from storage.tables.log_place import Binding, LogPlace, decide
 from storage.tables.surroundings import look_around, refuse_links, save_binding
@@ -65,8 +65,9 @@ def bind_log(
         )
         try:
             refuse_open_log(root, log)
-            plan = read_plan(root, config, file_system, log, queues)
-            problem = find_disagreement(log, queues, plan, read_checkpoint(file_system, root))
+            checkpoint, was_clean = read_checkpoint(file_system, root), boot_left(file_system, root) is None
+            plan = read_plan(config, file_system, log, queues, checkpoint, was_clean=was_clean)
+            problem = find_disagreement(log, queues, plan, checkpoint)
         finally:
             log.close()
             queues.close()

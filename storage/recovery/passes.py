@@ -48,9 +48,12 @@ from storage.queues.store import ConsumeQueueStore, queue_file_size
 from storage.settings.load import StoreConfig
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StoreParts:
-    """The parts of one store, whose lock the caller holds. `index` is None where the store keeps none; `clock` gives milliseconds."""
+    """What a recovery works on: the parts of one store, whose lock the caller holds.
+
+    `index` is None where the store keeps none; `clock` gives milliseconds.
+    """
 
     root: str
     config: StoreConfig
@@ -59,6 +62,8 @@ class StoreParts:
     queues: ConsumeQueueStore
     index: IndexStore | None
     clock: Callable[[], int]
+    _checkpoint: Checkpoint | None = None
+    """As read or written last: under the lock nobody else writes it."""
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
@@ -71,29 +76,33 @@ class StoreParts:
         return queue_file_size(self.file_system, self.root, self.config.consume_queue.mapped_file_size_consume_queue)
 
     def checkpoint(self) -> Checkpoint:
-        """What the store's checkpoint says now."""
-        return read_checkpoint(self.file_system, self.root)
+        """What the store's checkpoint says now. Read once."""
+        if self._checkpoint is None:
+            self._checkpoint = read_checkpoint(self.file_system, self.root)
+        return self._checkpoint
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Durably."""
         write_checkpoint(self.file_system, self.root, checkpoint)
+        self._checkpoint = checkpoint
 
 
 def read_plan(
-    root: str,
     config: StoreConfig,
     file_system: FileSystem,
     log: CommitLog,
     queues: ConsumeQueueStore,
+    checkpoint: Checkpoint,
     *,
+    was_clean: bool,
     torn_by: Crash | None = None,
 ) -> RecoveryPlan:
-    """The reading passes of recovery; changes nothing. `torn_by` as of `plan_recovery`."""
+    """The reading passes of recovery as the settings want them; changes nothing. `was_clean` and `torn_by` as of `plan_recovery`."""
     return plan_recovery(
         log,
         queues,
-        read_checkpoint(file_system, root),
-        was_clean=boot_left(file_system, root) is None,
+        checkpoint,
+        was_clean=was_clean,
         check_crc=config.commit_log.check_crc_on_recover,
         index_safe=config.index.message_index_enable and config.index.message_index_safe,
         from_greatest_end=not file_system.is_local,
