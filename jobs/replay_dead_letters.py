@@ -68,9 +68,8 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.names import dead_letter_topic, validate_group
 from storage.settings.load import load_config
-from storage.tables.own_directory import own_directory, refuse_links
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.surroundings import refuse_foreign_log
+from storage.tables.surroundings import own_directory, refuse_foreign_log, refuse_links
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig as WireGroup
 from spark_mq.remoting.route_bodies import DataVersion as WireVersion
 from spark_mq.remoting.route_bodies import TopicConfigData, TopicQueueMappingInfo
-from storage.tables.data_version import DataVersion
+from storage.tables.document import DataVersion
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topic_queue_mappings import TopicQueueMapping
 from storage.tables.topics import TopicConfig

@@ -27,7 +27,7 @@ from spark_mq.remoting.route_bodies import BrokerMemberGroupAnswer
 from spark_mq.remoting.route_headers import BrokerGroupRequest, BrokerHeartbeatRequest
 from storage.names import MASTER_ID
 from storage.service.put_service import PutService
-from storage.tables.master_copies import KEPT_BY_SLAVES
+from storage.tables.masters import KEPT_BY_SLAVES
 
 PERIOD_S = 1.0
 _TIMEOUT_MS = 1_000

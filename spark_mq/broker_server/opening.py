@@ -16,9 +16,9 @@ from storage.format.replication import EpochEntry
 from storage.ha.begun_epoch import note_epoch
 from storage.ha.epochs import EpochFile
 from storage.ha.roles import Role
-from storage.message_store import MessageStore, WritesAs
 from storage.service.put_service import PutService
-from storage.settings.unread import warn_of_unread
+from storage.settings.load import warn_of_unread
+from storage.store import MessageStore, WritesAs
 
 _LOCK_TIMEOUT_MS = 30_000  # a sink or job may be at work; another broker is not waited for
 

@@ -11,13 +11,13 @@ from spark_mq.remoting.admin_bodies import HaConnectionInfo
 from spark_mq.remoting.controller_bodies import EpochEntry as EpochEntryBody
 from spark_mq.remoting.controller_bodies import EpochEntryCache
 from spark_mq.remoting_server.server import ListenError
-from storage.addresses import address_text
 from storage.format.replication import Dialect, EpochEntry
 from storage.ha.epochs import EpochFile, epoch_end
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicas import Replicas, Snapshot
 from storage.ha.session import Timing
+from storage.names import address_text
 from storage.put.settings import address_of, host_bytes
 from storage.service.put_service import PutService
 from storage.service.replica_acks import ReplicaAcks

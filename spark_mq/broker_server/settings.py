@@ -26,9 +26,8 @@ from spark_mq.remoting_server.settings import (
     setting,
     setting_texts,
 )
-from storage.addresses import address_text
 from storage.errors import ConfigurationError
-from storage.names import MASTER_ID
+from storage.names import MASTER_ID, address_text
 from storage.service.put_group import GROUP_MESSAGES
 from storage.settings.java_properties import parse_properties
 from storage.settings.load import StoreConfig, parse_config

@@ -25,8 +25,7 @@ from storage.errors import StorageError, StoreNotFoundError, StoreNotWritableErr
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import from_os_error
 from storage.files.remote import only_for_reading, plain_path
-from storage.recovery.creation import is_empty_place
-from storage.tables.store_signs import no_store
+from storage.tables.surroundings import is_empty_place, no_store
 
 StorePath = Annotated[
     str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store, or a directory of stores.")

@@ -17,7 +17,6 @@ from spark_mq.cli.processes import serve
 from spark_mq.client.settings import ClientSettings
 from spark_mq.hand_over.replica_socket import Copies, ReplicaServer
 from storage import open_store
-from storage.addresses import address_text, split_address
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
 from storage.ha.follower import MasterAsks
@@ -26,6 +25,7 @@ from storage.ha.following import promote as forget_master
 from storage.ha.listener import ListenerSettings
 from storage.ha.replicator import Replicator
 from storage.ha.session import Timing
+from storage.names import address_text, split_address
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.load import StoreConfig, load_config
 

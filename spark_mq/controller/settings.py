@@ -25,8 +25,8 @@ from spark_mq.remoting_server.settings import (
     setting,
     unfollowed_names,
 )
-from storage.addresses import address_text, split_address
 from storage.errors import ConfigurationError
+from storage.names import address_text, split_address
 
 DEFAULT_PORT = 9_877
 IMPORTANT = (

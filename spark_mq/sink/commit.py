@@ -51,12 +51,12 @@ from storage.errors import (
     StoreServedError,
 )
 from storage.files.local_file_system import LocalFileSystem
-from storage.message_store import MessageStore
 from storage.put.settings import parse_host
-from storage.recovery.creation import find_log
 from storage.rules.put_guards import NOBODY, copies_of_batch
 from storage.rules.topics import RowWish
 from storage.settings.load import load_config
+from storage.store import MessageStore
+from storage.tables.surroundings import find_log
 
 _LOG = logging.getLogger("spark_mq.sink")
 _PAUSE_SECONDS = 0.1

@@ -28,11 +28,11 @@ from storage.format.keys import index_key
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition
-from storage.settings.unread import warn_of_unread
+from storage.settings.load import warn_of_unread
 from storage.tables.broker_names import BrokerNames, broker_names, told_brokers
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.store_signs import HOME, is_store, no_store
+from storage.tables.surroundings import HOME, is_store, no_store
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
 

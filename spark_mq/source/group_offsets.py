@@ -34,10 +34,10 @@ from storage.errors.base import DescribedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
-from storage.message_store import MessageStore
 from storage.names import is_system_group, retry_topic, validate_group, validate_topic
 from storage.settings.load import refuse_for_writing
-from storage.tables.group_progress import write_group_offsets
+from storage.store import MessageStore
+from storage.tables.offline_changes import write_group_offsets
 
 WRITE_INTERVAL_MS = 1000
 _PAUSE_FACTOR = 10

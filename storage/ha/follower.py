@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from storage.addresses import split_address
 from storage.epoch_times import steady_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotWritableError
 from storage.format.replication import MasterHandshake, SlaveHandshake
@@ -24,6 +23,7 @@ from storage.ha.epochs import FollowedEpochs
 from storage.ha.session import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, Timing
 from storage.ha.slave_session import SlaveSession
 from storage.log.dispatch import RawCheck
+from storage.names import split_address
 from storage.put.store_writer import StoreWriter
 from storage.service.put_service import PutService
 

@@ -16,10 +16,10 @@ from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.follower import Follower, MasterAddress, MasterAsks, Switching
 from storage.ha.session import RECONNECT_MS, Timing
 from storage.ha.truncation import truncate_store
-from storage.message_store import open_store
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.followed_master import followed_master, forget_followed_master, note_followed_master
+from storage.store import open_store
+from storage.tables.masters import followed_master, forget_followed_master, note_followed_master
 
 
 class Following:

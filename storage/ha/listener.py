@@ -21,10 +21,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from storage.addresses import address_text, host_of, peer_host, plain_host
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.errors import StorageError
-from storage.files.file_limit import need_files
+from storage.files.os_errors import need_files
 from storage.format.replication import Dialect
 from storage.ha.log_reader import LogReader
 from storage.ha.master_session import (
@@ -38,6 +37,7 @@ from storage.ha.master_session import (
 )
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
 from storage.ha.session import Acknowledged, Asked, Identified, Refused, SessionEvent, Timing
+from storage.names import address_text, host_of, peer_host, plain_host
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES = 64 << 10

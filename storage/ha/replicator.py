@@ -10,8 +10,8 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader
 from storage.ha.replicas import Replicas
-from storage.message_store import MessageStore
 from storage.put.settings import DEFAULT_LOG_FILE_SIZE
+from storage.store import MessageStore
 
 _LOOK_SECONDS = 0.05
 _PAUSE_SECONDS = 1.0

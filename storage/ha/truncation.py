@@ -17,10 +17,11 @@ from storage.format.replication import EpochEntry
 from storage.ha.epochs import EpochFile
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
-from storage.message_store import WritesAs, open_store
-from storage.recovery.opening import boot_left, mark_open
-from storage.recovery.passes import cut_log
+from storage.recovery.mending import cut_log
+from storage.recovery.opening import mark_open
+from storage.recovery.passes import boot_left
 from storage.settings.load import StoreConfig
+from storage.store import WritesAs, open_store
 
 
 def truncate_store(

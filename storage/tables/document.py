@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from storage.errors import StateFileError
 from storage.format import fastjson
@@ -98,3 +98,83 @@ def encode_entry(config: object, found: Mapping[str, Any] | None) -> dict[str, A
     """
     known = {declared.metadata["java"]: getattr(config, declared.name) for declared in fields(config)}  # type: ignore[arg-type]
     return {**(found or {}), **{key: known[key] for key in sorted(known)}}
+
+
+@dataclass(frozen=True, slots=True)
+class DataVersion:
+    """The version of a state file: `counter` changes so far, the last one at `timestamp_ms`. Java: DataVersion.
+
+    Name servers and slaves notice a change by it: two tables are the same if all three numbers are. Outside controller mode
+    `state_version` is 0.
+    """
+
+    counter: int = 0
+    timestamp_ms: int = 0
+    state_version: int = 0
+
+    def raised(self, now_ms: int) -> DataVersion:
+        """The version after one more change (Java: nextVersion)."""
+        return DataVersion(self.counter + 1, now_ms)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], file: str | None = None) -> DataVersion:
+        """The `dataVersion` of a state file's document; a missing one or a missing number is 0."""
+        found = section(document, "dataVersion", file)
+        return cls(
+            counter=integer(found, "counter", 0, file),
+            timestamp_ms=integer(found, "timestamp", 0, file),
+            state_version=integer(found, "stateVersion", 0, file),
+        )
+
+    def to_document(self) -> dict[str, int]:
+        """The fields in the order of a broker's file."""
+        return {
+            "counter": self.counter,
+            "stateVersion": self.state_version,
+            "timestamp": self.timestamp_ms,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CountedTopics:
+    """A count for each topic: how many of its messages wait for something. A gauge, not a promise: nothing is decided by it.
+
+    A kind of file is a class that names its table. Every change gives a new one. Java: TimerMetrics and TransactionMetrics, which
+    differ in the name of the table.
+    """
+
+    table: ClassVar[str]
+
+    version: DataVersion = field(default_factory=DataVersion)
+    counts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Topic → its count."""
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    """The file's content, of which the other fields are a view."""
+
+    @classmethod
+    def load(cls, text: str, file: str | None = None) -> Self:
+        """The counts that the file's text holds; StateFileError (naming `file`) if it holds none."""
+        document = parse_document(text, file)
+        table = section(document, cls.table, file)
+        counts = {topic: integer(section(table, topic, file), "count", 0, file) for topic in table}
+        return cls(DataVersion.from_document(document, file), counts, document)
+
+    def to_text(self) -> str:
+        """The text for the file."""
+        return fastjson.to_text(self.document)
+
+    def with_changes(self, changes: Mapping[str, int], *, now_ms: int) -> Self:
+        """The counts with these added; itself if nothing changes.
+
+        Java raises the version with every message, here it is raised once for all of them.
+        """
+        changes = {topic: change for topic, change in changes.items() if change}
+        if not changes:
+            return self
+        counts = {**self.counts, **{topic: self.counts.get(topic, 0) + change for topic, change in changes.items()}}
+        entries = dict(self.document.get(self.table) or {})
+        for topic in changes:
+            entries[topic] = {**(entries.get(topic) or {}), "count": counts[topic], "timeStamp": now_ms}
+        version = self.version.raised(now_ms)
+        document = {**self.document, "dataVersion": version.to_document(), self.table: entries}
+        return type(self)(version, counts, document)

@@ -18,8 +18,7 @@ from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
 from storage.names import retry_topic, validate_group
-from storage.tables.data_version import DataVersion
-from storage.tables.document import decode_entry, encode_entry, integer, java, parse_document, section
+from storage.tables.document import DataVersion, decode_entry, encode_entry, integer, java, parse_document, section
 from storage.tables.topics import TopicTable
 
 FILE_NAME = "subscriptionGroup.json"

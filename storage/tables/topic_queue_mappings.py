@@ -20,8 +20,7 @@ from typing import Any
 
 from storage.errors import StateFileError
 from storage.format import fastjson
-from storage.tables.data_version import DataVersion
-from storage.tables.document import decode_entry, encode_entry, java, number_of, parse_document, section
+from storage.tables.document import DataVersion, decode_entry, encode_entry, java, number_of, parse_document, section
 
 FILE_NAME = "topicQueueMapping.json"
 GLOBAL_SCOPE = "__global__"

@@ -17,8 +17,7 @@ from typing import Any
 from storage.errors import NameIllegalError
 from storage.format import fastjson
 from storage.names import is_system_topic, validate_topic
-from storage.tables.data_version import DataVersion
-from storage.tables.document import decode_entry, encode_entry, java, parse_document, section
+from storage.tables.document import DataVersion, decode_entry, encode_entry, java, parse_document, section
 
 FILE_NAME = "topics.json"
 PERM_READ = 4

@@ -28,7 +28,7 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.group_progress import write_group_offsets
+from storage.tables.offline_changes import write_group_offsets
 from storage.transaction.check_plan import CheckRules
 from tests.model.checked_store import (
     GROUP,

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from storage.errors import NameIllegalError, StateFileError
-from storage.tables.data_version import DataVersion
+from storage.tables.document import DataVersion
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable, ensure_group
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.places import VECTORS
