@@ -18,7 +18,7 @@ from typing import Any
 
 from spark_mq.client_conditions import from_client_error
 from spark_mq.conditions import OptionError
-from spark_mq.hand_over.group_offsets import hand_offsets
+from spark_mq.hand_over.messages import hand_offsets
 from spark_mq.source.offsets import QueueId
 from spark_mq.store_conditions import from_storage_error
 from storage.epoch_times import current_time_ms

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Self
 
 from storage.format import fastjson
-from storage.tables.data_version import DataVersion
-from storage.tables.document import integer, parse_document, section
+from storage.tables.document import DataVersion, integer, parse_document, section
 
 
 @dataclass(frozen=True, slots=True)

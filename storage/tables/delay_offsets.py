@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.format import fastjson
-from storage.tables.data_version import DataVersion
-from storage.tables.document import integer, number_of, parse_document, section
+from storage.tables.document import DataVersion, integer, number_of, parse_document, section
 
 FILE_NAME = "delayOffset.json"
 _TABLE = "offsetTable"

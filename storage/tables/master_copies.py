@@ -17,10 +17,9 @@ from storage.errors import StateFileError
 from storage.format import fastjson
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.data_version import DataVersion
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets
-from storage.tables.document import parse_document, section
+from storage.tables.document import DataVersion, parse_document, section
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE, FollowedTimer, followed_timer_path
