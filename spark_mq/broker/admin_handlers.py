@@ -29,9 +29,9 @@ from spark_mq.remoting.consumers import ConsumerRunningInfoRequest, ConsumerStat
 from spark_mq.remoting.messages import ConsumeDirectlyRequest
 from spark_mq.remoting.routes import KvTable
 from storage.errors import ConfigurationError
+from storage.format.delay import CHECKPOINT
 from storage.format.fastjson import to_text
-from storage.format.message_id import decode_offset_message_id
-from storage.format.timer import CHECKPOINT
+from storage.format.record import decode_offset_message_id
 from storage.rules.response_codes import ResponseCode
 from storage.settings.fixed import refusal_of_change
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE

@@ -20,8 +20,7 @@ from storage import open_store
 from storage.addresses import address_text
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
-from storage.format.replication import Dialect
+from storage.format.replication import Dialect, EpochEntry
 from storage.ha.epochs import EpochFile, epoch_end, note_epoch
 from storage.ha.listener import ListenerSettings, LogReader, ReplicationListener
 from storage.ha.replicas import Replicas, Role, Snapshot

@@ -24,7 +24,7 @@ from spark_mq.hand_over import local_socket
 from spark_mq.hand_over.local_socket import ANSWER_BYTES_MOST, REQUEST_BYTES_MOST, FrameError
 from storage import errors
 from storage.batch.commit import CommitOutcome, commit_batch
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.ledger import Batch
 from storage.batch.sink_progress import end_behind
@@ -33,7 +33,7 @@ from storage.batch.staged_segment import StagedBatch, StagedSegment
 from storage.errors import StorageError, StoreServedError
 from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
-from storage.rules.row_topics import RowWish
+from storage.rules.topics import RowWish
 from storage.tables.batch_notes import BatchNote, add_batch_note
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig

@@ -22,14 +22,13 @@ from storage.epoch_times import steady_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotWritableError, StoreRefusedError
 from storage.files.file_system import end_of_data
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
-from storage.format.replication import MasterHandshake, SlaveHandshake
+from storage.format.replication import EpochEntry, MasterHandshake, SlaveHandshake
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.sessions import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, SlaveSession, Timing
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
+from storage.log.dispatch import RawCheck
 from storage.message_store import WritesAs, open_store
-from storage.put.raw_records import RawCheck
 from storage.put.store_writer import StoreWriter
 from storage.recovery.opening import boot_left, mark_open
 from storage.recovery.passes import cut_log

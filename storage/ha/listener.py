@@ -29,8 +29,7 @@ from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.errors import OffsetOutOfRangeError, StorageError
 from storage.files.file_limit import need_files
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
-from storage.format.replication import Dialect
+from storage.format.replication import Dialect, EpochEntry
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
 from storage.ha.sessions import (
     DEFAULT_BATCH_BYTES,

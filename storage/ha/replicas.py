@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from storage.rules.acks import is_in_sync
+from storage.rules.put_guards import is_in_sync
 from storage.settings.nouns import ReplicationConfig
 
 # Who is master of a group, as a controller says, and what a broker becomes by it. Pure.

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from storage.errors import CorruptRecordError
-from storage.format.epoch import EpochEntry
 from storage.format.record import NeedMoreBytes
 from storage.format.replication import (
     MOST_BODY_BYTES,
     Decoded,
     Dialect,
+    EpochEntry,
     Frame,
     FrameEpoch,
     MasterHandshake,

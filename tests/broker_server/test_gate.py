@@ -40,7 +40,7 @@ from spark_mq.remoting.consumers import (
 )
 from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, ViewMessageRequest
 from storage import open_store
-from storage.format.message_id import decode_offset_message_id, encode_offset_message_id
+from storage.format.record import decode_offset_message_id, encode_offset_message_id
 from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
 from storage.format.typed_json import wire_name
 from storage.rules.response_codes import RequestRefusedError, ResponseCode

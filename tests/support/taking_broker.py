@@ -13,9 +13,8 @@ from spark_mq.remoting.administration import (
 from spark_mq.remoting.headers_and_bodies import read_header
 from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, SendMessageRequest, decode_batch
 from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
-from storage.format.message_id import encode_offset_message_id
 from storage.format.properties import decode_properties
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_offset_message_id
 from storage.format.table_entries import SubscriptionGroupConfig
 from tests.support.fake_broker import FakeBroker
 
