@@ -22,7 +22,7 @@ from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS, ClientSettings, C
 from spark_mq.conditions import OptionError, UnknownOptionError, names
 from storage.epoch_times import other_unit_rule
 from storage.files.remote import name_server, unexpanded_home
-from storage.nearest_name import nearest
+from storage.names import nearest
 
 Mode = Literal["batch", "streaming"]
 Guarantee = Literal["exactlyOnce", "atLeastOnce"]

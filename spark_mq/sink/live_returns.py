@@ -25,9 +25,9 @@ from spark_mq.client.message_calls import address_of_id
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.conditions import SENT_ROWS_STAY, TASK_SENT_NONE
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupTable
-from spark_mq.remoting.consumer_headers import GroupRequest
-from spark_mq.remoting.message_headers import SendBackRequest
+from spark_mq.remoting.administration import SubscriptionGroupTable
+from spark_mq.remoting.consumers import GroupRequest
+from spark_mq.remoting.messages import SendBackRequest
 from spark_mq.sink.broker_lane import Lanes, QueueBatch
 from spark_mq.sink.dead_letters import RejectedRows
 from spark_mq.sink.live_routes import Routes
@@ -35,11 +35,11 @@ from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.sends import is_not_there
 from storage.format.arrays import as_texts, empty_as_null
 from storage.format.record import decode_offset_message_id
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import retry_topic
 from storage.rules.response_codes import ResponseCode
 from storage.rules.retry_rows import read_origin_ids, read_origin_topics, return_refusal
 from storage.rules.values import RejectedRow, Rejections, read_integers
-from storage.tables import subscription_groups
 
 _ONE, _ALL = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
@@ -80,7 +80,7 @@ class GroupRefusals:
             entry = read_answer_body(SubscriptionGroupTable, answer, name, _ALL).subscription_group_table.get(
                 self._group
             )
-        self._refusals[name] = None if entry is None else _refusal(self._group, entry)
+        self._refusals[name] = None if entry is None else return_refusal(entry)
 
     def _refused(self, batch: QueueBatch, error: ClientError) -> bool:
         """A question that the broker does not know is followed by the other one."""
@@ -89,11 +89,6 @@ class GroupRefusals:
             self._refusals[batch.queue.broker_name] = None
             return True
         return code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and batch.code == _ONE
-
-
-def _refusal(group: str, entry: SubscriptionGroupConfig) -> str | None:
-    count = entry.retry_queue_count
-    return return_refusal(subscription_groups.SubscriptionGroupConfig(group, retry_queue_count=count))
 
 
 _IN_FLIGHT = 32

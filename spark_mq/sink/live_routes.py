@@ -52,10 +52,9 @@ from spark_mq.remoting.frames import MOST_BODY_BYTES
 from spark_mq.sink.options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.send_plan import MOST_LEVEL
 from spark_mq.sink.sends import DEFAULT_TOPIC_QUEUE_COUNT
-from storage.addresses import in_one_form
 from storage.errors import NameIllegalError
 from storage.format.arrays import as_texts
-from storage.names import MASTER_ID, retry_topic, validate_group, validate_topic, validate_user_topic
+from storage.names import MASTER_ID, in_one_form, retry_topic, validate_group, validate_topic, validate_user_topic
 from storage.rules.half_messages import PREPARED, TransactionRules
 from storage.rules.response_codes import ResponseCode
 from storage.rules.retries import RetryRules

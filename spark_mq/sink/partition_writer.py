@@ -19,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_mq.conditions import OptionError, WriteFailedError
+from spark_mq.conditions import OptionError, WriteFailedError, writing_conditions
 from spark_mq.hand_over.local_socket import broker_note
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.dead_letters import RejectedRows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.place import SeenStore, check_task_place
-from spark_mq.store_conditions import writing_conditions
 from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest

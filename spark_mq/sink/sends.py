@@ -35,8 +35,7 @@ from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.client.send_retries import RETRIED_CODES, SendStatus, goes_again, stored_status
 from spark_mq.conditions import NotConfirmedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.batch_body import decode_batch
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.messages import SendMessageRequest, decode_batch
 from storage.names import RETRY_PREFIX
 from storage.rules.response_codes import ResponseCode
 from storage.rules.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES

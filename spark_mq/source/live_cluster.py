@@ -19,16 +19,14 @@ from spark_mq.client.calls import make_call
 from spark_mq.client.errors import BrokerNotFoundError, MalformedResponseError, ResponseError, request_text
 from spark_mq.conditions import OptionError
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import GroupList, SubscriptionGroupConfig
-from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
-from spark_mq.remoting.consumer_headers import (
+from spark_mq.remoting.administration import CreateTopicRequest, GroupList, TopicRequest
+from spark_mq.remoting.consumers import (
     GroupRequest,
     OffsetAnswer,
     QueryConsumerOffsetRequest,
     SearchOffsetRequest,
     UpdateConsumerOffsetRequest,
 )
-from spark_mq.remoting.route_bodies import TopicConfigData
 from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions
 from spark_mq.source.group_offsets import GroupOffsets, WriteOffsets
 from spark_mq.source.live_view import LiveView
@@ -57,6 +55,7 @@ from spark_mq.source.ranges import QueueRange
 from spark_mq.source.rows import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
 from storage.names import MASTER_ID, retry_topic
 from storage.rules.response_codes import ResponseCode
 
@@ -123,7 +122,7 @@ class LiveCluster:
             lambda: self._questions.ask_all(dict.fromkeys(self._masters() if asked else (), asked))
         )
         for topic, answer in (pair for found in answers.values() for pair in zip(topics, found, strict=True)):
-            config = answer.body(TopicConfigData) if answer.code == ResponseCode.SUCCESS else TopicConfigData()
+            config = answer.body(TopicConfig) if answer.code == ResponseCode.SUCCESS else TopicConfig()
             if config.attributes.get("queue.type") == "BatchCQ":
                 rule = "its queues are batch consume queues (queue.type=BatchCQ), which are not read"
                 raise OptionError("topic", f"{topic}: {rule}")
@@ -436,7 +435,7 @@ class LiveGroup:
 
     def _make(self, group: str) -> bool:
         """Make what is not there; whether that was done blindly."""
-        config = SubscriptionGroupConfig(group_name=group)
+        config = SubscriptionGroupConfig(group=group)
         retry = retry_topic(group)
         entry, topic = self._questions.ask(
             self._address(),

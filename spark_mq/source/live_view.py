@@ -16,9 +16,8 @@ from spark_mq.client.calls import make_call
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError, WaitedInVainError
 from spark_mq.client.patience import may_pass, monotonic_ms, patiently
 from spark_mq.remoting import RequestCode
-from spark_mq.remoting.admin_bodies import TopicStatsTable
-from spark_mq.remoting.admin_headers import TopicRequest
-from spark_mq.remoting.route_bodies import TopicRouteData
+from spark_mq.remoting.administration import TopicRequest, TopicStatsTable
+from spark_mq.remoting.routes import TopicRouteData
 from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions, addresses_of
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.ranges import Subscription

@@ -50,7 +50,7 @@ from spark_mq.source.starting_offsets import (
     NoMatch,
 )
 from storage.epoch_times import other_unit_rule
-from storage.nearest_name import advice
+from storage.names import advice
 
 _FLAGS = re.compile(r"^(\(\?[aimsux]+\))+")
 _Limit = TypeVar("_Limit")

@@ -41,10 +41,10 @@ from typing import Generic, NamedTuple, TypeVar
 from spark_mq.client.errors import MalformedResponseError, ResponseError, request_text, response_error
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import Body, RemotingCommand, RequestCode, make_request, write_body
-from spark_mq.remoting.client_bodies import CheckClientBody, SubscriptionData
+from spark_mq.remoting.consumers import CheckClientBody, SubscriptionData
 from spark_mq.remoting.errors import HeaderError
-from spark_mq.remoting.header_fields import read_header, write_header
-from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
+from spark_mq.remoting.headers_and_bodies import read_header, write_header
+from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
 from spark_mq.source.offsets import QueueId
 from storage.rules.response_codes import ResponseCode
 
@@ -334,7 +334,7 @@ def outcome_of(asked: int, answer: PullAnswer) -> Outcome:
         case ResponseCode.SUCCESS if next_offset > asked:
             return Found(next_offset)
         case ResponseCode.SUCCESS:
-            return Misfit(f"records, and next offset {next_offset} is not behind {asked}, which was asked for")
+            return Misfit(f"records, and next offset {next_offset} is not behind {asked}, the requested one")
         case ResponseCode.PULL_RETRY_IMMEDIATELY if next_offset <= asked:
             return Again(remark or "no answer to the pull")
         case ResponseCode.PULL_RETRY_IMMEDIATELY if remark == "MESSAGE_WAS_REMOVING":

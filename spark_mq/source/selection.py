@@ -15,8 +15,7 @@ from spark_mq.source.options import SourceOptions
 from spark_mq.source.query_cluster import Piece, QueryCluster
 from spark_mq.source.ranges import QueueRange, split_ranges
 from spark_mq.source.rows import COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMNS, RowRequest, columns_named
-from storage.names import names_several
-from storage.nearest_name import advice, nearest
+from storage.names import advice, names_several, nearest
 
 
 def open_cluster(options: SourceOptions) -> QueryCluster:
