@@ -46,7 +46,7 @@ class SparkMqDataSource(DataSource):
         return BatchReader(*self._what_is_read(schema, "batch"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Never raises: PySpark would drop the error. What is refused is told by the reader's methods."""
+        """Never raises: PySpark would drop the error. The methods of the reader raise what was refused."""
 
         def make() -> DataSourceStreamReader:
             from spark_mq.source.stream_reader import StreamReader

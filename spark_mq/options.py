@@ -379,7 +379,7 @@ class ClusterOptions:
             raise OptionError("tlsKeyFile", "give tlsCertFile and tlsKeyFile together")
 
     def client_settings(self) -> ClientSettings:
-        """What the client is told. Raises TlsError where a file of TLS cannot be read."""
+        """The settings of the client. Raises TlsError where a file of TLS cannot be read."""
         credentials = tls = None
         if self.access_key is not None and self.secret_key is not None:
             credentials = Credentials(self.access_key, self.secret_key, self.security_token)

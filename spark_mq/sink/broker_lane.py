@@ -176,7 +176,7 @@ class BrokerLane:
             while self._step():
                 pass
             self._take_leave()
-        except BaseException as error:  # told to whoever offers or finishes
+        except BaseException as error:  # raised by the next `offer` or `finish`
             with self._changed:
                 self._failure = self._failure or error
                 self._changed.notify_all()

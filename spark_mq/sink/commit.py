@@ -131,7 +131,7 @@ def commit_rows(
 def _commit(options: SinkOptions, commit: StagedCommit) -> None:
     """By the broker of ours that serves the store, where one does; else under the store's lock.
 
-    Where a broker ends without an answer, whoever has the store then goes on with what the disk says, this process too.
+    Where a broker ends without an answer, the next process that opens the store goes on with what the disk says; that may be this one.
     """
     batch, asked_s = commit.staged.batch, time.monotonic()
     end_s = asked_s + options.lock_timeout / 1_000
@@ -231,7 +231,7 @@ def _request(options: SinkOptions, commit: StagedCommit, patience_ms: int) -> Ha
 
 @contextmanager
 def _naming_tasks(options: SinkOptions, staged: Sequence[StagedRows]) -> Iterator[None]:
-    """Staged files that this process does not see are told with the machine whose task wrote them.
+    """The error for staged files that this process does not see names the machine whose task wrote them.
 
     Where there is no store yet they are looked for at once, so that none is made in a directory that only this machine sees.
     A store that is there is asked first whether it holds the batch: then the files may be gone.
@@ -317,7 +317,7 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
     """Give a staged batch to the broker of ours that has the store open, on this machine. Returns what the broker says.
 
     That is what a commit of the sink's own would have come to. Where no answer comes, because the broker has ended, nobody knows
-    whether the batch was decided: the sink asks again whoever has the store then, and says where the log ended when the lost try
+    whether the batch was decided: the sink asks the next process that has the store, and says where the log ended when the lost try
     began. Raises the error that the broker answers with, StoreServedError where it takes nothing from here.
 
     `holder` is who has the store's lock, for texts.

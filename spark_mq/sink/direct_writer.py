@@ -1,7 +1,7 @@
 """At least once: what a writing task does. Rows go to the brokers as they are read; when the task ends, all of them are stored.
 
 A batch whose answer is not known is sent again, so its rows may be there twice, and a task that Spark runs again sends all of its
-rows again. None is lost: a task that has reported its end was told of each batch that it is stored.
+rows again. None is lost: a task reports its end only when each of its batches is confirmed.
 Rows that are sent back go another way (`live_returns.py`), and those that are transactions have an end (`live_transactions.py`).
 """
 

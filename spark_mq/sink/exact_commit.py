@@ -1,4 +1,4 @@
-"""Exactly once on running brokers: a batch that tasks have staged is sent, and sent on by whoever comes after a crash.
+"""Exactly once on running brokers: a batch that tasks have staged is sent; after a crash the next commit sends the rest.
 
     1  done already?                    the journal says so; nothing is sent
        another run of the query?        the sink's topic tells of a batch that the journal does not know: refused
@@ -340,7 +340,7 @@ class ExactCommit:
         reach("live-after-rows-dropped")
 
     def _was_sent_elsewhere(self, batch: Batch, files: Sequence[StagedFile]) -> bool:
-        """Whether a batch of which the journal knows nothing was sent: its directory was lost or is another one.
+        """Whether a batch that the journal does not know was sent: its directory was lost or is another one.
 
         Raises StagingLostError unless that can be told: where its rows may begin is known only of queues that the batch before went to.
         """

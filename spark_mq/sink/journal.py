@@ -80,7 +80,7 @@ class Done(NamedTuple):
 
 
 def batch_prefix(batch: Batch) -> str:
-    """What the row marks of a batch begin with, whoever has staged them."""
+    """How the row marks of a batch begin, in every staging directory."""
     return f"{sink_digest(batch.sink_id, batch.query_id).hex()}-{batch.batch_id}-"
 
 

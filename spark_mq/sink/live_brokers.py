@@ -89,7 +89,7 @@ class BrokerQuestions:
         return sorted(names)
 
     def address(self, broker_name: str, topic: str | None = None) -> str:
-        """Where the master of a broker is that `names` was told of."""
+        """The address of the master of a broker that `names` has seen."""
         return self._routes.address_of(broker_name, topic or self._topic_of[broker_name])
 
     def at(self, broker_name: str, what: str, ask: Callable[[BlockingConnection[int]], T]) -> T:

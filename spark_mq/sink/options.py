@@ -1,6 +1,6 @@
 """Options of the Spark sink: names, meanings, defaults; parsed and checked once, at construction.
 
-    RowOptions            what any sink is told of rows
+    RowOptions            how rows are written, for both sinks
       SinkOptions         into a store (`path`)
       LiveSinkOptions     into a cluster of running brokers (`nameServer`)
 
@@ -157,7 +157,7 @@ def parse_message_size(text: str, option: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """What any sink is told of the rows, and of the write that they belong to."""
+    """How rows are written, and under which name, for both sinks."""
 
     topic: Annotated[
         str | None,

@@ -2,7 +2,7 @@
 
 PySpark tells a sink nothing of its query's sources. What it tells is the query's checkpoint, and there stands, before a batch is run,
 up to where the batch reads each queue, with the place of the record before that end (`source/offsets.py`). Nothing else ever stands at
-that place in a store, so whoever finds the same record there looks at the same store, by path or by a broker, whatever either is
+that place in a store. So the same record at that place means the same store, by path or by a broker, whatever either is
 called; or at a copy of it, which has the same records. A query that reads a backup and writes into the original is refused for that,
 and says `writeToSource`.
 
@@ -34,7 +34,7 @@ from storage.errors import DescribedError, StorageError
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _LOOKS = 4
-"""Records of each broker that are looked for: the newest ones, of which some may be gone already."""
+"""How many of the newest records of each broker are looked for: some may be gone already."""
 _PLACE = {"path", "conf"} | {field.name.replace("_", "") for field in fields(ClusterOptions)} - {"namespace"}
 """Options that say where a sink writes, in lower case; the checkpoint names topics as brokers do."""
 

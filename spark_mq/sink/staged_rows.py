@@ -6,7 +6,7 @@
     head: {"queues": [[topic, broker, id] …], "batches": [[queue, body bytes, rows, sysFlag] …]}, in the order in which they were cut;
           where rows wait, each batch says as a fifth number whether it is such a row (a version that cannot read this sends nothing)
 
-A file that is finished is on the disk, its directory entry too. What it holds is told by its `StagedFile`, which travels in the commit
+A finished file is on the disk, with its directory entry. Its `StagedFile` says what it holds; that value travels in the commit
 message and stands in the intent.
 """
 

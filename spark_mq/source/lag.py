@@ -57,7 +57,7 @@ class Total(NamedTuple):
 def queue_lags(progress: StreamingQueryProgress, latest: Mapping[int, str] = MappingProxyType({})) -> list[QueueLag]:
     """The lag of every queue of the progress's `spark_mq` sources, in queue order; other sources are passed over.
 
-    A queue of which the progress says nothing but the position (Spark asks for no latest offset when it repeats a batch after
+    A queue whose position alone is in the progress (Spark asks for no latest offset when it repeats a batch after
     a restart) has three unknowns, unless `latest` holds its source's latest offset, by the source's number in the progress.
     """
     return [
@@ -68,7 +68,7 @@ def queue_lags(progress: StreamingQueryProgress, latest: Mapping[int, str] = Map
 
 
 def sources_without_latest(progress: StreamingQueryProgress) -> list[int]:
-    """The numbers of the `spark_mq` sources of which the progress says no latest offset."""
+    """The numbers of the `spark_mq` sources whose latest offset is missing in the progress."""
     return [
         number
         for number, source in enumerate(progress.sources)

@@ -36,7 +36,7 @@ class QueuePartition(InputPartition):
 def into_partitions(
     splits: Sequence[Split], min_partitions: int | None = None, max_records_per_partition: int | None = None
 ) -> list[QueuePartition]:
-    """The splits in order, as partitions of which Spark can plan a batch (`pack`)."""
+    """The splits in order, as no more partitions than Spark can plan (`pack`)."""
     most = max(MOST_PARTITIONS, min_partitions or 0)
     sizes = [sum(end - start for start, end in split.ranges) for split in splits]
     return [QueuePartition(*splits[start:end]) for start, end in pack(sizes, most, max_records_per_partition)]

@@ -144,7 +144,7 @@ class PullReader:
 
     def _look_again(self) -> None:
         """Ask once more for the first offset that had no message. While a broker deletes a log file it passes over its entries as
-        over gaps, and only then moves the queue's beginning; who asks afterwards is told.
+        over gaps, and only then moves the queue's beginning; a later request gets that beginning.
         """
         if self._first_gap is None:
             return
