@@ -65,7 +65,7 @@ ROOMS = {
 
 HALLS = {
     "storage": {
-        "words": "addresses errors names put_status epoch_times nearest_name settling failpoints compiler",
+        "words": "addresses errors names put_status epoch_times nearest_name pending failpoints compiler",
         "facade": "",
     },
     "spark_mq": {
@@ -250,7 +250,7 @@ def test_each_room_says_what_lives_there_and_where_to_begin() -> None:
         ("storage", "storage.message_store", True),
         ("storage.batch.commit", "storage.put.store_writer", True),
         ("storage.put.store_writer", "storage.batch.redo", False),
-        ("storage.rules.put_guards", "spark_mq.broker.send_request", False),
+        ("storage.rules.put_guards", "spark_mq.broker.send", False),
         ("spark_mq.broker.send", "spark_mq.source.options", False),
         ("spark_mq.source.options", "spark_mq.sink.options", False),
         ("spark_mq.sink.options", "jobs.verify_store", False),

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.broker_settings import settings_text, told_settings
 from spark_mq.broker.client_tables import too_old_to_ask
-from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.requests import UNSET, AskClients, Handler, Outcome, Request
 from spark_mq.broker.runtime_info import runtime_info
 from spark_mq.remoting import (
     BodyError,
@@ -68,13 +67,13 @@ class AdminHandlers:
 
     # The broker
 
-    def settings(self, asked: Asked) -> RemotingCommand:
+    def settings(self, asked: Request) -> RemotingCommand:
         """26."""
         text = settings_text(self._parts.config)
         version = to_text(self._parts.settings_version.to_document())
         return asked.answer(header=BrokerConfigAnswer(version=version), body=text.encode())
 
-    def update_settings(self, asked: Asked) -> RemotingCommand:
+    def update_settings(self, asked: Request) -> RemotingCommand:
         """25."""
         parts = self._parts
         try:
@@ -89,11 +88,11 @@ class AdminHandlers:
             parts.register_topics()
         return asked.answer()
 
-    def runtime_info(self, asked: Asked) -> RemotingCommand:
+    def runtime_info(self, asked: Request) -> RemotingCommand:
         """28."""
         return asked.answer(body=KvTable(table=runtime_info(self._parts, asked.now_ms)))
 
-    def ha_status(self, asked: Asked) -> RemotingCommand:
+    def ha_status(self, asked: Request) -> RemotingCommand:
         """907."""
         slaves = tuple(self._parts.slaves())
         body = HaRuntimeInfo(
@@ -105,7 +104,7 @@ class AdminHandlers:
         )
         return asked.answer(body=body)
 
-    def ha_info(self, asked: Asked) -> RemotingCommand:
+    def ha_info(self, asked: Request) -> RemotingCommand:
         """906: where the log is served. What a slave is told of another master is not heeded; a controller or a name server says it."""
         parts = self._parts
         if parts.is_slave:
@@ -115,7 +114,7 @@ class AdminHandlers:
         )
         return asked.answer(header=told)
 
-    def delay_offsets(self, asked: Asked) -> RemotingCommand:
+    def delay_offsets(self, asked: Request) -> RemotingCommand:
         """45: delayOffset.json, as far as it is on the disk. Nobody but a slave asks for it: its host is known from now on."""
         self._parts.note_slave(asked.connection)
         text = self._parts.service.state(DELAYS_FILE, lambda text, _: text)
@@ -123,12 +122,12 @@ class AdminHandlers:
 
     # Clients
 
-    def running_info(self, asked: Asked) -> Outcome:
+    def running_info(self, asked: Request) -> Outcome:
         """307: handed on to the client."""
         told: ConsumerRunningInfoRequest = asked.header
         return self._ask_consumer(asked, told.consumer_group, told.client_id)
 
-    def consume_directly(self, asked: Asked) -> Outcome:
+    def consume_directly(self, asked: Request) -> Outcome:
         """309: handed on to the client, with the message."""
         told: ConsumeDirectlyRequest = asked.header
         parts = self._parts
@@ -148,7 +147,7 @@ class AdminHandlers:
 
     def _ask_consumer(
         self,
-        asked: Asked,
+        asked: Request,
         group: str,
         client_id: str,
         fields: Mapping[str, str] | None = None,
@@ -182,7 +181,7 @@ class AdminHandlers:
 
         return AskClients(((client.connection, question),), _CALL_MS, answer)
 
-    def consumer_status(self, asked: Asked) -> Outcome:
+    def consumer_status(self, asked: Request) -> Outcome:
         """223: where a group's clients are; one of them, or all."""
         told: ConsumerStatusRequest = asked.header
         wanted = (told.client_address or "").strip()
@@ -232,12 +231,12 @@ class ReplicaHandlers:
             code.GET_BROKER_EPOCH_CACHE: self.epochs,
         }
 
-    def timer_checkpoint(self, asked: Asked) -> RemotingCommand:
+    def timer_checkpoint(self, asked: Request) -> RemotingCommand:
         """60: the seven numbers of config/timercheck, zeros where it is not there."""
         page = self._parts.timer_page()
         return asked.answer(body=page[: CHECKPOINT.itemsize].ljust(CHECKPOINT.itemsize, b"\0"))
 
-    def timer_metrics(self, asked: Asked) -> RemotingCommand:
+    def timer_metrics(self, asked: Request) -> RemotingCommand:
         """61: config/timermetrics."""
         if not self._parts.config.timer.timer_wheel_enable:
             return asked.answer(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
@@ -245,12 +244,12 @@ class ReplicaHandlers:
         none = to_text({"dataVersion": DataVersion().to_document(), "timingCount": {}})
         return asked.answer(body=(text or none).encode())
 
-    def request_modes(self, asked: Asked) -> RemotingCommand:
+    def request_modes(self, asked: Request) -> RemotingCommand:
         """402: config/messageRequestMode.json. A broker of ours only lets clients pull, but keeps what was set."""
         text = self._parts.service.state(REQUEST_MODES_FILE, lambda text, _: text)
         return asked.answer(body=(text or _NO_MODES).encode())
 
-    def epochs(self, asked: Asked) -> RemotingCommand:
+    def epochs(self, asked: Request) -> RemotingCommand:
         """1007: where in the log each epoch begins and ends. Java: `mqadmin getBrokerEpoch`."""
         found = self._parts.epochs()
         if found is None:

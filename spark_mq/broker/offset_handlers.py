@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from spark_mq.broker.asked import NO_FIELDS, Asked, Handler
 from spark_mq.broker.client_tables import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.requests import NO_FIELDS, Handler, Request
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, write_body, write_header
 from spark_mq.remoting.client_bodies import OffsetTable
 from spark_mq.remoting.consumer_headers import (
@@ -48,7 +48,7 @@ class OffsetHandlers:
 
     # Of groups
 
-    def query(self, asked: Asked) -> RemotingCommand:
+    def query(self, asked: Request) -> RemotingCommand:
         """14. A group without an offset begins at 0 where the queue is young, whatever its consumers asked for."""
         request: QueryConsumerOffsetRequest = asked.header
         group, topic = request.consumer_group, request.topic
@@ -72,7 +72,7 @@ class OffsetHandlers:
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         return asked.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
 
-    def update(self, asked: Asked) -> RemotingCommand:
+    def update(self, asked: Request) -> RemotingCommand:
         """15. Offsets may go back; while a reset waits for the group's next pull they are dropped."""
         request: UpdateConsumerOffsetRequest = asked.header
         parts, group, topic = self._parts, request.consumer_group, request.topic
@@ -92,7 +92,7 @@ class OffsetHandlers:
             parts.offsets.commit(group, topic, queue_id, _physical(queue, request.commit_offset), asked.now_ms)
         return asked.answer(header=NO_FIELDS)
 
-    def reset(self, asked: Asked) -> RemotingCommand:
+    def reset(self, asked: Request) -> RemotingCommand:
         """222: a group goes on elsewhere, by an offset of one queue or by a time (below 0: the end) of one or of all."""
         request: ResetOffsetRequest = asked.header
         parts, group, topic = self._parts, request.group, request.topic
@@ -136,7 +136,7 @@ class OffsetHandlers:
             offset_table={MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
         )
 
-    def _reset_by_clients(self, asked: Asked, request: ResetOffsetRequest) -> RemotingCommand:
+    def _reset_by_clients(self, asked: Request, request: ResetOffsetRequest) -> RemotingCommand:
         """The way of before: the group's clients are told (220), and store the offsets themselves. Java: Broker2Client.resetOffset.
 
         Departure: of all queues that are read. Java takes those that are written, and leaves the others of a topic that shrinks.
@@ -170,7 +170,7 @@ class OffsetHandlers:
 
     # Of queues
 
-    def search(self, asked: Asked) -> RemotingCommand:
+    def search(self, asked: Request) -> RemotingCommand:
         """29: the first message from a time on; with UPPER the last one up to it."""
         request: SearchOffsetRequest = asked.header
         return self._of_queue(
@@ -181,25 +181,25 @@ class OffsetHandlers:
             ),
         )
 
-    def maximum(self, asked: Asked) -> RemotingCommand:
+    def maximum(self, asked: Request) -> RemotingCommand:
         """30."""
         request: MaxOffsetRequest = asked.header
         return self._of_queue(asked, request, lambda queue_id: self._parts.served.maximum(request.topic, queue_id))
 
-    def minimum(self, asked: Asked) -> RemotingCommand:
+    def minimum(self, asked: Request) -> RemotingCommand:
         """31. The remark is empty, and not absent."""
         request: QueueRequest = asked.header
         answer = self._of_queue(asked, request, lambda queue_id: self._parts.served.minimum(request.topic, queue_id))
         return answer._replace(remark="") if answer.code == ResponseCode.SUCCESS else answer
 
-    def earliest(self, asked: Asked) -> RemotingCommand:
+    def earliest(self, asked: Request) -> RemotingCommand:
         """32."""
         request: QueueRequest = asked.header
         time_ms = self._parts.served.earliest_store_time(request.topic, request.queue_id)
         return asked.answer(header=TimeAnswer(time_ms=time_ms))
 
     def _of_queue(
-        self, asked: Asked, request: SearchOffsetRequest | MaxOffsetRequest | QueueRequest, read: Callable[[int], int]
+        self, asked: Request, request: SearchOffsetRequest | MaxOffsetRequest | QueueRequest, read: Callable[[int], int]
     ) -> RemotingCommand:
         try:
             queue = self._queue(request)

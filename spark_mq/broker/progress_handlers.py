@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.pull_filters import message_filter
+from spark_mq.broker.requests import UNSET, Handler, Request
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import (
     ConsumeQueueEntries,
@@ -34,8 +34,7 @@ from spark_mq.remoting.consumer_headers import (
 from storage.format.bloom_filter import bit_text
 from storage.format.consume_queue import is_ext_address
 from storage.rules.response_codes import ResponseCode
-from storage.service.raw_get import ALL_MESSAGES
-from storage.service.served_store import ServedEntry
+from storage.service.served_store import ALL_MESSAGES, ServedEntry
 from storage.tables.topics import TopicConfig
 
 _LONG_MAX = 2**63 - 1
@@ -63,13 +62,13 @@ class ProgressHandlers:
             code.QUERY_CONSUME_QUEUE: self.entries,
         }
 
-    def all_offsets(self, asked: Asked) -> RemotingCommand:
+    def all_offsets(self, asked: Request) -> RemotingCommand:
         """43: what consumerOffset.json is to hold, the progress of the broker's own duties and of sinks too."""
         with self._parts.lock:
             known = self._parts.offsets.table()
         return asked.answer(body=self._parts.with_own_groups(known).to_text().encode())
 
-    def consume_stats(self, asked: Asked) -> RemotingCommand:
+    def consume_stats(self, asked: Request) -> RemotingCommand:
         """208."""
         told: ConsumeStatsRequest = asked.header
         group = told.consumer_group
@@ -88,7 +87,7 @@ class ProgressHandlers:
                 rate += self._rate(group, topic)
         return asked.answer(body=ConsumeStats(offset_table=offsets, consume_tps=rate))
 
-    def all_stats(self, asked: Asked) -> RemotingCommand:
+    def all_stats(self, asked: Request) -> RemotingCommand:
         """317: of all groups. Departure: of all queues that are read, as 208 says; Java counts those that are written."""
         told: BrokerConsumeStatsRequest = asked.header
         found, behind, in_flight = [], 0, 0
@@ -143,7 +142,7 @@ class ProgressHandlers:
             )
         return found
 
-    def time_spans(self, asked: Asked) -> RemotingCommand:
+    def time_spans(self, asked: Request) -> RemotingCommand:
         """303: how old the messages of a topic's queues are, and where a group is among them."""
         told: ConsumeTimeSpanRequest = asked.header
         parts, topic = self._parts, told.topic
@@ -174,7 +173,7 @@ class ProgressHandlers:
             )
         return asked.answer(body=ConsumeTimeSpans(spans=tuple(spans)))
 
-    def corrections(self, asked: Asked) -> RemotingCommand:
+    def corrections(self, asked: Request) -> RemotingCommand:
         """308: the smallest offset of any group by queue; the greatest number where the compared group is before it."""
         told: CorrectionOffsetRequest = asked.header
         parts, topic = self._parts, told.topic
@@ -190,7 +189,7 @@ class ProgressHandlers:
                 smallest[queue_id] = _LONG_MAX
         return asked.answer(body=CorrectionOffsets(correction_offsets=smallest))
 
-    def clone(self, asked: Asked) -> RemotingCommand:
+    def clone(self, asked: Request) -> RemotingCommand:
         """314. As in Java a blank topic clones nothing that exists."""
         told: CloneGroupOffsetRequest = asked.header
         parts, source = self._parts, told.source_group
@@ -201,7 +200,7 @@ class ProgressHandlers:
                     parts.offsets.clone(source, told.destination_group, topic)
         return asked.answer()
 
-    def figures(self, asked: Asked) -> RemotingCommand:
+    def figures(self, asked: Request) -> RemotingCommand:
         """315."""
         told: BrokerStatsRequest = asked.header
         with self._parts.lock:
@@ -212,7 +211,7 @@ class ProgressHandlers:
             )
         return asked.answer(body=found)
 
-    def entries(self, asked: Asked) -> RemotingCommand:
+    def entries(self, asked: Request) -> RemotingCommand:
         """321."""
         told: QueryConsumeQueueRequest = asked.header
         parts, topic, queue_id = self._parts, told.topic or "", told.queue_id

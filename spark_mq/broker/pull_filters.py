@@ -12,7 +12,7 @@ from spark_mq.remoting.client_bodies import SubscriptionData
 from storage.format.bloom_filter import BitTest
 from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
-from storage.service.raw_get import ALL_MESSAGES, MessageFilter
+from storage.service.served_store import ALL_MESSAGES, MessageFilter
 
 ALL = "*"
 SQL92 = "SQL92"

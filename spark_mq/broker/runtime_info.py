@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.put_response import DiskUse
+from spark_mq.broker.put_plan import DiskUse
 from spark_mq.broker.request_table import Pool
-from spark_mq.broker.retry import CURRENT_VERSION
+from spark_mq.broker.send_back import CURRENT_VERSION
 from spark_mq.broker.traffic import DayTotals
 from spark_mq.client.errors import request_text
 from storage.errors import StateFileError

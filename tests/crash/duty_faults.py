@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from spark_mq.broker.end_transaction_rules import Ending, settle
+from spark_mq.broker.end_transaction import Ending, settle
 from storage import MessageStore, failpoints
 from storage.delay.delivery_plan import DueRange
 from storage.delay.schedule import _Delivery, deliver_due

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from storage.format.consume_queue import ENTRY
-from storage.service.raw_get import (
+from storage.service.served_store import (
     LogSpan,
     TransferLimits,
     candidates,

@@ -16,8 +16,7 @@ from storage.ha.session import Received
 from storage.log.dispatch import QueueEntries
 from storage.put.deleted_topic import delete_topic
 from storage.service.put_service import PutService
-from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
-from storage.service.served_store import ServedStore
+from storage.service.served_store import MessageFilter, RawGet, ServedStore, TransferLimits
 from storage.settings.load import StoreConfig, parse_config
 from storage.store_reader import GetStatus
 
