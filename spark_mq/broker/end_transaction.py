@@ -28,14 +28,21 @@ from spark_mq.broker.turns import Turns
 from spark_mq.remoting.message_headers import EndTransactionRequest
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError, StoreNotWritableError
 from storage.failpoints import reach
-from storage.format.record import Message
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Message
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.rules.delays import REAL_TOPIC
-from storage.rules.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP, QUEUE_ID, committed_messages
+from storage.rules.half_messages import (
+    HALF_TOPIC,
+    IMMUNITY,
+    OP_TOPIC,
+    PRODUCER_GROUP,
+    QUEUE_ID,
+    OpBatch,
+    committed_messages,
+    op_messages,
+)
 from storage.rules.inner_messages import InnerMessage, InnerMessages
-from storage.rules.op_messages import OP_TOPIC, OpBatch, op_messages
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_group import PutResult

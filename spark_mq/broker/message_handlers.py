@@ -24,10 +24,10 @@ from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, make_re
 from spark_mq.remoting import message_headers as wire
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.pending import Pending
-from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC
 from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
+from storage.rules.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from storage.transaction.check_plan import CheckRules
 from storage.transaction.discard import redrive_one
 

@@ -32,10 +32,9 @@ from spark_mq.remoting.batch_body import decode_batch, with_batch_properties
 from spark_mq.remoting.message_headers import SendMessageRequest
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
 from storage.files.disk_use import disk_used_percent
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
-from storage.format.record import V6_HOST_SIZE
-from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
+from storage.format.record import MULTI_TAGS, TRANSACTION_MASK, V6_HOST_SIZE
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.delays import (
@@ -49,9 +48,8 @@ from storage.rules.delays import (
     delay_level,
     route_delayed,
 )
-from storage.rules.few_messages import EncodedMessage
 from storage.rules.half_messages import half_message, takes_transactions
-from storage.rules.inner_messages import InnerMessage, encode_properties
+from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_properties
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess

@@ -26,9 +26,8 @@ from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.message_headers import SendBackRequest
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.record import Message
-from storage.format.sys_flag import MULTI_TAGS
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.record import MULTI_TAGS, Message
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage

@@ -22,8 +22,7 @@ from storage.errors import StorageError
 from storage.pending import Pending
 from storage.put.put import NO_RESULTS, Places, table_of
 from storage.put_status import PutStatus
-from storage.rules.few_messages import EncodedMessage, columns_of
-from storage.rules.inner_messages import InnerMessages, is_wait
+from storage.rules.inner_messages import EncodedMessage, InnerMessages, columns_of, is_wait
 from storage.service.replica_acks import CopiesWanted, ReplicaAcks
 
 GROUP_MESSAGES = 64
@@ -76,7 +75,7 @@ class JoinedPut:
         self.waits = waits
         """Whether it is acknowledged when it is on the disk."""
         self.copies = copies
-        """How many it needs to be acknowledged (`rules/acks.py`)."""
+        """How many it needs to be acknowledged (`rules/put_guards.py`)."""
         self.is_done = False
         """Whether it stands in the log, or is refused."""
         self.acknowledged: Pending[PutStatus] = ACKNOWLEDGED

@@ -36,16 +36,14 @@ from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
-from storage.log.placement import Placement
+from storage.log.writer import Placement
 from storage.message_store import MessageStore
 from storage.pending import Pending
-from storage.put.deleted_topic import delete_queues, delete_topic
-from storage.put.options import PutOptions
-from storage.put.put import InnerPut, Places, Putter, put_few
+from storage.put.put import InnerPut, Places, PutOptions, Putter, put_few
 from storage.put.settings import PutSettings
 from storage.put_status import PutStatus
-from storage.rules.acks import NOBODY, may_wait
 from storage.rules.inner_messages import InnerMessage, InnerMessages
+from storage.rules.put_guards import NOBODY, may_wait
 from storage.service.put_group import (
     ACKNOWLEDGED,
     PATIENCE_SECONDS,
@@ -272,12 +270,12 @@ class PutService:
     def delete_topic(self, topic: str) -> None:
         """The topic's entry and queues are gone. Raises NameIllegalError, StoreNotWritableError, OSError."""
         with self.exclusive():
-            delete_topic(self._writer, topic)
+            self._writer.delete_topic(topic)
 
     def delete_queues(self, topic: str) -> None:
         """The queues of a topic without an entry are gone. Raises NameIllegalError, OSError."""
         with self.exclusive():
-            delete_queues(self._writer, topic)
+            self._writer.delete_queues(topic)
 
     @contextmanager
     def listening(self, arrived: Arrived) -> Iterator[None]:

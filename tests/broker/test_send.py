@@ -15,10 +15,10 @@ from spark_mq.broker.send import unique_keys
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError
-from storage.format.message_id import decode_offset_message_id
+from storage.format.record import decode_offset_message_id
 from storage.put.put import PutResult as MessagePlace
 from storage.put_status import PutStatus
-from storage.rules.few_messages import EncodedMessage
+from storage.rules.inner_messages import EncodedMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_group import PutResult, Rows

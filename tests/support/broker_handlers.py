@@ -17,10 +17,10 @@ from storage.format.record import host_text
 from storage.pending import Pending
 from storage.put.put import NO_RESULTS, Places
 from storage.put_status import PutStatus
-from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from storage.rules.inner_messages import encode_properties
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
+from storage.rules.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from storage.service.put_group import PutResult, Rows
 from storage.service.put_service import DirectService, PutService
 from storage.tables.put_statistics import PutStatistics

@@ -10,7 +10,7 @@ from unittest import mock
 from spark_mq.broker.end_transaction import request_for
 from storage import StoreConfig
 from storage.delay.schedule import deliver_due
-from storage.format.sys_flag import TRANSACTION_COMMIT
+from storage.format.record import TRANSACTION_COMMIT
 from storage.rules.half_messages import HALF_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
