@@ -29,7 +29,7 @@ from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from spark_mq.broker.requests import ClientConnection, Request
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.remoting import RequestCode, make_request
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.messages import SendMessageRequest
 from storage import MessageStore, open_store
 from storage.format.record import TRANSACTION_COMMIT
 from storage.rules.half_messages import half_message

@@ -25,11 +25,10 @@ import numpy as np
 from spark_mq.broker.put_plan import PutRules, plan_inner, put_result, state_now
 from spark_mq.broker.requests import UNSET, Verdict
 from spark_mq.broker.turns import Turns
-from spark_mq.remoting.message_headers import EndTransactionRequest
+from spark_mq.remoting.messages import EndTransactionRequest
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Message
-from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import (
@@ -48,11 +47,11 @@ from storage.rules.response_codes import ResponseCode
 from storage.service.put_group import PutResult
 from storage.service.put_service import DirectService, PutService
 from storage.settings.load import StoreConfig
+from storage.store import MessageStore
 from storage.tables.put_statistics import PutStatistics
-from storage.transaction.direct_outcome import find_transaction
 from storage.transaction.half_queue import half_at
 from storage.transaction.known_ends import KnownEnds
-from storage.transaction.outcomes import outcomes_of
+from storage.transaction.outcomes import find_transaction, outcomes_of
 from storage.transaction.progress import save_counts
 
 _LOG = logging.getLogger(__name__)

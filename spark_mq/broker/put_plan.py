@@ -28,10 +28,9 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_mq.broker.requests import Request
-from spark_mq.remoting.batch_body import decode_batch, with_batch_properties
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.messages import SendMessageRequest, decode_batch, with_batch_properties
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
-from storage.files.disk_use import disk_used_percent
+from storage.files.local_file_system import disk_used_percent
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
 from storage.format.record import MULTI_TAGS, TRANSACTION_MASK, V6_HOST_SIZE

@@ -46,7 +46,7 @@ from spark_mq.broker.requests import Request
 from spark_mq.broker.send_back import retry_or_dead_letter
 from spark_mq.broker.send_run import SendRun
 from spark_mq.remoting import RemotingCommand, write_header
-from spark_mq.remoting.message_headers import SendMessageAnswer, SendMessageRequest
+from spark_mq.remoting.messages import SendMessageAnswer, SendMessageRequest
 from spark_mq.remoting.request_runs import RunAnswers
 from storage.epoch_times import current_time_ms
 from storage.errors import MessageIllegalError, PutRefusedError

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner, put_result, save_entries, state_now
 from spark_mq.broker.requests import Request, Verdict
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting.message_headers import SendBackRequest
+from spark_mq.remoting.messages import SendBackRequest
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay import SCHEDULE_TOPIC

@@ -37,7 +37,6 @@ from storage.format.record import Message
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
 from storage.log.writer import Placement
-from storage.message_store import MessageStore
 from storage.pending import Pending
 from storage.put.put import InnerPut, Places, PutOptions, Putter, put_few
 from storage.put.settings import PutSettings
@@ -60,12 +59,13 @@ from storage.service.put_group import (
 from storage.service.replica_acks import CopiesWanted, ReplicaAcks
 from storage.service.served_store import LookUps
 from storage.settings.load import StoreConfig
+from storage.store import MessageStore
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.master_copies import place_of_copy
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
+from storage.tables.masters import place_of_copy
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 

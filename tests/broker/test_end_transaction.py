@@ -18,7 +18,7 @@ import pytest
 
 from spark_mq.broker.end_transaction import TransactionEnder, immunity_ms, judge_request, put_answer, request_for
 from spark_mq.broker.requests import Verdict
-from spark_mq.remoting.message_headers import EndTransactionRequest
+from spark_mq.remoting.messages import EndTransactionRequest
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.failpoints import ENVIRONMENT

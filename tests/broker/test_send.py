@@ -12,7 +12,7 @@ import pytest
 
 from spark_mq.broker.put_plan import is_true
 from spark_mq.broker.send import unique_keys
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError
 from storage.format.record import decode_offset_message_id

@@ -20,7 +20,7 @@ from unittest import mock
 import pyarrow as pa
 
 from spark_mq.broker.end_transaction import TransactionEnder
-from spark_mq.remoting.message_headers import EndTransactionRequest
+from spark_mq.remoting.messages import EndTransactionRequest
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from spark_mq.broker.end_transaction import TransactionEnder
-from spark_mq.remoting.message_headers import EndTransactionRequest
+from spark_mq.remoting.messages import EndTransactionRequest
 from storage import MessageStore, open_store
 from storage.format.properties import decode_properties
 from storage.format.record import Message

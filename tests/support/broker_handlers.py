@@ -11,7 +11,7 @@ from spark_mq.broker.requests import ClientConnection, Request, Verdict
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import CURRENT_VERSION, SendBackHandler
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request
-from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackRequest, SendMessageRequest
+from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, SendMessageRequest
 from storage import MessageStore
 from storage.format.record import host_text
 from storage.pending import Pending
