@@ -43,7 +43,7 @@ LOOKS = {
         "storage/service/put_service.py PutService.forbid",
     ),
     "compared with times that are stored": (
-        "spark_mq/broker/progress_handlers.py ProgressHandlers.time_spans",
+        "spark_mq/broker/offset_handlers.py ProgressHandlers.time_spans",
         "spark_mq/broker_server/duties.py Duties._check_transactions",
         "spark_mq/broker_server/duties.py Duties._deliver_levels",
         "spark_mq/broker_server/duties.py Duties._deliver_timed",

@@ -24,9 +24,8 @@ from spark_mq.broker.admin_handlers import AdminHandlers, ReplicaHandlers
 from spark_mq.broker.client_handlers import AssignmentHandlers, ClientHandlers
 from spark_mq.broker.group_handlers import GroupHandlers
 from spark_mq.broker.message_handlers import MessageHandlers
-from spark_mq.broker.offset_handlers import OffsetHandlers
+from spark_mq.broker.offset_handlers import OffsetHandlers, ProgressHandlers
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.progress_handlers import ProgressHandlers
 from spark_mq.broker.pull import PullHandler
 from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.requests import (

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from spark_mq.broker.client_tables import KnownClient
+from spark_mq.broker.consumer_filters import SQL92, is_tag_type
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.pull_filters import SQL92, is_tag_type
 from spark_mq.broker.requests import NO_FIELDS, Handler, Request
 from spark_mq.broker.sql92 import SqlError, compile_expression
 from spark_mq.client.allocation import Allocation, Averagely, AveragelyByCircle, sorted_client_ids

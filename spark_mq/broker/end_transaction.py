@@ -23,8 +23,7 @@ from enum import Enum
 import numpy as np
 
 from spark_mq.broker.put_plan import PutRules, plan_inner, put_result, state_now
-from spark_mq.broker.requests import UNSET, Verdict
-from spark_mq.broker.turns import Turns
+from spark_mq.broker.requests import UNSET, Turns, Verdict
 from spark_mq.remoting.messages import EndTransactionRequest
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError, StoreNotWritableError
 from storage.failpoints import reach

@@ -13,17 +13,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from spark_mq.broker.end_transaction import TransactionEnder
-from spark_mq.broker.named_messages import message_in, place_of_id
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import SENDS
 from spark_mq.broker.requests import UNSET, AskClients, ClientConnection, Handler, Outcome, Request
 from spark_mq.broker.send import SendMessageHandler, broker_properties, properties_of
 from spark_mq.broker.send_back import SendBackHandler
 from spark_mq.broker.send_run import SendRun
-from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, make_request, read_header, write_header
+from spark_mq.remoting import Header, HeaderError, RemotingCommand, RequestCode, make_request, read_header, write_header
 from spark_mq.remoting import messages as wire
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
+from storage.format.record import Message, decode_offset_message_id, decode_record
+from storage.names import is_system_topic
 from storage.pending import Pending
+from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC
 from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
@@ -286,3 +288,41 @@ def recall_properties(handle: RecallHandle, producer_group: str | None, now_ms: 
         "TRACE_CONTEXT": "",
     }
     return properties | ({"PGROUP": producer_group} if producer_group else {})
+
+
+def named_topic(parts: BrokerParts, header: Header) -> str | None:
+    """The topic that the message was sent to, also while it waits elsewhere; None where the header names no message that is there."""
+    place = _place(header)
+    raw = None if place is None else parts.served.record_at(place)
+    if raw is None:
+        return None
+    record = message_in(raw)
+    return record.properties.get(REAL_TOPIC, record.topic) if is_system_topic(record.topic) else record.topic
+
+
+def message_in(record: bytes) -> Message:
+    """A record of the log as a message; its body is not looked at."""
+    message = decode_record(record, check_crc=False)
+    assert isinstance(message, Message)
+    return message
+
+
+def _place(header: Header) -> int | None:
+    match header:
+        case wire.ResumeCheckHalfMessageRequest():
+            return place_of_id(header.message_id)
+        case wire.ViewMessageRequest() | wire.SendBackRequest():
+            return header.commitlog_offset
+        case wire.EndTransactionRequest():
+            return header.half_commitlog_offset
+        case wire.ConsumeDirectlyRequest():
+            return place_of_id(header.message_id)
+    return None
+
+
+def place_of_id(message_id: str | None) -> int | None:
+    """The place in the log that an offset message id says; None where it is none."""
+    try:
+        return decode_offset_message_id(message_id or "")[2]
+    except ValueError:
+        return None

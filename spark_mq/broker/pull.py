@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_mq.broker.consumer_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
 from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldPull
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.pull_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
 from spark_mq.broker.requests import Outcome, Request, Waiting
 from spark_mq.broker.sql92 import Expression
 from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, write_header

@@ -6,7 +6,9 @@ Java: RemotingCommand.createResponseCommand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
@@ -127,3 +129,24 @@ class RegisterTopics(NamedTuple):
 
 
 BrokerEvent: TypeAlias = Tell | Close | RunAgain | RegisterTopics
+
+
+class Turns:
+    """Keys that somebody has. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._taken: set[str] = set()
+
+    @contextmanager
+    def of(self, key: str) -> Iterator[None]:
+        """Has the key for itself, when whoever has it gives it back."""
+        with self._changed:
+            self._changed.wait_for(lambda: key not in self._taken)
+            self._taken.add(key)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken.discard(key)
+                self._changed.notify_all()

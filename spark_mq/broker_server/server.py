@@ -24,7 +24,7 @@ from spark_mq.access.acls import BODY, Demand
 from spark_mq.access.authorization import check_allowed, demands_of
 from spark_mq.access.users import User, authenticate, refused
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.named_messages import named_topic
+from spark_mq.broker.message_handlers import named_topic
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, SENDS, Pool
 from spark_mq.broker.requests import (

@@ -14,10 +14,10 @@ from unittest import mock
 
 import pytest
 
+from spark_mq.broker.admin_handlers import runtime_info
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from spark_mq.broker.requests import Verdict
-from spark_mq.broker.runtime_info import runtime_info
 from spark_mq.broker_server.name_servers import registration
 from spark_mq.remoting import read_body
 from spark_mq.remoting.routes import RegisterBrokerBody, TopicConfigTable
