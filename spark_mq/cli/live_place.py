@@ -71,7 +71,7 @@ class LivePlace:
         )
 
     def at_brokers(self, name: str) -> str:
-        """A topic or group as brokers know it."""
+        """A topic or group by its name at the brokers."""
         return with_namespace(self._namespace, name)
 
     def here(self, name: str) -> str:

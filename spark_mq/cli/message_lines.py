@@ -92,7 +92,7 @@ def rows_of_objects(lines: Sequence[Line]) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-def tell_overruled(other: str, topic: str) -> None:
+def say_overruled(other: str, topic: str) -> None:
     """Say on stderr, once a run, that a line names another topic than the command line, which comes before it."""
     typer.echo(f"lines name topic {other}: all are written to {topic}, as --topic says", err=True)
 
