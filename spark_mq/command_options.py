@@ -179,9 +179,10 @@ def with_options(function: Callable[..., Any], call: Callable[..., Any] | None =
     `call` is called in the function's place, with the function's own parameters.
     """
     hints = get_type_hints(function, include_extras=True)
-    groups = {name: hint for name, hint in hints.items() if isinstance(hint, type) and is_dataclass(hint)}
+    own = inspect.signature(function).parameters
+    groups = {name: hints[name] for name in own if isinstance(hints[name], type) and is_dataclass(hints[name])}
     parameters = []
-    for name, parameter in inspect.signature(function).parameters.items():
+    for name, parameter in own.items():
         if name not in groups:
             parameters.append(parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY))
             continue
