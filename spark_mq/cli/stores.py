@@ -19,7 +19,7 @@ from storage import Message, MessageStore
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFoundError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import only_for_reading, plain_path
-from storage.format.message_id import decode_offset_message_id
+from storage.format.record import decode_offset_message_id
 from storage.recovery.creation import is_empty_place
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets

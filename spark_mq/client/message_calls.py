@@ -16,8 +16,8 @@ from spark_mq.remoting.message_headers import QueryMessageAnswer, QueryMessageRe
 from spark_mq.remoting.signatures import UNIQUE_KEY_QUERY
 from storage.addresses import address_text, same_address
 from storage.errors import CorruptRecordError
-from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message as Record
+from storage.format.record import decode_offset_message_id
 from storage.rules.response_codes import ResponseCode
 
 _END_OF_TIME = 0x7FFF_FFFF_FFFF_FFFF

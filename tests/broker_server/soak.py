@@ -1,6 +1,6 @@
 """Our broker for minutes among producers, consumers that come and go, a proxy that treats connections badly, and SIGKILL.
 
-    python -m tests.broker_server.soak --minutes 20 --flush SYNC_FLUSH [--seed N] [--page docs/RELIABILITY.md]
+    python -m tests.broker_server.soak --minutes 20 --flush SYNC_FLUSH [--seed N] [--page docs/tables/soak.md]
 
 Name server and broker are processes of their own. Clients meet both through the proxy (`bad_proxy.py`). In the first half of the time
 the broker is killed about nine times, and started again on its store. Its last life takes the other half: whether it grows is told of

@@ -40,7 +40,7 @@ INVARIANTS: Mapping[int, str] = MappingProxyType(
 )
 """11, 12, 15, 16, 20 and 21 are of epochs, sets and copied tables: `controlled_invariants.py`.
 
-docs/RELIABILITY.md says which is looked at when.
+docs/tables/replicas.md says which is looked at when.
 """
 
 ENTRY = np.dtype([("place", ">i8"), ("size", ">i4"), ("tag", ">i8")])
