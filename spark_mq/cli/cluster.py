@@ -14,6 +14,7 @@ import typer
 
 from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.cli.live_place import LivePlace, together
+from spark_mq.cli.message_lines import message_line
 from spark_mq.cli.output import print_json, print_table, say, time_in_words, time_text
 from spark_mq.cli.places import AsJson, Everything, RequiredTopic, refuse_unknown_topic
 from spark_mq.client.admin import AsyncAdmin
@@ -28,7 +29,6 @@ from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import ExpressionType
 from spark_mq.command_options import NO_CLUSTER, Connection
-from spark_mq.message_line import message_line
 from spark_mq.remoting.admin_bodies import ConsumerConnection
 from spark_mq.remoting.client_bodies import ConsumeType
 from spark_mq.source.offsets import QueueId

@@ -9,10 +9,16 @@ from typing import Annotated, Any
 import typer
 
 from spark_mq.cli.app import CommandError, UsageError
+from spark_mq.cli.message_lines import (
+    Unreadable,
+    describe_message,
+    described_body,
+    dump_queue,
+    message_line,
+    queue_lines,
+)
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, Place, lag_entry, topic_entry
 from spark_mq.command_options import Connection
-from spark_mq.dump import describe_message, described_body, dump_queue
-from spark_mq.message_line import Unreadable, message_line, queue_lines
 from spark_mq.source.cluster import Cluster, find_stores
 from spark_mq.source.offsets import QueueId
 from storage import Message, MessageStore

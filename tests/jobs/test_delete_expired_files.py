@@ -12,7 +12,7 @@ import pytest
 
 from jobs.delete_expired_files import delete_expired_files, main
 from jobs.verify_store import verify_store
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import open_store
 from tests.support.fixture_stores import Fixture, golden_lines
 
