@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 from jobs import JOBS
 from jobs import __path__ as job_paths
 from spark_mq.cli import app
+from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.places import PROJECT
 
@@ -62,6 +63,29 @@ def test_a_store_may_be_named_by_its_url(
     if name in ("verify_store", "rebuild_queues"):
         assert by_url.output == by_path.output
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["deliver_delayed"],
+        ["check_transactions", "--checker", "builtins:repr"],
+        ["redrive_transactions"],
+        ["delete_expired_files", "--now"],
+        ["rebuild_queues"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_beside_another_writer_a_job_does_nothing(words: list[str], fixture_store: FixtureStore) -> None:
+    root = fixture_store("clean").root
+    name, *options = words
+    with open_store(root, read_only=False):
+        before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        shown = RUNNER.invoke(app, ["job", name, str(root), *options, "--lock-timeout", "0"])
+        assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert shown.exit_code == 75
+    (line,) = shown.output.splitlines()
+    assert line.startswith(f"nothing done: store {root}/lock is locked by another writer")
 
 
 def test_a_name_may_be_spelled_as_commands_are(pristine_store: FixtureStore) -> None:

@@ -105,14 +105,6 @@ def test_a_dry_run_changes_nothing_and_needs_no_lock(fixture: Fixture, capsys: p
     )
 
 
-def test_it_steps_back_where_another_writer_has_the_store(fixture: Fixture, capsys: pytest.CaptureFixture[str]) -> None:
-    before = log_files(fixture.root)
-    with open_store(fixture.root, read_only=False):
-        assert main([str(fixture.root), "--now", "--lock-timeout", "1s"]) == 75
-    assert capsys.readouterr().out.startswith("nothing done: store ")
-    assert log_files(fixture.root) == before
-
-
 def test_it_says_what_went(fixture: Fixture, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(fixture.root), "--now"]) == 0
     said = capsys.readouterr().out

@@ -166,12 +166,6 @@ def test_a_new_store_has_no_offsets_and_nothing_is_said_of_it(root: str, capsys:
     assert "no offset" not in capsys.readouterr().out
 
 
-def test_a_run_beside_another_writer_steps_back(root: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with open_store(root, read_only=False):
-        assert main([root, "--lock-timeout", "1s"]) == 75
-    assert "nothing done" in capsys.readouterr().out
-
-
 def test_a_run_delivers_no_more_than_it_is_asked_to(root: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([root, "--max-messages", "1"]) == 0
     assert "1 wait" in capsys.readouterr().out

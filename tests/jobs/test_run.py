@@ -96,14 +96,19 @@ def test_of_repeated_runs_that_did_nothing_the_first_is_printed(capsys: pytest.C
     assert said[3].startswith("nothing done"), "behind which an idle run is told once more"
 
 
+@pytest.mark.parametrize("inherited", [signal.SIG_DFL, signal.SIG_IGN], ids=["as usual", "in the background"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_the_run_finish_and_ends_the_job_then(number: signal.Signals) -> None:
-    job = Job(Time(), [1, 5], on_last=lambda: os.kill(os.getpid(), number))
-    before = signal.getsignal(number)
-    assert job.main("--every", "1m") == 1
+def test_a_signal_lets_the_run_finish_and_ends_the_job_then(number: signal.Signals, inherited: signal.Handlers) -> None:
+    """A shell starts what runs in the background with its signals ignored."""
+    before = signal.signal(number, inherited)
+    try:
+        job = Job(Time(), [1, 5], on_last=lambda: os.kill(os.getpid(), number))
+        assert job.main("--every", "1m") == 1
+        assert signal.getsignal(number) == inherited
+    finally:
+        signal.signal(number, before)
     assert job.finished == 2
     assert job.time.now == pytest.approx(1_065)
-    assert signal.getsignal(number) == before
 
 
 def test_a_signal_ends_a_job_that_sleeps() -> None:
@@ -133,19 +138,6 @@ def test_an_interrupt_of_a_job_that_runs_once_is_one_line(capsys: pytest.Capture
     job = Job(Time(), [1], on_last=lambda: os.kill(os.getpid(), signal.SIGINT))
     assert job.main() == 130
     assert capsys.readouterr().err == "interrupted\n"
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_job_that_was_started_with_its_signals_ignored_ends_all_the_same(number: signal.Signals) -> None:
-    """As a shell starts what runs in the background."""
-    before = signal.signal(number, signal.SIG_IGN)
-    try:
-        job = Job(Time(), [1, 5], on_last=lambda: os.kill(os.getpid(), number))
-        assert job.main("--every", "1m") == 1
-        assert signal.getsignal(number) == signal.SIG_IGN
-    finally:
-        signal.signal(number, before)
-    assert job.finished == 2
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 75), (("--busy-ok",), 0)])
@@ -236,26 +228,20 @@ def test_a_command_line_that_is_not_right_is_told_as_json_too(capsys: pytest.Cap
     assert "--every" in found["error"]
 
 
-def test_a_repeated_job_tries_a_locked_store_again_at_the_next_turn() -> None:
-    locked = StoreLockedError("/store/lock")
-    job = Job(Time(), [1, 1, 1], {0: locked, 1: locked})
-    assert job.main("--every", "30s") == 2
-    assert [start - 1_000 for start in job.started] == pytest.approx([0, 30, 60])
-
-
 @pytest.mark.parametrize(
     "error",
     [
+        StoreLockedError("/store/lock"),
         StoreNotWritableError("/store", "disk full"),
         OSError(errno.ENOSPC, "No space left on device"),
         OSError(errno.EDQUOT, "Disk quota exceeded"),
     ],
-    ids=["StoreNotWritableError", "ENOSPC", "EDQUOT"],
+    ids=["locked", "not writable", "ENOSPC", "EDQUOT"],
 )
-def test_what_may_pass_is_tried_again_too(error: Exception) -> None:
-    job = Job(Time(), [1, 1], {0: error})
-    assert job.main("--every", "30s") == 1
-    assert job.finished == 1
+def test_what_may_pass_is_tried_again_at_the_next_turn(error: Exception) -> None:
+    job = Job(Time(), [1, 1, 1], {0: error, 1: error})
+    assert job.main("--every", "30s") == 2
+    assert [start - 1_000 for start in job.started] == pytest.approx([0, 30, 60])
 
 
 @pytest.mark.parametrize(
