@@ -20,8 +20,7 @@ import typer
 
 from jobs.run import JobReport, Shared, StorePath, open_to_write, run_job
 from storage.delay.schedule import DeliveryReport, deliver_due
-from storage.delay.timer_report import TimerReport
-from storage.delay.timer_store import deliver_timed
+from storage.delay.timer_store import TimerReport, deliver_timed
 from storage.epoch_times import current_time_ms
 from storage.tables.put_statistics import PutStatistics
 

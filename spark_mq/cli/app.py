@@ -100,7 +100,7 @@ class _Jobs(TyperGroup):
         if name in self.commands or args[0].startswith("-"):
             super().resolve_command(ctx, [name])
             return name, load_job(name), args[1:]
-        from storage.nearest_name import nearest
+        from storage.names import nearest
 
         meant = nearest(name, list(self.commands))
         hint = f"did you mean {meant}?" if meant else f"spark-mq job {JOB_LIST} names them all"

@@ -29,14 +29,13 @@ from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import ExpressionType
 from spark_mq.command_options import NO_CLUSTER, Connection
-from spark_mq.remoting.admin_bodies import ConsumerConnection
-from spark_mq.remoting.client_bodies import ConsumeType
+from spark_mq.remoting.administration import ConsumerConnection
+from spark_mq.remoting.consumers import ConsumeType
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.option_values import parse_duration_ms, parse_time
 from spark_mq.stop_signals import stop_on_signal
 from storage.epoch_times import current_time_ms
-from storage.names import BUILT_IN_GROUPS, MASTER_ID, is_system_group
-from storage.nearest_name import nearest
+from storage.names import BUILT_IN_GROUPS, MASTER_ID, is_system_group, nearest
 from storage.rules.response_codes import ResponseCode
 
 _TYPES: dict[str | None, str] = {ConsumeType.CONSUME_PASSIVELY: "push", ConsumeType.CONSUME_ACTIVELY: "pull"}

@@ -24,7 +24,7 @@ from storage.epoch_times import other_unit_rule
 from storage.errors import CorruptMessageError, StorageError
 from storage.format.consume_queue import MAX_EXT_ADDRESS
 from storage.format.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD, Message, host_text
-from storage.nearest_name import advice
+from storage.names import advice
 
 BODY = "body"
 BODY_BASE64 = "body_base64"

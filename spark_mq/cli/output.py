@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spark_mq.cli.app import CommandError, UsageError
-from spark_mq.client.errors import ClientError, ClientSettingError, ResponseError, TlsError
+from spark_mq.client.errors import ClientError, ClientSettingError, TlsError
 from spark_mq.conditions import SparkMqError
 from spark_mq.exit_codes import USAGE, exit_code_of
 from spark_mq.session import SESSION_ERRORS
@@ -190,12 +190,10 @@ def _cause_and_cure(error: Exception) -> tuple[str, str | None]:
     match error:
         case CommandError():
             return error.text, error.hint
-        case ResponseError():
-            return error.describe(), error.cure()
         case TlsError():
             return error.describe(), _TLS_HINT
         case ClientError() | StorageError():
-            return error.describe(), error.hint
+            return error.describe(), error.cure()
         case SparkMqError():
             return error.describe(), "\n".join(error.details()) or None
     return str(error), None

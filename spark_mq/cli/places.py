@@ -11,8 +11,7 @@ from spark_mq.cli.app import CommandError
 from spark_mq.cli.message_lines import Unreadable
 from spark_mq.source.offsets import QueueId
 from storage import Message
-from storage.names import names_several
-from storage.nearest_name import nearest
+from storage.names import names_several, nearest
 from storage.tables.topics import TopicConfig
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]

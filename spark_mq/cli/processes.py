@@ -16,10 +16,10 @@ import typer
 
 from spark_mq.cli.app import CommandError
 from spark_mq.remoting_server.server import FILES_LEAST, ListenError
-from storage.addresses import address_text
 from storage.errors import StorageError
-from storage.files.file_limit import need_files, raise_file_limit
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.os_errors import need_files, raise_file_limit
+from storage.names import address_text
 
 if TYPE_CHECKING:
     from spark_mq.broker_server.controlled import ControlledBroker

@@ -26,10 +26,9 @@ from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFo
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import only_for_reading, plain_path
 from storage.format.record import decode_offset_message_id
-from storage.recovery.creation import is_empty_place
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.store_signs import no_store
+from storage.tables.surroundings import is_empty_place, no_store
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 

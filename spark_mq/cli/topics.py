@@ -29,12 +29,11 @@ from spark_mq.stop_signals import interrupt_on_signal
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
-from storage.names import is_system_group, validate_user_topic
-from storage.nearest_name import nearest
+from storage.names import is_system_group, nearest, validate_user_topic
 from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
 from storage.tables.broker_names import broker_names
-from storage.tables.topic_creation import create_topic as enter_topic
+from storage.tables.offline_changes import create_topic as enter_topic
 from storage.tables.topics import PERM_READ, PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig, TopicTable
 
 _GREATEST_PERM = 7  # PermName.isValid

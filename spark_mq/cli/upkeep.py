@@ -26,7 +26,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
 from storage.recovery.log_bind import bind_log as bind
 from storage.recovery.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
-from storage.settings.load import StoreConfig, find_configuration, load_config, parse_config
+from storage.settings.load import StoreConfig, load_config, parse_config, read_configuration
 from storage.tables.surroundings import binding_path
 
 
@@ -341,5 +341,5 @@ def _settings_of(path: str | None, conf: str | None) -> StoreConfig:
         return StoreConfig()
     root = one_store(path) if path is not None else "."
     read_bytes = file_system_of(root).read_file
-    file = find_configuration(root, conf, read_bytes=read_bytes)
-    return parse_config((read_bytes(file) if file is not None else None) or b"", file)
+    file, content = read_configuration(root, conf, read_bytes=read_bytes)
+    return parse_config(content, file)
