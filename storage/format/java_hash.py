@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
-from storage.format.kernels.compiled import DECODE, as_int64, sealed
+from storage.compiler import DECODE
+from storage.format.arrays import as_int64, sealed
 
 CRC_MASK = 0x7FFFFFFF
 Hashes = TypeVar("Hashes", int, np.ndarray)
