@@ -34,17 +34,17 @@ test-spark: setup ## the tests that start Spark
 test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven)
 	@$(VENV)/bin/python -m pytest -m interop $(ARGS)
 
-test-crash: setup ## the crash tests, then drivers killed 50 times and duties 100 times (ROUNDS=n each); writes docs/CRASHES.md
+test-crash: setup ## the crash tests, then drivers killed 50 times and duties 100 times (ROUNDS=n each); writes docs/tables/kills.md
 	@$(VENV)/bin/python -m pytest -m crash $(ARGS)
-	@$(VENV)/bin/python -m tests.crash.rounds $(or $(ROUNDS),50) docs/CRASHES.md
-	@$(VENV)/bin/python -m tests.crash.duty_rounds $(or $(ROUNDS),100) docs/CRASHES.md
+	@$(VENV)/bin/python -m tests.crash.rounds $(or $(ROUNDS),50) docs/tables/kills.md
+	@$(VENV)/bin/python -m tests.crash.duty_rounds $(or $(ROUNDS),100) docs/tables/kills.md
 
-torture: setup ## every kind of fault for MINUTES=60 minutes, planted mutants first; writes docs/RELIABILITY.md; SEED=n for the same rounds
-	@$(VENV)/bin/python -m tests.torture docs/RELIABILITY.md --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
+torture: setup ## every kind of fault for MINUTES=60 minutes, planted mutants first; writes docs/tables/torture.md; SEED=n for the same rounds
+	@$(VENV)/bin/python -m tests.torture docs/tables/torture.md --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-soak: setup ## our broker for MINUTES=20 with each flush, among kills and bad connections; writes docs/RELIABILITY.md
-	@$(VENV)/bin/python -m tests.broker_server.soak --flush SYNC_FLUSH --minutes $(or $(MINUTES),20) --page docs/RELIABILITY.md
-	@$(VENV)/bin/python -m tests.broker_server.soak --flush ASYNC_FLUSH --minutes $(or $(MINUTES),20) --page docs/RELIABILITY.md
+soak: setup ## our broker for MINUTES=20 with each flush, among kills and bad connections; writes docs/tables/soak.md
+	@$(VENV)/bin/python -m tests.broker_server.soak --flush SYNC_FLUSH --minutes $(or $(MINUTES),20) --page docs/tables/soak.md
+	@$(VENV)/bin/python -m tests.broker_server.soak --flush ASYNC_FLUSH --minutes $(or $(MINUTES),20) --page docs/tables/soak.md
 
 check: setup ## formatting, lint, types
 	@$(VENV)/bin/ruff format --check $(wildcard $(PYTHON_FILES))

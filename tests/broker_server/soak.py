@@ -1,6 +1,6 @@
 """Our broker for minutes among producers, consumers that come and go, a proxy that treats connections badly, and SIGKILL.
 
-    python -m tests.broker_server.soak --minutes 20 --flush SYNC_FLUSH [--seed N] [--page docs/RELIABILITY.md]
+    python -m tests.broker_server.soak --minutes 20 --flush SYNC_FLUSH [--seed N] [--page docs/tables/soak.md]
 
 Name server and broker are processes of their own. Clients meet both through the proxy (`bad_proxy.py`). In the first half of the time
 the broker is killed about nine times, and started again on its store. Its last life takes the other half: whether it grows is told of
@@ -31,7 +31,7 @@ from random import Random, SystemRandom
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.names import retry_topic
-from storage.store_reader import StoreReader
+from storage.store import MessageStore
 from tests.broker_server.bad_proxy import BadProxy, bad_proxy
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.broker_server.process_samples import WARM_UP_SECONDS, Sample, Sampler, slope_per_minute
@@ -274,7 +274,7 @@ def stored_keys(root: Path) -> set[str]:
         }
 
 
-def _keys_of(store: StoreReader, topic: str, queue_id: int) -> Iterator[str]:
+def _keys_of(store: MessageStore, topic: str, queue_id: int) -> Iterator[str]:
     at, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     while at < end:
         found = store.get(topic, queue_id, at, _READ_AT_ONCE)

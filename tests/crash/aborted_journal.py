@@ -1,6 +1,6 @@
 """A broker under SYNC_FLUSH on an ext4 that loses its power: rounds of sends, each judged by the trace of the broker's system calls.
 
-    python -m tests.crash.aborted_journal --rounds 100 --seed 1 [--control 100] [--page docs/RELIABILITY.md]
+    python -m tests.crash.aborted_journal --rounds 100 --seed 1 [--control 100] [--page docs/tables/power-and-disks.md]
 
 A round: producers send and note what was acknowledged; at a random moment the journal of the file system is aborted and nothing is
 written any more (EXT4_IOC_SHUTDOWN with NOLOGFLUSH); the broker is killed, the file system unmounted and mounted again; a broker

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage.ha.listener import ReplicationListener
-from storage.ha.master_session import MasterSession
 from storage.ha.replicas import UNPROVEN
+from storage.ha.sessions import MasterSession
 from storage.put_status import PutStatus
 from storage.service.put_group import Promise
 from storage.service.put_service import PutService
@@ -40,7 +40,7 @@ INVARIANTS: Mapping[int, str] = MappingProxyType(
 )
 """11, 12, 15, 16, 20 and 21 are of epochs, sets and copied tables: `controlled_invariants.py`.
 
-docs/RELIABILITY.md says which is looked at when.
+docs/tables/replicas.md says which is looked at when.
 """
 
 ENTRY = np.dtype([("place", ">i8"), ("size", ">i4"), ("tag", ">i8")])

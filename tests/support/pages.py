@@ -8,6 +8,8 @@ from typing import NamedTuple
 from tests.support.places import PROJECT
 
 PAGES = ("README.md", *sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs").glob("*.md")))
+TABLES = tuple(sorted(str(path.relative_to(PROJECT)) for path in (PROJECT / "docs" / "tables").glob("*.md")))
+"""What long runs wrote, beside the pages of results."""
 
 _EXAMPLE = re.compile(
     r"(?:<!-- not run: (?P<reason>[^\n]+) -->\n)?^```python\n(?P<code>.*?)^```$", re.DOTALL | re.MULTILINE

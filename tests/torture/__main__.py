@@ -1,6 +1,6 @@
 """The engine under torture.
 
-    python -m tests.torture --minutes 60 docs/RELIABILITY.md    rounds of all kinds, and the page
+    python -m tests.torture --minutes 60 docs/tables/torture.md    rounds of all kinds, and the page
     python -m tests.torture KIND --seed 4711                    one round again
     python -m tests.torture mutants                             which planted faults are noticed, and by what
     python -m tests.torture steps                               the same of each step of an order, left out or late

@@ -1,4 +1,4 @@
-"""What the torture has come to, as a part of docs/RELIABILITY.md: between two marks, the rest of the page is written by hand."""
+"""What the torture has come to, as a part of docs/tables/torture.md: between two marks, the rest of the page is written by hand."""
 
 from __future__ import annotations
 
