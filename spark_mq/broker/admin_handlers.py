@@ -32,11 +32,11 @@ from storage.errors import ConfigurationError
 from storage.format.delay import CHECKPOINT
 from storage.format.fastjson import to_text
 from storage.format.record import decode_offset_message_id
+from storage.format.table_entries import DataVersion
 from storage.rules.response_codes import ResponseCode
-from storage.settings.fixed import refusal_of_change
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.document import DataVersion
-from storage.tables.master_copies import REQUEST_MODES_FILE, TIMER_METRICS_FILE
+from storage.settings.java_settings import refusal_of_change
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.masters import REQUEST_MODES_FILE, TIMER_METRICS_FILE
 
 _NO_DELAYS = '{"offsetTable":{}}'
 _NO_MODES = '{"messageRequestModeMap":{}}'

@@ -64,8 +64,7 @@ from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig
-from storage.transaction.asking import Asking
-from storage.transaction.check import CheckReport, check_half_messages
+from storage.transaction.check import Asking, CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
 
 _LOG = logging.getLogger(__name__)
@@ -228,7 +227,7 @@ class Broker:
 
     def store_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """A query that reads the store beside the broker has come so far: its group's next offsets by (topic, queue id), in memory
-        and in the file. As `storage.tables.group_progress` where no broker runs; while a reset waits they are refused, as of a request.
+        and in the file. As `write_group_offsets` where no broker runs; while a reset waits they are refused, as of a request.
 
         Raises StoreServedError, StoreNotWritableError, StateFileError, OSError.
         """

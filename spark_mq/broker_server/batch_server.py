@@ -42,11 +42,11 @@ from storage.errors import (
     StoreLockedError,
     StoreServedError,
 )
-from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.rules.put_guards import NOBODY
 from storage.service.put_service import PutService
 from storage.service.replica_acks import CopiesWanted
+from storage.store import MessageStore
 
 MOST_CONNECTIONS = 64
 BEAT_SECONDS = 1.0

@@ -46,7 +46,7 @@ from storage.errors import StorageError
 from storage.format.table_entries import TopicConfig
 from storage.names import MASTER_ID, RETRY_PREFIX
 from storage.service.put_service import PutService
-from storage.tables.master_copies import KEPT_BY_SLAVES
+from storage.tables.masters import KEPT_BY_SLAVES
 from storage.tables.topics import PERM_READ, PERM_WRITE
 
 # A name server that has not taken the last registration is tried again after 1, 2, 4, 8 s, then each 10 s: it may start later than the

@@ -17,7 +17,6 @@ from spark_mq.remoting.administration import HaConnectionInfo
 from spark_mq.remoting.controllers import EpochEntryCache, EpochSpan
 from spark_mq.remoting_server.server import ListenError
 from storage import open_store
-from storage.addresses import address_text
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import Dialect, EpochEntry
@@ -25,11 +24,12 @@ from storage.ha.epochs import EpochFile, epoch_end, note_epoch
 from storage.ha.listener import ListenerSettings, LogReader, ReplicationListener
 from storage.ha.replicas import Replicas, Role, Snapshot
 from storage.ha.sessions import Timing
-from storage.message_store import MessageStore, WritesAs
+from storage.names import address_text
 from storage.put.settings import address_of, host_bytes
 from storage.service.put_service import PutService
 from storage.service.replica_acks import ReplicaAcks
-from storage.settings.unread import warn_of_unread
+from storage.settings.load import warn_of_unread
+from storage.store import MessageStore, WritesAs
 
 _LOCK_TIMEOUT_MS = 30_000  # a sink or job may be at work; another broker is not waited for
 

@@ -82,7 +82,7 @@ from storage.ha.sessions import RECONNECT_MS, Timing
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.pending import Pending
 from storage.service.put_service import PutService
-from storage.tables.timer_checkpoint import timer_checkpoint_path
+from storage.tables.delay_progress import timer_checkpoint_path
 
 REJECTED_CODES = frozenset((*SENDS, RequestCode.CONSUMER_SEND_MSG_BACK))
 """Answered REJECTREQUEST, unread."""

@@ -41,8 +41,7 @@ from spark_mq.client.routes import DEFAULT_TOPIC, TopicRoute, default_route, sub
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.consumers import HeartbeatData, ProducerData, UnregisterClientRequest
-from storage.addresses import same_address
-from storage.names import MASTER_ID, RETRY_PREFIX
+from storage.names import MASTER_ID, RETRY_PREFIX, same_address
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _FIRST_HEARTBEAT_MS = 1_000

@@ -14,10 +14,10 @@ from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.command import UNIQUE_KEY_QUERY
 from spark_mq.remoting.messages import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
-from storage.addresses import address_text, same_address
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import decode_offset_message_id
+from storage.names import address_text, same_address
 from storage.rules.response_codes import ResponseCode
 
 _END_OF_TIME = 0x7FFF_FFFF_FFFF_FFFF

@@ -15,8 +15,7 @@ from spark_mq.client.errors import MalformedResponseError, MessageQueueNotFoundE
 from spark_mq.client.settings import split_address
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.routes import QueueData, TopicRouteData
-from storage.addresses import address_text
-from storage.names import MASTER_ID
+from storage.names import MASTER_ID, address_text
 
 READABLE = 4
 WRITABLE = 2

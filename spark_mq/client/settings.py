@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from spark_mq.client.errors import ClientSettingError, TlsError
-from storage import addresses
+from storage import names
 
 Encoding = Literal["JSON", "ROCKETMQ"]
 
@@ -144,9 +144,9 @@ def parse_addresses(setting: str, given: str | tuple[str, ...] | list[str]) -> t
 
 
 def split_address(address: str, setting: str = "address") -> tuple[str, int]:
-    """Host and port of "host:port", as `storage.addresses` splits it. Raises ClientSettingError."""
+    """Host and port of "host:port", as `storage.names` splits it. Raises ClientSettingError."""
     try:
-        return addresses.split_address(address)
+        return names.split_address(address)
     except ValueError as rule:
         raise ClientSettingError(setting, address, str(rule)) from None
 

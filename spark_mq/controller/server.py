@@ -30,9 +30,9 @@ from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
-from storage.addresses import address_text
 from storage.errors import ConfigurationError, StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
+from storage.names import address_text
 
 _NOTICE_MS = 3_000
 _TICK_SECONDS = 0.1

@@ -29,7 +29,7 @@ from spark_mq.hand_over import local_socket
 from storage.files.atomic_file import load_loose, save_loose
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
-from storage.tables.own_directory import own_directory
+from storage.tables.surroundings import own_directory
 
 SOCKET_NAME = "broker.sock"
 REQUEST_BYTES_MOST = 64 << 20

@@ -31,11 +31,11 @@ from storage.batch.sink_progress import end_behind
 from storage.batch.slices import Turn
 from storage.batch.staged_segment import StagedBatch, StagedSegment
 from storage.errors import StorageError, StoreServedError
-from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.rules.topics import RowWish
-from storage.tables.batch_notes import BatchNote, add_batch_note
+from storage.store import MessageStore
 from storage.tables.put_statistics import PutStatistics
+from storage.tables.sink_notes import BatchNote, add_batch_note
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.transaction.progress import save_counts
 

@@ -27,10 +27,10 @@ from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool, watermark
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
-from storage.addresses import address_text
 from storage.epoch_times import steady_time_ms
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
+from storage.names import address_text
 
 _NOTICE_MS = 300
 _WATERMARK_SECONDS = 1

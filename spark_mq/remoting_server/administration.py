@@ -30,8 +30,8 @@ from spark_mq.remoting_server.settings import (
 from storage.errors import ConfigurationError
 from storage.files.local_file_system import LocalFileSystem
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.settings.fixed import refusal_of_change
 from storage.settings.java_properties import changed_properties, parse_properties
+from storage.settings.java_settings import refusal_of_change
 
 _ADMIN_USER = "initAuthenticationUser"
 
@@ -51,7 +51,7 @@ def check_may_administer(request: RemotingCommand, host: str, administrator: Cre
 
 @dataclass(frozen=True, slots=True)
 class AdministeredSettings:
-    """Of the settings of a server's own: who may change them, and which of them nobody may (beside `storage/settings/fixed.py`)."""
+    """Of the settings of a server's own: who may change them, and which of them nobody may (beside `FIXED_SETTINGS`)."""
 
     config_black_list: str = setting("configBlackList", "configBlackList;configStorePath", "String")
     """Names, between semicolons, that no request may change."""

@@ -55,7 +55,7 @@ from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
 from spark_mq.remoting_server.shared import Shared
 from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
-from storage.addresses import address_text, peer_host
+from storage.names import address_text, peer_host
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 
 OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"

@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from storage.addresses import split_address
 from storage.epoch_times import steady_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotWritableError, StoreRefusedError
 from storage.files.file_system import end_of_data
@@ -28,13 +27,15 @@ from storage.ha.sessions import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Re
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import RawCheck
-from storage.message_store import WritesAs, open_store
+from storage.names import split_address
 from storage.put.store_writer import StoreWriter
-from storage.recovery.opening import boot_left, mark_open
-from storage.recovery.passes import cut_log
+from storage.recovery.mending import cut_log
+from storage.recovery.opening import mark_open
+from storage.recovery.passes import boot_left
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.followed_master import followed_master, forget_followed_master, note_followed_master
+from storage.store import WritesAs, open_store
+from storage.tables.masters import followed_master, forget_followed_master, note_followed_master
 
 # Cutting a store's log at a place where it stops agreeing with its master's, queues and index with it. Java: truncateFiles.
 #

@@ -24,11 +24,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.addresses import address_text, host_of, peer_host, plain_host
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.errors import OffsetOutOfRangeError, StorageError
-from storage.files.file_limit import need_files
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.os_errors import need_files
 from storage.format.replication import Dialect, EpochEntry
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
 from storage.ha.sessions import (
@@ -48,8 +47,9 @@ from storage.ha.sessions import (
     who_gives_way,
 )
 from storage.log.commit_log import CommitLog
-from storage.message_store import MessageStore
+from storage.names import address_text, host_of, peer_host, plain_host
 from storage.put.settings import DEFAULT_LOG_FILE_SIZE
+from storage.store import MessageStore
 
 _NOTHING = np.empty(0, np.int64)
 

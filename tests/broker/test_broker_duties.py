@@ -40,13 +40,12 @@ from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
-from storage.settings.fixed import FIXED_SETTINGS
-from storage.settings.java_settings import JAVA_SETTINGS
+from storage.settings.java_settings import FIXED_SETTINGS, JAVA_SETTINGS
 from storage.settings.load import parse_config
 from storage.settings.nouns import RetentionConfig
 from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import DelayOffsets
 from storage.transaction.progress import TransactionProgress, save_progress
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.static_topic import HERE_LED, MADE_MS, make_static_store

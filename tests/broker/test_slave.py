@@ -23,7 +23,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.master_copies import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE
+from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 ANN = ClientConnection(bytes([127, 0, 0, 1, 0, 0, 0, 9]), "127.0.0.1:9")

@@ -38,8 +38,8 @@ from storage.errors import StoreServedError
 from storage.files.atomic_file import save_loose
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import parse_host
-from storage.tables.batch_notes import load_batch_notes
 from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.sink_notes import load_batch_notes
 from storage.transaction.progress import TransactionCounts
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 from tests.support.java_broker import free_ports, wait_until

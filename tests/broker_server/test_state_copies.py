@@ -19,8 +19,8 @@ from storage.ha.follower import open_following
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.master_copies import DELAYS_FILE
-from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
+from storage.tables.masters import DELAYS_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 SAID = {

@@ -35,8 +35,8 @@ from storage.ha.epochs import FollowedEpochs
 from storage.ha.follower import Follower, Switching
 from storage.ha.listener import ReplicationListener
 from storage.ha.sessions import CONNECT_TIMEOUT_MS, SlaveSession
-from storage.message_store import MessageStore
 from storage.service.put_service import PutService
+from storage.store import MessageStore
 from tests.ha.control import Control, ControlClient
 from tests.ha.controlled_node import ControlledNode, Cut
 from tests.ha.fibers import FiberEvent, FiberThread, Waiters, driven, sleep

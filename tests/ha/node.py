@@ -19,7 +19,7 @@ from storage.ha.sessions import RECONNECT_MS, SlaveSession, Timing
 from storage.put_status import PutStatus
 from storage.service.put_group import Promise
 from storage.service.put_service import PutService
-from storage.tables.followed_master import forget_followed_master, note_followed_master
+from storage.tables.masters import forget_followed_master, note_followed_master
 from tests.ha.network import LineEnd, TurnOver, World
 from tests.support.crash_disk import EXTREMES, Disk, Operation
 from tests.support.crash_file_system import CrashFileSystem

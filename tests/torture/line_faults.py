@@ -78,7 +78,7 @@ _POOLS = _Room("spark_mq.remoting_server.pools", "tests/remoting_server/test_poo
 _ACCESS = _Room("spark_mq.access.authorization", "tests/access/test_demands.py")
 _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
-_ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
+_ONE = _Room("storage.transaction.outcomes", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
 _KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
 _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
@@ -143,7 +143,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "_LOG.debug",
             "test_a_table_that_nobody_can_read_stays_with_a_warning_and_the_others_are_lowered",
         ),
-        "a follower's tables count as compared": _Room("storage.message_store", _AHEAD).line(
+        "a follower's tables count as compared": _Room("storage.store", _AHEAD).line(
             "MessageStore._open_for_writing",
             "opening.ends.compared_tables = None",
             "pass",

@@ -17,7 +17,7 @@ import spark_mq.namesrv.server
 import spark_mq.remoting_server.administration
 import spark_mq.remoting_server.server
 import storage.ha.listener
-import storage.settings.fixed
+import storage.settings.java_settings
 from spark_mq.broker.client_tables import ConsumerTable
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.controller.decisions import Applications
@@ -103,7 +103,7 @@ def _anybody_takes_a_known_brokers_id() -> AbstractContextManager[Any]:
 
 
 def _any_setting_is_changed_by_request() -> AbstractContextManager[Any]:
-    return mock.patch.object(storage.settings.fixed, "is_fixed", return_value=False)
+    return mock.patch.object(storage.settings.java_settings, "is_fixed", return_value=False)
 
 
 def _a_changed_setting_comes_at_the_end() -> AbstractContextManager[Any]:

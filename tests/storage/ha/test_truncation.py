@@ -17,7 +17,7 @@ from storage.ha.epochs import load_epochs, save_epochs
 from storage.ha.follower import truncate_store
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
-from storage.recovery.passes import cut_log
+from storage.recovery.mending import cut_log
 
 TINY = StoreConfig.tiny()
 FILES = LocalFileSystem()

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from storage.errors import StateFileError
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import DelayOffsets
 from storage.tables.document import DataVersion
 from tests.support.places import VECTORS
 

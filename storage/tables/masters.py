@@ -1,5 +1,5 @@
-"""A master's state files, taken over by a store that follows it: topics, groups, offsets of groups and of delay levels,
-counts and place of the timer, modes of groups. Pure.
+"""A store that follows a master: the note that says so, and the master's state files that it takes over: topics, groups, offsets of
+groups and of delay levels, counts and place of the timer, modes of groups.
 
 What a master answers is its file's content.
 Departures: topics and groups are replaced whole (Java deletes all, puts them back one by one,
@@ -10,21 +10,58 @@ into a log that was cut since. Java: SlaveSynchronize.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from storage.errors import StateFileError
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
+from storage.format.table_entries import DataVersion
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_offsets import DelayOffsets
-from storage.tables.document import DataVersion, parse_document, section
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, DelayOffsets, FollowedTimer, followed_timer_path
+from storage.tables.document import parse_document, section
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
-from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE, FollowedTimer, followed_timer_path
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
+
+_NAME = "spark_mq/follower.json"
+
+
+def followed_master(file_system: FileSystem, root: str) -> str | None:
+    """The master that the store at ROOT follows; None = it follows nobody.
+
+    ROOT/spark_mq/follower.json says it: {"master": "host:port"}. Only the store's follower writes there, until the note is taken away.
+    No Java counterpart: there brokerRole of broker.conf says so.
+    """
+    content = file_system.read_file(f"{root}/{_NAME}")
+    if content is None:
+        return None
+    try:
+        return str(json.loads(content)["master"])
+    except (ValueError, KeyError, TypeError):
+        return "an unknown master"
+
+
+def note_followed_master(file_system: LocalFileSystem, root: str, master: str) -> None:
+    """Durable on return. Raises OSError."""
+    if followed_master(file_system, root) != master:
+        file_system.replace(f"{root}/{_NAME}", json.dumps({"master": master}).encode())
+
+
+def forget_followed_master(file_system: LocalFileSystem, root: str) -> bool:
+    """The store is written by anybody from now on; whether it followed a master before. Raises OSError."""
+    path = f"{root}/{_NAME}"
+    if not file_system.exists(path):
+        return False
+    file_system.unlink(path)
+    file_system.sync(f"{root}/spark_mq")
+    return True
+
 
 TIMER_METRICS_FILE = "timermetrics"
 REQUEST_MODES_FILE = "messageRequestMode.json"

@@ -1,4 +1,4 @@
-"""A RocketMQ store on disk, the facade: open it, read it (`store_reader.py`), put messages, let go of it. Java: DefaultMessageStore.
+"""A RocketMQ store on disk, the facade: open it, read it, put messages, let go of it. Java: DefaultMessageStore.
 
 Reading takes no lock, changes no file and works beside a running writer. Writing holds the store's lock from opening to closing.
 """
@@ -11,47 +11,61 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import wraps
+from itertools import islice
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from storage.batch.commit import finish_open_intents, forget_open_intents, leave_open_intents, settle
 from storage.batch.redo import load_torn_rows
 from storage.dispatch.queue_ends import QueueEnds
 from storage.dispatch.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
-from storage.epoch_times import current_time_ms
+from storage.epoch_times import current_time_ms, other_unit_rule
 from storage.errors import (
     OffsetOutOfRangeError,
     StoreNotFoundError,
     StoreNotWritableError,
     StoreRefusedError,
+    TopicNotFoundError,
 )
 from storage.failpoints import reach
-from storage.files.atomic_file import write_with_backup
+from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.lock_holder import Holder
+from storage.files.lock import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
-from storage.index.store import IndexStore
+from storage.format.record import Message
+from storage.index.store import LONG_MAX, IndexStore, messages_with_key
+from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import LOOKS
 from storage.log.damage import warning_of
+from storage.log.fingerprint import LogFingerprint, take_fingerprint
+from storage.names import nearest
 from storage.put.put import InnerPut, PutOptions, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
-from storage.recovery.creation import create_store, find_log, sync_new_store
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, get_messages
+from storage.queues.positions import QueuePosition, offset_by_time, read_positions
+from storage.queues.scan import SLICE_ROWS, record_sizes
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
-from storage.recovery.opening import close_cleanly, open_for_writing, read_plan, release
-from storage.recovery.parts import StoreParts
+from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
+from storage.recovery.passes import StoreParts, boot_left, read_plan
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import one_batch, one_row
-from storage.settings.load import ConfigurationWarning, StoreConfig, load_config, refuse_for_reading, refuse_for_writing
-from storage.settings.unread import warn_of_unread
-from storage.store_layout import StoreLayout
-from storage.store_reader import StoreReader
-from storage.tables.followed_master import followed_master
+from storage.settings.load import (
+    ConfigurationWarning,
+    StoreConfig,
+    load_config,
+    warn_of_unread,
+)
 from storage.tables.subscription_groups import GroupEntries, SubscriptionGroupConfig
-from storage.tables.topics import TopicConfig
+from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
 
 WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
 """By what right a store is written: it is one's own, its master has written the same, or a controller has said so."""
@@ -95,7 +109,7 @@ def open_store(
     With `holds_back` nothing becomes readable that is not confirmed (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` is told of a recovery how many bytes of how many are dispatched.
-    `rocketmq_version` names the release of the store's broker (`4.9.7`; `broker_version.py` says what older ones cannot read).
+    `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
     another store's, `log_place.py`), StoreLockedError, StoreDamagedError,
     StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
@@ -135,6 +149,28 @@ def _local(files: FileSystem, root: str) -> LocalFileSystem:
     return files
 
 
+_ENTRIES_LOOKED_AT = 64
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _outliving_expiry(
+    look: Callable[Concatenate[MessageStore, _P], _T],
+) -> Callable[Concatenate[MessageStore, _P], _T]:
+    """A look that begins anew where files expired since they were listed: each time there are fewer."""
+
+    @wraps(look)
+    def repeated(store: MessageStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        while True:
+            try:
+                return look(store, *args, **kwargs)
+            except OffsetOutOfRangeError as error:
+                if not store._list_again(error):
+                    raise
+
+    return repeated
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenOptions:
     """How a store is opened: what `open_store` is told, under the same names."""
@@ -153,7 +189,7 @@ class OpenOptions:
     flush_disk_type: str | None
 
 
-class MessageStore(StoreReader):
+class MessageStore:
     """One open store; make it with `open_store`. Not thread-safe. A context manager that closes it."""
 
     plan: RecoveryPlan
@@ -188,25 +224,36 @@ class MessageStore(StoreReader):
         """Held while a table under config/, other than topics.json, is read, changed and saved."""
         self._groups = GroupEntries(root, file_system, self.tables_lock)
         try:
-            self._refuse_foreign_stores(options)
-            writable = None
-            if not options.read_only:
-                place = find_log(root, config, file_system, may_be_empty=options.create, to_write=True)
-                if options.create:
-                    self._make_root()
-                writable = self._lock(options)
-                if options.create:
-                    create_store(root, place.directories, writable)
-            # Again under the lock, and of a store that is there now.
-            self.place = find_log(root, config, file_system, to_write=not options.read_only)
-            settings = None
+            follows = options.writes_as == "follower"
+            is_controlled = options.writes_as in ("controlled", "candidate")
+            refuse_foreign_store(
+                root,
+                config,
+                file_system,
+                to_write=not options.read_only,
+                follows=follows,
+                asks_replicas=options.holder in ("broker", "sink"),
+                is_controlled=is_controlled,
+            )
+            writable = None if options.read_only else _local(file_system, root)
+            self.place = find_log(root, config, file_system, may_be_empty=options.create, to_write=writable is not None)
             if writable is not None:
-                settings = put_settings(
-                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.place
-                )
+                if options.create and not writable.exists(root):
+                    writable.make_directories(root)
+                # Before anything is read for writing. What was seen before a wait may have changed meanwhile.
+                has_changed = self._take_lock(writable, options)
+                if options.create:
+                    create_store(root, self.place.directories, writable)
+                if has_changed or self.place.missing:
+                    self.place = find_log(root, config, writable, to_write=True)
             self.layout = StoreLayout.of(root, self.place.directories, config)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
+            settings = None
+            if writable is not None:
+                settings = put_settings(
+                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.log
+                )
             writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
             self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
             self._resources.callback(self.queues.close)
@@ -229,44 +276,13 @@ class MessageStore(StoreReader):
 
     # Opening and closing
 
-    def _make_root(self) -> None:
-        files = _local(self._file_system, self.root)
-        if not files.exists(self.root):
-            files.make_directories(self.root)
-
-    def _refuse_foreign_stores(self, options: OpenOptions) -> None:
-        if self.read_only:
-            reasons = refuse_for_reading(self.config)
-        else:
-            follows = options.writes_as == "follower"
-            reasons = refuse_for_writing(
-                self.config,
-                follows=follows,
-                asks_replicas=options.holder in ("broker", "sink"),
-                is_controlled=options.writes_as in ("controlled", "candidate"),
-            )
-            if not follows and (master := followed_master(self._file_system, self.root)) is not None:
-                reasons.append(
-                    f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)"
-                )
-        names = {entry.name for entry in self._file_system.list_directory(self.root) if entry.is_directory}
-        reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
-        if "consumequeue_r" in names and "consumequeue" not in names:
-            reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
-        if reasons:
-            raise StoreRefusedError(self.root, "; ".join(reasons))
-
-    def _lock(self, options: OpenOptions) -> LocalFileSystem:
-        """The store's lock, before anything is read for writing, when it is our turn among those that wait for it."""
-        files = _local(self._file_system, self.root)
-        self._take_lock(files, options)
-        return files
-
-    def _take_lock(self, files: LocalFileSystem, options: OpenOptions) -> None:
+    def _take_lock(self, files: LocalFileSystem, options: OpenOptions) -> bool:
+        """The store's lock, when it is our turn among those that wait for it; returns whether we waited."""
         lock, turns = f"{self.root}/lock", f"{self.root}/spark_mq/turns"
         taken = files.locked(lock, options.lock_timeout_ms, turns=turns, holder=options.holder)
-        self._resources.enter_context(taken)
+        has_waited = self._resources.enter_context(taken)
         files.write(lock, 0, b"lock")
+        return has_waited
 
     def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, options: OpenOptions) -> None:
         if options.holder != "broker":  # it follows more of them, and says itself which it does not
@@ -327,7 +343,7 @@ class MessageStore(StoreReader):
                 writer.file_system,
                 self.log,
                 writer.ends,
-                batch_topics=self.queues.batch_topics,
+                apart={*self.queues.batch_topics, *writer.settings.mappings.mappings},
                 now_ms=self._clock(),
             )
 
@@ -375,7 +391,9 @@ class MessageStore(StoreReader):
         """Where log and queues end, from the beginning; once more where files expired meanwhile."""
         for left in reversed(range(LOOKS)):
             try:
-                self.plan = read_plan(self.root, self.config, self._file_system, self.log, self.queues)
+                files, checkpoint = self._file_system, read_checkpoint(self._file_system, self.root)
+                was_clean = boot_left(files, self.root) is None
+                self.plan = read_plan(self.config, files, self.log, self.queues, checkpoint, was_clean=was_clean)
                 self._queue_ends = self._ends_of_plan()
                 if (text := warning_of(self.root, self.plan.gaps)) is not None:
                     warnings.warn(text, RuntimeWarning, stacklevel=2)
@@ -400,6 +418,224 @@ class MessageStore(StoreReader):
     def _ends_of_plan(self) -> QueueEnds:
         check_crc = self.config.commit_log.check_crc_on_recover
         return QueueEnds(self.log, self.queues, self.plan, self._clock, check_crc=check_crc)
+
+    # What there is
+
+    @_outliving_expiry
+    def fingerprint(self) -> LogFingerprint | None:
+        """What tells this store's log from another one, for a process that opens the store after this one; None of an empty log."""
+        return take_fingerprint(self.log, self.log_end, self._ends.last_record)
+
+    @_outliving_expiry
+    def last_message_end(self, topic: str, queue_id: int, end: int) -> tuple[int, int] | None:
+        """The last of the few offsets before `end` that has an entry, and where in the log its message ends; reads nothing for a
+        queue's own end.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return None
+        known = self._ends.last_message_end(topic, queue_id) if end == self.max_offset(topic, queue_id) else None
+        return (end - 1, known) if known is not None else queue.last_message_end(max(0, end - _ENTRIES_LOOKED_AT), end)
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue, sorted."""
+        return self.queues.topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queue ids of a topic, sorted; empty if there is none. Raises StoreRefusedError for a batch-queue topic."""
+        if topic in self.queues.batch_topics:
+            raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
+        return self.queues.queue_ids(topic)
+
+    @_outliving_expiry
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset whose message the log still holds; the maximum if it holds none."""
+        queue = self.queues.get(topic, queue_id)
+        return 0 if queue is None else self._ends.minimum(queue)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last message."""
+        return self._ends.maximum(topic, queue_id)
+
+    @_outliving_expiry
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """`min_offset` and `max_offset`; None of a queue that is not there."""
+        ends = self._ends
+        known = ends.known_bounds((topic, queue_id))
+        if known is not None:
+            return known
+        queue = self.queues.get(topic, queue_id)
+        return None if queue is None else (ends.minimum(queue), ends.maximum(topic, queue_id))
+
+    @property
+    def undispatched_bytes(self) -> int:
+        """Valid records at the log's end that no queue names yet. Java: dispatchBehindBytes."""
+        return max(0, self.log_end - max(self._ends.dispatched_end, self.log.minimum)) if self.log.files else 0
+
+    def _list_again(self, error: OffsetOutOfRangeError) -> bool:
+        """Look which files of the log and of the error's queue are there; returns whether it is others than before."""
+        files = self.log.files
+        self.log.list_files()
+        queue = None if error.queue_id is None else self.queues.get(error.topic, error.queue_id)
+        starts = () if queue is None else queue.file_starts
+        if queue is not None:
+            queue.list_files()
+        return self.log.files != files or (queue is not None and queue.file_starts != starts)
+
+    # Reading
+
+    @_outliving_expiry
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        *,
+        tags: str | None = None,
+        max_bytes: int = MAX_TRANSFER_BYTES,
+    ) -> GetResult:
+        """Messages from a queue offset on, at most `max_count` and (but for the first) `max_bytes`. Java: getMessage.
+
+        `tags` is "TagA || TagB"; None or "*" is all. `next_begin_offset` is where to go on, whatever the status. Like Java's,
+        one call reads from one queue file and looks at 800 entries at most when it filters.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        minimum, maximum = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        if maximum == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum)
+        if offset < minimum:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum)
+        if offset >= maximum:
+            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
+            return GetResult(status, maximum, minimum, maximum)
+        ext = self.queues.ext(topic, queue_id)
+        wanted = Get(offset, max_count, tags, max_bytes)
+        return get_messages(queue, ext, self.log, self.log_end, (minimum, maximum), wanted)
+
+    def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
+        """The message whose record begins there. Java: lookMessageByOffset.
+
+        Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
+        """
+        return self.log.message_at(commitlog_offset, self.log_end)
+
+    def query(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+    ) -> list[Message]:
+        """What `messages_by_key` finds; where it finds nothing, raises TopicNotFoundError for a topic that the store does not know.
+
+        Raises ValueError for times that look like seconds, microseconds or nanoseconds.
+        """
+        _refuse_other_unit(begin_ms)
+        _refuse_other_unit(end_ms)
+        found = self.messages_by_key(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+        if not found:
+            self._refuse_unknown_topic(topic)
+        return found
+
+    def messages_by_key(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+    ) -> list[Message]:
+        """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
+
+        The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
+        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
+        """
+        found = messages_with_key(self.index, self.log, self.log_end, topic, key, begin_ms=begin_ms, end_ms=end_ms)
+        return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """What `offset_in_queue_by_time` answers, of a topic that the store knows, by a time in milliseconds.
+
+        Raises TopicNotFoundError for another topic, and ValueError for a time that looks like seconds, microseconds or nanoseconds.
+        """
+        _refuse_other_unit(timestamp_ms)
+        if self.queues.get(topic, queue_id) is None:
+            self._refuse_unknown_topic(topic)
+        return self.offset_in_queue_by_time(topic, queue_id, timestamp_ms, upper=upper)
+
+    @_outliving_expiry
+    def offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset whose store time is not before `timestamp_ms`, or the maximum (Java: BoundaryType.LOWER).
+
+        With `upper` the last offset whose store time is not after it, or the minimum. 0 for a queue that is not there, whatever its
+        topic. Java: getOffsetInQueueByTime.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        bounds = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        return offset_by_time(queue, self.log, self.log_end, bounds, timestamp_ms, upper=upper)
+
+    def _refuse_unknown_topic(self, topic: str) -> None:
+        """Raises TopicNotFoundError for a topic without a queue that topics.json does not name either."""
+        table = self.state(TOPICS_FILE, TopicTable.load)
+        known = {*self.topics(), *self.queues.batch_topics, *(table.topics if table is not None else ())}
+        if topic not in known:
+            raise TopicNotFoundError(self.root, topic, nearest(topic, known))
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of the message at a queue offset; −1 where none is."""
+        position = self.position(queue.topic, queue.queue_id, offset)
+        return -1 if position is None else position.store_time_ms
+
+    @_outliving_expiry
+    def position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
+        """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
+        return self._positions([(topic, queue_id, offset)])[0]
+
+    def positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
+        """`position` of many (topic, queue id, queue offset): much cheaper than one after the other."""
+        try:
+            return self._positions(asked)
+        except OffsetOutOfRangeError:  # one of them has expired meanwhile
+            return [self.position(*one) for one in asked]
+
+    def _positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
+        ends = self._ends
+        found = [ends.position((topic, queue_id), offset) for topic, queue_id, offset in asked]
+        queues: list[ConsumeQueue] = []
+        rows, offsets = [], []
+        for row, (topic, queue_id, offset) in enumerate(asked):
+            queue = self.queues.get(topic, queue_id) if found[row] is None else None
+            if queue is not None and 0 <= offset < ends.maximum(topic, queue_id):
+                rows.append(row)
+                queues.append(queue)
+                offsets.append(offset)
+        for row, position in zip(rows, read_positions(queues, offsets, self.log, self.log_end), strict=True):
+            found[row] = position
+            if position is not None:
+                ends.note_position(asked[row][:2], asked[row][2], position)
+        return found
+
+    @_outliving_expiry
+    def size_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Bytes of the records at queue offsets [start, end), as the queue's entries tell them."""
+        queue = self.queues.get(topic, queue_id)
+        blocks = range(start, end, SLICE_ROWS) if queue is not None else ()
+        return sum(int(record_sizes(queue.entries(at, min(end, at + SLICE_ROWS))).sum()) for at in blocks if queue)
+
+    @_outliving_expiry
+    def offset_at_size(self, topic: str, queue_id: int, start: int, size_bytes: int) -> int:
+        """The greatest offset up to which the records from `start` on have at most `size_bytes`; the maximum if all fit."""
+        queue, end = self.queues.get(topic, queue_id), self.max_offset(topic, queue_id)
+        while queue is not None and start < end:
+            sizes = np.cumsum(record_sizes(queue.entries(start, min(end, start + SLICE_ROWS))))
+            fitting = int(np.searchsorted(sizes, size_bytes, side="right"))
+            if fitting < len(sizes):
+                return start + fitting
+            start, size_bytes = start + fitting, size_bytes - int(sizes[-1])
+        return end
+
+    def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
+        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither.
+
+        Raises StateFileError where neither can be read: what it says is not known then, and not nothing.
+        """
+        return read_state(self._file_system, self.root, name, parse)
 
     # Writing
 
@@ -551,3 +787,13 @@ class MessageStore(StoreReader):
         if self._writer is not None:
             release(self._writer, self.index if self.config.index.message_index_enable else None)
             self._writer = self._putter = None
+
+
+def _refuse_other_unit(time_ms: int) -> None:
+    if rule := other_unit_rule(time_ms):
+        raise ValueError(rule)
+
+
+def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
+    """`MessageStore.state` of a store that need not be open."""
+    return read_table(f"{root}/config/{name}", parse, file_system.read_file)
