@@ -24,6 +24,7 @@ from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, DelayOffsets, FollowedTimer, followed_timer_path
 from storage.tables.document import parse_document, section
+from storage.tables.document import DataVersion, parse_document, section
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE

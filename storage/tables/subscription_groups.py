@@ -21,6 +21,7 @@ from storage.format.table_entries import DataVersion
 from storage.format.table_entries import SubscriptionGroupConfig as SubscriptionGroupConfig
 from storage.names import retry_topic, validate_group
 from storage.tables.document import decode_entry, encode_entry, integer, parse_document, section
+from storage.tables.document import DataVersion, decode_entry, encode_entry, integer, parse_document, section
 from storage.tables.topics import TopicTable
 
 FILE_NAME = "subscriptionGroup.json"
