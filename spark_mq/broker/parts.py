@@ -27,6 +27,7 @@ from spark_mq.remoting.consumers import ConsumerGroupRequest
 from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
+from storage.format.table_entries import DataVersion
 from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.retries import find_group
@@ -39,7 +40,6 @@ from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
 from storage.tables.consumer_filters import ConsumerFilterTable
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.document import DataVersion
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
