@@ -40,14 +40,12 @@ from storage.format.record import Message
 from storage.index.store import LONG_MAX, IndexStore, messages_with_key
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import LOOKS
+from storage.log.damage import warning_of
 from storage.log.fingerprint import LogFingerprint, take_fingerprint
-from storage.log.gaps import warning_of
 from storage.names import nearest
-from storage.put.options import PutOptions
-from storage.put.put import InnerPut, PutResult, Putter
+from storage.put.put import InnerPut, PutOptions, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
-from storage.put.table_entries import GroupEntries
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, get_messages
 from storage.queues.positions import QueuePosition, offset_by_time, read_positions
@@ -64,7 +62,7 @@ from storage.settings.load import (
     load_config,
     warn_of_unread,
 )
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.subscription_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
@@ -672,7 +670,7 @@ class MessageStore:
     def put_batch(self, rows: pa.RecordBatch | pa.Table, **options: Any) -> pa.RecordBatch:
         """Append a table of messages; returns their places, the fields of `PutResult`, row by row.
 
-        Columns are those of the Spark sink (`rows.columns.COLUMNS`), `options` the fields of `storage.put.options.PutOptions`.
+        Columns are those of the Spark sink (`rows.columns.COLUMNS`), `options` the fields of `storage.put.put.PutOptions`.
         Raises ColumnIllegalError, RowIllegalError with nothing appended, StoreNotWritableError, OSError.
         """
         if self._putter is None:

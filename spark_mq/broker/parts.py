@@ -29,9 +29,9 @@ from spark_mq.remoting.controller_bodies import EpochEntryCache
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
 from storage.names import BUILT_IN_GROUPS, host_of
-from storage.rules.auto_topics import known_topics
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.retries import find_group
+from storage.rules.topics import known_topics
 from storage.service.put_service import PutService
 from storage.service.raw_get import TransferLimits
 from storage.service.served_store import ServedStore

@@ -12,7 +12,7 @@ from spark_mq.broker.put_response import Appended, PutOutcome
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
 from storage.put_status import PutStatus
 from storage.retention import Occasion
-from storage.rules.few_messages import columns_of
+from storage.rules.inner_messages import columns_of
 from storage.rules.put_guards import BrokerState
 from storage.service.pending import Pending
 from storage.service.put_group import PutReceipt

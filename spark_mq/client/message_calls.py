@@ -15,8 +15,8 @@ from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.message_headers import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
 from spark_mq.remoting.signatures import UNIQUE_KEY_QUERY
 from storage.errors import CorruptRecordError
-from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message as Record
+from storage.format.record import decode_offset_message_id
 from storage.names import address_text, same_address
 from storage.rules.response_codes import ResponseCode
 

@@ -13,8 +13,7 @@ from spark_mq.client.errors import ClientSettingError
 from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.client.send_retries import RETRIED_CODES
 from spark_mq.client.settings import check_range
-from storage.format.compression import COMPRESSION_LEVEL
-from storage.format.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from storage.format.record import COMPRESSION_LEVEL, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 
 Compression = Literal["zlib", "lz4", "zstd"]
 COMPRESSIONS: dict[str, int] = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}

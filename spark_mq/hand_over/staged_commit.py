@@ -18,7 +18,7 @@ from storage.batch.sink_progress import end_behind
 from storage.batch.slices import Turn
 from storage.batch.staged_segment import StagedBatch
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
-from storage.rules.row_topics import RowWish
+from storage.rules.topics import RowWish
 from storage.store import MessageStore
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.sink_notes import BatchNote, add_batch_note

@@ -52,8 +52,8 @@ from storage.errors import (
 )
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import parse_host
-from storage.rules.acks import NOBODY, copies_of_batch
-from storage.rules.row_topics import RowWish
+from storage.rules.put_guards import NOBODY, copies_of_batch
+from storage.rules.topics import RowWish
 from storage.settings.load import load_config
 from storage.store import MessageStore
 from storage.tables.surroundings import find_log

@@ -35,9 +35,8 @@ from storage.failpoints import reach
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import MAX_EXT_ADDRESS
-from storage.format.delay_level import SCHEDULE_TOPIC, deliver_time_ms
-from storage.format.properties import decode_property_maps
-from storage.format.property_encoding import with_crc_room
+from storage.format.delay import SCHEDULE_TOPIC, deliver_time_ms
+from storage.format.properties import decode_property_maps, with_crc_room
 from storage.format.record_batch import Records
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 from storage.queues.scan import SLICE_ROWS, QueueSlice, scan_queue

@@ -32,11 +32,10 @@ import pyarrow.compute as pc
 
 from storage.errors import NameIllegalError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
-from storage.format.property_encoding import with_crc_room
+from storage.format.delay import TimerCheckpoint, encode_timer_checkpoint
+from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps, with_crc_room
 from storage.format.record import BLANK_SIZE, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
-from storage.format.timer import TimerCheckpoint, encode_timer_checkpoint
 from storage.log.commit_log import CommitLog, LogFile
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 from storage.rules.delays import (

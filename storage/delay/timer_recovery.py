@@ -24,7 +24,7 @@ import numpy as np
 from storage.delay.timer_files import TimerLog, TimerWheel, UnitRun
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.timer import (
+from storage.format.delay import (
     UNIT,
     UNIT_SIZE,
     WHEEL_SLOTS,

@@ -45,8 +45,7 @@ from storage.delay.timer_records import (
 )
 from storage.delay.timer_recovery import RecoveredTimer, recover_timer
 from storage.failpoints import reach
-from storage.format.java_hash import string_hashes
-from storage.format.timer import (
+from storage.format.delay import (
     BLANK_SLOTS,
     MAGIC_DEFAULT,
     MAGIC_DELETE,
@@ -60,6 +59,7 @@ from storage.format.timer import (
     effective_window,
     is_unit,
 )
+from storage.format.java_hash import string_hashes
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessages

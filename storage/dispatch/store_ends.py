@@ -18,8 +18,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import BLANK_SIZE
 from storage.index.store import IndexStore
 from storage.index.writer import OpenSlots
-from storage.log.commit_log import CommitLog
-from storage.log.tail import RecordIdentity
+from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.tables.sink_notes import LedgerNotes
 
 LedgerEnds = dict[str, dict[str, int]]

@@ -15,6 +15,7 @@ from storage.errors import StoreRefusedError
 from storage.failpoints import reach
 from storage.files.file_system import DirectoryEntry, FileSystem, ReadableFile, end_of_data
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.arrays import struct_of, view_at
 from storage.format.bloom_filter import BitTest
 from storage.format.consume_queue import (
     EXT_UNIT,
@@ -24,8 +25,7 @@ from storage.format.consume_queue import (
     ext_position,
     is_ext_address,
 )
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.layout import struct_of, view_at
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.log.dispatch import QueueEntries
 from storage.queues.consume_queue import ConsumeQueue
 

@@ -25,9 +25,9 @@ from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.checkpoint import Checkpoint
-from storage.format.delay_level import parse_delay_levels
+from storage.format.delay import parse_delay_levels
 from storage.format.record import (
+    BORN_HOST_V6,
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
@@ -35,14 +35,10 @@ from storage.format.record import (
     SYS_FLAG_POSITION,
 )
 from storage.format.record_batch import Records
-from storage.format.sys_flag import BORN_HOST_V6
 from storage.index.store import IndexStore
-from storage.log.checkpoint import read_checkpoint, write_checkpoint
-from storage.log.commit_log import CommitLog, LogFile
-from storage.log.gaps import find_gaps
-from storage.log.intact_records import intact_records
-from storage.log.tail import RecordIdentity
-from storage.log.torn_records import Crash, first_torn, is_unfinished
+from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from storage.log.commit_log import CommitLog, LogFile, RecordIdentity
+from storage.log.damage import Crash, find_gaps, first_torn, intact_records, is_unfinished
 from storage.queues.positions import read_tails
 from storage.queues.store import ConsumeQueueStore, queue_file_size
 from storage.settings.load import StoreConfig
@@ -125,7 +121,7 @@ def plan_recovery(
 
     `from_greatest_end` walks from the queues' greatest end instead of from a whole file back: for remote stores, where a file
     is dear. Stale records of equal length behind a truncated log's end would not be told apart then. With `torn_by` an unclean log
-    ends before the first record that such a crash may have left without a part: a follower gets it again (`torn_records.py`). What
+    ends before the first record that such a crash may have left without a part: a follower gets it again (`log/damage.py`). What
     queues know was written whole before they heard of it; that counts where the machine goes on.
     """
     tails = read_tails(list(queues))

@@ -14,7 +14,7 @@ from storage.errors import StateFileError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
-from storage.format.timer import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
+from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
 from storage.tables.document import DataVersion, integer, number_of, parse_document, section
 
 FILE_NAME = "delayOffset.json"

@@ -28,15 +28,22 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from storage.errors import IndexGeometryUnknownError
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import decode_property_maps
-from storage.format.record import Message
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
 from storage.format.record_batch import Records
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.queues.scan import scan_queue
 from storage.rules.delays import REAL_TOPIC, TIMER_TOPIC
-from storage.rules.half_messages import CHECK_TIMES, FIRST_OFFSET, HALF_TOPIC, QUEUE_ID, UNIQUE_KEY
-from storage.rules.op_messages import OP_TOPIC, EndedHalves, ended_halves
+from storage.rules.half_messages import (
+    CHECK_TIMES,
+    FIRST_OFFSET,
+    HALF_TOPIC,
+    OP_TOPIC,
+    QUEUE_ID,
+    UNIQUE_KEY,
+    EndedHalves,
+    ended_halves,
+)
 from storage.store import MessageStore
 from storage.transaction.half_queue import (
     NO_PLACE,

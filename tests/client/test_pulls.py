@@ -10,8 +10,7 @@ from spark_mq.client.message import MessageQueue, decode_records
 from spark_mq.client.pulls import Pull, PullResult, PullStatus, pulled_messages
 from spark_mq.client.subscriptions import subscription
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.record import encode_record
-from storage.format.sys_flag import COMPRESSED
+from storage.format.record import COMPRESSED, encode_record
 from tests.support.message_builder import make_message
 
 QUEUE = MessageQueue("T", "broker-a", 3)

@@ -12,9 +12,8 @@ from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.remoting.header_fields import read_header
 from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackRequest, SendMessageRequest
 from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
-from storage.format.message_id import encode_offset_message_id
 from storage.format.properties import decode_properties
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_offset_message_id
 from tests.support.fake_broker import FakeBroker
 
 BROKER = "broker-a"

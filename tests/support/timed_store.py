@@ -10,8 +10,8 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.delay.timer_files import TimerLog
 from storage.delay.timer_store import TimerReport, deliver_timed
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay import TimerCheckpoint
 from storage.format.record import Message
-from storage.format.timer import TimerCheckpoint
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import TimerConfig
