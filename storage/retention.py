@@ -75,7 +75,7 @@ def plan_occasion(
     `hour` is the local one; the percents are `disk_used_percent` of the `written_directories` (the least full counts) and of
     consumequeue/. A disk of which nothing is known (−1) counts as too full, as in Java. Raises ConfigurationError.
     """
-    reasons = ["it was asked for"] if is_asked_for else []
+    reasons = ["it was requested"] if is_asked_for else []
     if hour in _hours(config.delete_when):
         reasons.append(f"it is the hour for it (deleteWhen={config.delete_when})")
     forcibly = _within(config.disk_space_clean_forcibly_ratio, 30, 85)

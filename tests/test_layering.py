@@ -69,7 +69,7 @@ HALLS = {
         "facade": "",
     },
     "spark_mq": {
-        "conditions": "conditions store_conditions client_conditions option_table worker_errors",
+        "conditions": "conditions option_table worker_errors",
         "spark_mq": "",
     },
 }

@@ -277,10 +277,10 @@ def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]
         server = replace(server, listen_port=DEFAULT_PORT)
     if server.listen_port <= VIP_PORTS_BELOW:
         raise ConfigurationError(
-            file, None, "listenPort", f"clients are told it, and use the port {VIP_PORTS_BELOW} below it, too"
+            file, None, "listenPort", f"clients get it, and use the port {VIP_PORTS_BELOW} below it, too"
         )
     if store.identity.broker_ip1 is None and server.bind_address in ("0.0.0.0", "::"):
-        rule = "it is missing: with bindAddress for all addresses it says which one clients are told"
+        rule = "it is missing: with bindAddress for all addresses it says which one clients get"
         raise ConfigurationError(file, None, "brokerIP1", rule)
     process = read_settings(ProcessSettings, texts, file)
     if store.mode.enable_controller_mode:

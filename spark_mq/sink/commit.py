@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_mq.conditions import WriteFailedError
+from spark_mq.conditions import WriteFailedError, writing_conditions
 from spark_mq.hand_over import local_socket
 from spark_mq.hand_over.local_socket import (
     ANSWER_BYTES_MOST,
@@ -36,7 +36,6 @@ from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows
 from spark_mq.sink.place import not_shared
-from spark_mq.store_conditions import writing_conditions
 from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment, check_staged, remove_staging, staged_directory

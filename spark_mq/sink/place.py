@@ -13,8 +13,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from spark_mq.conditions import writing_conditions
 from spark_mq.sink.options import SinkOptions
-from spark_mq.store_conditions import writing_conditions
 from storage.errors import OffsetOutOfRangeError, StoreNotSharedError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name

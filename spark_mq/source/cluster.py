@@ -81,7 +81,7 @@ def broker_name_of(store: MessageStore, path: str) -> str:
     if name := _names_of(store).broker:
         return name
     if told := told_brokers(_topics_of(store)):
-        rule = f"the topics of {store.root} tell {len(told)} names of its broker: {names(told)}; say which one holds"
+        rule = f"the topics of {store.root} have {len(told)} names of its broker: {names(told)}; say which one holds"
         raise OptionError("brokerName", f"{rule}, or give its broker.conf")
     parts = [part for part in path.split("/") if part]
     return parts[-2] if len(parts) > 1 and parts[-1] == HOME else parts[-1]

@@ -16,21 +16,18 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_mq.client_conditions import from_client_error
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import OptionError, as_condition
 from spark_mq.hand_over.group_offsets import hand_offsets
 from spark_mq.source.offsets import QueueId
-from spark_mq.store_conditions import from_storage_error
 from storage.epoch_times import current_time_ms
 from storage.errors import (
+    DescribedError,
     ForeignLogError,
     NameIllegalError,
-    StorageError,
     StoreLockedError,
     StoreRefusedError,
     StoreServedError,
 )
-from storage.errors.base import DescribedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
@@ -104,11 +101,9 @@ class GroupOffsets:
         by_queue = {(queue.topic, queue.queue_id): offset for queue, offset in offsets.items()}
         try:
             self._writers[broker_name](self.group, by_queue, self._clock())
-        except StorageError as error:
-            cure = f"\n{_CURE}" if isinstance(error, StoreLockedError) else ""
-            self._skip(broker_name, str(from_storage_error(error)) + cure)
         except DescribedError as error:
-            self._skip(broker_name, str(from_client_error(error)))
+            cure = f"\n{_CURE}" if isinstance(error, StoreLockedError) else ""
+            self._skip(broker_name, str(as_condition(error)) + cure)
         except OSError as error:
             self._skip(broker_name, str(error))
         else:

@@ -22,8 +22,7 @@ from spark_mq.client.subscriptions import subscription
 from spark_mq.client.tls_mismatch import tls_mismatch
 from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
-from spark_mq.client_conditions import ClusterConditionError
-from spark_mq.conditions import InvalidRowError
+from spark_mq.conditions import ConvertedError, InvalidRowError
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.sink.columns import InputColumns
@@ -155,9 +154,7 @@ def test_access_control_of_before_5_0_lets_a_query_in_and_names_a_refusal(guarde
             "the group's offsets",
         )
     for wrong in ({"accessKey": OPERATOR.access_key, "secretKey": "another-secret"}, {}):
-        with pytest.raises(
-            ClusterConditionError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\](?s:.)*AclException"
-        ) as denied:
+        with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\](?s:.)*AclException") as denied:
             batch({**options, **wrong})
         assert "another-secret" not in str(denied.value)
 
