@@ -34,18 +34,7 @@ from storage.format.properties import CRC_NAME, MapEntries, encode_columns, with
 from storage.format.record import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK, V4_HOST_SIZE, V6_HOST_SIZE
 from storage.format.record_block import OutgoingMessages
 from storage.names import dead_letter_topic, host_of, retry_topic, validate_path_element, validate_topic
-<<<<<<< HEAD
-from storage.rules.delays import (
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TIMES,
-    DelayWish,
-    decimal_texts,
-    judge_delays,
-)
-=======
 from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC, TIMES, DelayWish, decimal_texts, judge_delays
->>>>>>> main
 from storage.rules.inner_messages import InnerMessages, outgoing_messages, sizes_of_messages
 from storage.rules.retries import (
     DEAD_LETTER_QUEUE_COUNT,
