@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from spark_mq.access.rules import AccessRules
+from spark_mq.access.users import AccessRules
 from spark_mq.broker.access_handlers import AccessHandlers
 from spark_mq.broker.admin_handlers import AdminHandlers, ReplicaHandlers
 from spark_mq.broker.asked import Asked, Handler
@@ -43,7 +43,7 @@ from spark_mq.remoting import (
     read_header,
     write_header,
 )
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest
+from spark_mq.remoting.messages import CheckTransactionStateRequest
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.epoch_times import current_time_ms, is_time, steady_time_ms
 from storage.errors import PutRefusedError, StoreNotWritableError, StoreServedError

@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
-from spark_mq.access.rules import AccessRules, codes_of, name_and_secret
-from spark_mq.access.users import User, UserType
+from spark_mq.access.users import AccessRules, User, UserType, codes_of, name_and_secret
 from spark_mq.broker.broker_settings import SECRETS
 from spark_mq.broker.request_table import Pool
 from spark_mq.client.errors import ClientSettingError

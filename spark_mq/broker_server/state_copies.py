@@ -25,9 +25,9 @@ from spark_mq.client.calls import make_call
 from spark_mq.client.errors import ClientError, ResponseError, request_text
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request
-from spark_mq.remoting.message_headers import ViewMessageRequest
+from spark_mq.remoting.messages import ViewMessageRequest
 from storage.errors import StorageError
-from storage.ha.following import Following
+from storage.ha.follower import Following
 from storage.names import MASTER_ID, address_text
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService

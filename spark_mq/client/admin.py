@@ -23,15 +23,17 @@ from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.topic_calls import NewTopic, TopicCalls
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.admin_bodies import (
+from spark_mq.remoting.administration import (
     ConsumerConnection,
     OffsetWrapper,
     ProducerConnection,
-    SubscriptionGroupConfig,
     TopicOffset,
 )
-from spark_mq.remoting.client_bodies import ConsumerRunningInfo
-from spark_mq.remoting.route_bodies import ClusterInfo, TopicConfigData
+from spark_mq.remoting.consumers import ConsumerRunningInfo
+from spark_mq.remoting.routes import (
+    ClusterInfo,
+)
+from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
 
 T = TypeVar("T")
 
@@ -117,7 +119,7 @@ class Admin:
         """Beginning, end and last store time of each queue at each broker."""
         return self._run(self._admin.topic_stats(topic))
 
-    def topic_config(self, topic: str) -> dict[str, TopicConfigData]:
+    def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """The topic as each of its brokers holds it, by broker name."""
         return self._run(self._admin.topic_config(topic))
 

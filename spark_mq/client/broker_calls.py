@@ -13,7 +13,7 @@ from spark_mq.client.errors import ClientSettingError
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.routes import read_address
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting.route_bodies import ClusterInfo
+from spark_mq.remoting.routes import ClusterInfo
 from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 

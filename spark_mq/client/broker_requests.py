@@ -23,14 +23,15 @@ from spark_mq.remoting import (
     read_header,
     write_body,
 )
-from spark_mq.remoting.client_bodies import ConsumerStatus, OffsetTable
-from spark_mq.remoting.consumer_headers import (
+from spark_mq.remoting.consumers import (
     ConsumerGroupRequest,
     ConsumerRunningInfoRequest,
+    ConsumerStatus,
     ConsumerStatusRequest,
+    OffsetTable,
     ResetOffsetRequest,
 )
-from spark_mq.remoting.message_headers import (
+from spark_mq.remoting.messages import (
     CheckTransactionStateRequest,
     ConsumeDirectlyRequest,
     ReplyMessageRequest,

@@ -29,9 +29,15 @@ from spark_mq.client.sender import Sender
 from spark_mq.client.subscriptions import Subscription
 from spark_mq.client.unique_ids import UniqueIds
 from spark_mq.remoting import RequestCode
-from spark_mq.remoting.client_bodies import CheckClientBody, ConsumerList, LockBody, LockedQueues
-from spark_mq.remoting.consumer_headers import ConsumerGroupRequest, UpdateConsumerOffsetRequest
-from spark_mq.remoting.message_headers import SendBackRequest
+from spark_mq.remoting.consumers import (
+    CheckClientBody,
+    ConsumerGroupRequest,
+    ConsumerList,
+    LockBody,
+    LockedQueues,
+    UpdateConsumerOffsetRequest,
+)
+from spark_mq.remoting.messages import SendBackRequest
 
 PULL_TIMEOUT_MS = 15_000
 """For how long an answer may stay away after the time for which the broker may hold a pull. Java: 30 s in all."""

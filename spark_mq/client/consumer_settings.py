@@ -10,7 +10,7 @@ from spark_mq.client.errors import ClientSettingError
 from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.process_queue import FlowLimits
 from spark_mq.client.settings import check_range
-from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.consumers import MessageModel
 from storage.epoch_times import current_time_ms, other_unit_rule
 
 _HALF_HOUR_MS = 30 * 60_000

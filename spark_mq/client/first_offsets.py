@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from spark_mq.remoting.client_bodies import ConsumeFromWhere
+from spark_mq.remoting.consumers import ConsumeFromWhere
 
 
 class ConsumeFrom(Enum):

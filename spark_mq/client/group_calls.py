@@ -10,26 +10,28 @@ from spark_mq.client.errors import ClientError, ResponseError, TopicRouteNotFoun
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.topic_calls import TopicCalls
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import (
+from spark_mq.remoting.administration import (
     ClientConnection,
     ConsumerConnection,
     ConsumeStats,
+    DeleteGroupRequest,
     OffsetWrapper,
     ProducerConnection,
-    SubscriptionGroupConfig,
     SubscriptionGroupTable,
 )
-from spark_mq.remoting.admin_headers import DeleteGroupRequest
-from spark_mq.remoting.client_bodies import ConsumerList, ConsumerRunningInfo, OffsetTable
-from spark_mq.remoting.consumer_headers import (
+from spark_mq.remoting.consumers import (
     ConsumerGroupRequest,
+    ConsumerList,
+    ConsumerRunningInfo,
     ConsumerRunningInfoRequest,
     ConsumeStatsRequest,
     GroupRequest,
+    OffsetTable,
     ProducerGroupRequest,
     ResetOffsetRequest,
 )
-from spark_mq.remoting.route_bodies import TopicList
+from spark_mq.remoting.routes import TopicList
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import MASTER_ID, dead_letter_topic, retry_topic, validate_group
 from storage.rules.response_codes import ResponseCode
 
@@ -53,10 +55,10 @@ class GroupCalls:
         self, config: SubscriptionGroupConfig, *, cluster: str | None = None, address: str | None = None
     ) -> None:
         """Make the group, or change it, on one broker, on a cluster's masters, or on all masters (200)."""
-        validate_group(config.group_name)
+        validate_group(config.group)
         addresses = [address] if address is not None else await masters(self._instance, cluster)
         command = make_call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
-        await ask_all(self._instance, addresses, command, group=config.group_name)
+        await ask_all(self._instance, addresses, command, group=config.group)
 
     async def delete_group(
         self, group: str, *, clean_offset: bool = True, with_topics: bool = True, cluster: str | None = None

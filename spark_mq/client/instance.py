@@ -40,8 +40,7 @@ from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.routes import DEFAULT_TOPIC, TopicRoute, default_route, subscribe_address
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
-from spark_mq.remoting.consumer_headers import UnregisterClientRequest
+from spark_mq.remoting.consumers import HeartbeatData, ProducerData, UnregisterClientRequest
 from storage.names import MASTER_ID, RETRY_PREFIX, same_address
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"

@@ -11,8 +11,8 @@ from typing import Literal, Protocol
 
 from spark_mq.client.routes import TopicRoute
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.client_bodies import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest, ReplyMessageRequest
+from spark_mq.remoting.consumers import ConsumeDirectlyResult, ConsumerData, ConsumerRunningInfo
+from spark_mq.remoting.messages import CheckTransactionStateRequest, ReplyMessageRequest
 
 Kind = Literal["producer", "consumer"]
 

@@ -12,8 +12,8 @@ from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import MessageExt, decode_records
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting.codes import ProtocolVersion
-from spark_mq.remoting.message_headers import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
-from spark_mq.remoting.signatures import UNIQUE_KEY_QUERY
+from spark_mq.remoting.command import UNIQUE_KEY_QUERY
+from spark_mq.remoting.messages import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import decode_offset_message_id

@@ -22,8 +22,7 @@ from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.routes import TopicRoute, check_queue_counts
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting.route_bodies import ClusterInfo, TopicList, TopicRouteData
-from spark_mq.remoting.route_headers import ClusterRequest, RouteRequest
+from spark_mq.remoting.routes import ClusterInfo, ClusterRequest, RouteRequest, TopicList, TopicRouteData
 from storage.rules.response_codes import ResponseCode
 
 

@@ -18,7 +18,7 @@ from spark_mq.client.errors import MessageRefusedError
 from spark_mq.client.message import Message
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.producer_settings import COMPRESSIONS, ProducerSettings
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage.epoch_times import other_unit_rule
 from storage.errors import MessageIllegalError, NameIllegalError
 from storage.format.arrays import CONTROL_CHARACTERS, SEPARATORS

@@ -35,7 +35,7 @@ from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.settings import ClientSettings, check_kind
 from spark_mq.client.subscriptions import ExpressionType, subscription
-from spark_mq.remoting.client_bodies import ConsumerData, ConsumerRunningInfo, ConsumeType
+from spark_mq.remoting.consumers import ConsumerData, ConsumerRunningInfo, ConsumeType
 from storage.epoch_times import current_time_ms, other_unit_rule, steady_time_ms
 from storage.names import validate_group, validate_topic
 

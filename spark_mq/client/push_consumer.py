@@ -49,14 +49,14 @@ from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
 from spark_mq.client.settings import ClientSettings, check_kind
 from spark_mq.client.subscriptions import ExpressionType, Subscription, subscription
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     ConsumeDirectlyResult,
     ConsumerData,
     ConsumerRunningInfo,
     ConsumeType,
     MessageModel,
 )
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     ConsumeStatus as TopicConsumeStatus,
 )
 from storage.epoch_times import current_time_ms, shown_time_ms, steady_time_ms

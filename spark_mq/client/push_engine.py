@@ -39,7 +39,7 @@ from spark_mq.client.rebalance import (
 from spark_mq.client.retry_messages import origin_topic
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import Subscription
-from spark_mq.remoting.client_bodies import MessageModel, ProcessQueueInfo
+from spark_mq.remoting.consumers import MessageModel, ProcessQueueInfo
 from storage.format.record import Message as Record
 
 FIRST_WRITE_MS = 10_000

@@ -13,7 +13,7 @@ from spark_mq.client.errors import request_text, response_error
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.pulls import Pull, PullResult, PullStatus
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.consumer_headers import (
+from spark_mq.remoting.consumers import (
     MaxOffsetRequest,
     OffsetAnswer,
     QueryConsumerOffsetRequest,
@@ -22,7 +22,7 @@ from spark_mq.remoting.consumer_headers import (
     TimeAnswer,
     UpdateConsumerOffsetRequest,
 )
-from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
+from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
 from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 

@@ -11,7 +11,7 @@ from spark_mq.client.namespaces import without_namespace
 from spark_mq.client.outgoing_messages import OutgoingMessage
 from spark_mq.client.send_retries import SendStatus, stored_status
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting.message_headers import SendMessageAnswer
+from spark_mq.remoting.messages import SendMessageAnswer
 
 DEFAULT_REGION = "DefaultRegion"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_mq.client.settings import Credentials
 from spark_mq.remoting import HeaderEncoding, RemotingCommand
-from spark_mq.remoting.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, request_signature
+from spark_mq.remoting.command import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, request_signature
 
 
 def signed(command: RemotingCommand, credentials: Credentials) -> RemotingCommand:

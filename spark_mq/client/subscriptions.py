@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from spark_mq.remoting.client_bodies import SubscriptionData
+from spark_mq.remoting.consumers import SubscriptionData
 from storage.format.java_hash import string_hash
 
 ExpressionType = Literal["TAG", "SQL92"]

@@ -11,10 +11,13 @@ from spark_mq.client.errors import ResponseError
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.routes import DEFAULT_TOPIC, TopicRoute
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import TopicOffset, TopicStatsTable
-from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
-from spark_mq.remoting.route_bodies import ClusterInfo, KvTable, TopicConfigData
-from spark_mq.remoting.route_headers import DeleteTopicRequest
+from spark_mq.remoting.administration import CreateTopicRequest, TopicOffset, TopicRequest, TopicStatsTable
+from spark_mq.remoting.routes import (
+    ClusterInfo,
+    DeleteTopicRequest,
+    KvTable,
+)
+from storage.format.table_entries import TopicConfig
 from storage.names import validate_topic
 from storage.rules.response_codes import ResponseCode
 
@@ -62,13 +65,13 @@ class TopicCalls:
         bodies = [read_answer_body(TopicStatsTable, answer, address, code) for address, answer in answers]
         return {queue: offsets for body in bodies for queue, offsets in sorted(body.offset_table.items())}
 
-    async def topic_config(self, topic: str) -> dict[str, TopicConfigData]:
+    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """The topic as each of its brokers holds it (351), by broker name."""
         route = await self._instance.route(topic, refresh=True)
         names = sorted(name for name, found in route.brokers.items() if found)
         answers = await self._ask_topic(RequestCode.GET_TOPIC_CONFIG, topic, route.read_addresses)
         code = RequestCode.GET_TOPIC_CONFIG
-        bodies = [read_answer_body(TopicConfigData, answer, address, code) for address, answer in answers]
+        bodies = [read_answer_body(TopicConfig, answer, address, code) for address, answer in answers]
         return dict(zip(names, bodies, strict=True))
 
     async def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:

@@ -10,7 +10,7 @@ from spark_mq.client.errors import MalformedResponseError
 from spark_mq.client.message import MessageExt
 from spark_mq.client.send_results import SendResult
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest, EndTransactionRequest
+from spark_mq.remoting.messages import CheckTransactionStateRequest, EndTransactionRequest
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, decode_offset_message_id
 from storage.rules.half_messages import TransactionState
 

@@ -37,7 +37,7 @@ from spark_mq.client.send_retries import SendStatus
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.transaction_ends import end_after_check, end_after_send
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest
+from spark_mq.remoting.messages import CheckTransactionStateRequest
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import decode_record

@@ -25,8 +25,7 @@ from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import LOCK_NAME, Journal, open_journal
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
-from spark_mq.remoting_server.administration import save_settings
-from spark_mq.remoting_server.notices import tell_broker
+from spark_mq.remoting_server.administration import save_settings, tell_broker
 from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool
 from spark_mq.remoting_server.processors import Processor, Processors

@@ -50,10 +50,9 @@ from spark_mq.remoting import (
 )
 from spark_mq.remoting.command import ONEWAY_FLAG
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunReader, encode_answers
-from spark_mq.remoting_server.peer import Peer
+from spark_mq.remoting_server.peer import Peer, not_supported
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
-from spark_mq.remoting_server.refusals import not_supported
 from spark_mq.remoting_server.shared import Shared
 from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
 from storage.names import address_text, peer_host

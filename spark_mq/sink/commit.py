@@ -25,12 +25,11 @@ from spark_mq.hand_over.local_socket import (
     ANSWER_BYTES_MOST,
     REQUEST_BYTES_MOST,
     FrameError,
+    ask_for_copies,
     broker_note,
     directory_identity,
 )
-from spark_mq.hand_over.messages import HandOver, begun_at, read_answer, request_document
-from spark_mq.hand_over.replica_socket import ask_for_copies
-from spark_mq.hand_over.staged_commit import StagedCommit, commit_staged
+from spark_mq.hand_over.messages import HandOver, StagedCommit, begun_at, commit_staged, read_answer, request_document
 from spark_mq.sink.columns import warn_of_overruled
 from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.options import SinkOptions

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_mq.conditions import OptionError, as_condition
-from spark_mq.hand_over.group_offsets import hand_offsets
+from spark_mq.hand_over.messages import hand_offsets
 from spark_mq.source.offsets import QueueId
 from storage.epoch_times import current_time_ms
 from storage.errors import (

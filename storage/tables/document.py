@@ -10,19 +10,15 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, ClassVar, Self, TypeVar
 
 from storage.errors import StateFileError
 from storage.format import fastjson
+from storage.format.table_entries import DataVersion as DataVersion
+from storage.format.typed_json import BadValueError, WireBody, codec_of, wire_name
 
-_Entry = TypeVar("_Entry")
+_Entry = TypeVar("_Entry", bound=WireBody)
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
-
-
-def java(name: str) -> dict[str, str]:
-    """Metadata of a dataclass field: the name of its counterpart in the file."""
-    return {"java": name}
 
 
 def parse_document(text: str, file: str | None) -> dict[str, Any]:
@@ -64,75 +60,20 @@ def number_of(key: str, what: str, file: str | None) -> int:
 
 
 def decode_entry(cls: type[_Entry], name: str, entry: object, file: str | None) -> _Entry:
-    """A dataclass from its entry in a table. `name` is the key in the table, which rules, and the dataclass's
-    first field.
-
-    The other fields carry `java(…)` metadata and a default whose type is theirs.
-    """
-    if not isinstance(entry, dict):
-        raise StateFileError(file, 0, 0, f"{name}: an object is expected, found {entry!r:.40}")
-    values: dict[str, Any] = {}
-    for field_name, key, default in _declared(cls):  # type: ignore[arg-type]
-        found = entry.get(key)
-        if found is None:
-            continue
-        if isinstance(default, int) and not isinstance(default, bool):
-            found = integer(entry, key, default, file)
-        if not isinstance(found, type(default)):
-            expected = type(default).__name__
-            raise StateFileError(file, 0, 0, f"{name}.{key}: {expected} is expected, found {found!r:.40}")
-        values[field_name] = found
-    return cls(name, **values)  # type: ignore[call-arg]
+    """An object from its entry in a table. `name` is the key in the table, which rules, and the object's first field."""
+    first = wire_name(fields(cls)[0])
+    try:
+        read: _Entry = codec_of(cls).read({**entry, first: name} if isinstance(entry, dict) else entry)
+    except BadValueError as error:
+        place = f".{error.place}" if error.place else ""
+        raise StateFileError(file, 0, 0, f"{name:.40}{place}: {error.rule}, found {error.found!r:.40}") from None
+    return read
 
 
-@cache
-def _declared(cls: type) -> list[tuple[str, str, Any]]:
-    """Of each field but the first its name, its counterpart's and its default."""
-    defaults = cls("")
-    return [(each.name, each.metadata["java"], getattr(defaults, each.name)) for each in fields(cls)[1:]]
-
-
-def encode_entry(config: object, found: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The entry of a dataclass: the fields of `found` in their order with the dataclass's values, new fields
-    by name.
-    """
-    known = {declared.metadata["java"]: getattr(config, declared.name) for declared in fields(config)}  # type: ignore[arg-type]
-    return {**(found or {}), **{key: known[key] for key in sorted(known)}}
-
-
-@dataclass(frozen=True, slots=True)
-class DataVersion:
-    """The version of a state file: `counter` changes so far, the last one at `timestamp_ms`. Java: DataVersion.
-
-    Name servers and slaves notice a change by it: two tables are the same if all three numbers are. Outside controller mode
-    `state_version` is 0.
-    """
-
-    counter: int = 0
-    timestamp_ms: int = 0
-    state_version: int = 0
-
-    def raised(self, now_ms: int) -> DataVersion:
-        """The version after one more change (Java: nextVersion)."""
-        return DataVersion(self.counter + 1, now_ms)
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any], file: str | None = None) -> DataVersion:
-        """The `dataVersion` of a state file's document; a missing one or a missing number is 0."""
-        found = section(document, "dataVersion", file)
-        return cls(
-            counter=integer(found, "counter", 0, file),
-            timestamp_ms=integer(found, "timestamp", 0, file),
-            state_version=integer(found, "stateVersion", 0, file),
-        )
-
-    def to_document(self) -> dict[str, int]:
-        """The fields in the order of a broker's file."""
-        return {
-            "counter": self.counter,
-            "stateVersion": self.state_version,
-            "timestamp": self.timestamp_ms,
-        }
+def encode_entry(config: WireBody, found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The entry of an object: the fields of `found` in their order with the object's values, new fields by name; nulls are left out."""
+    known = {wire_name(each): getattr(config, each.name) for each in fields(config)}
+    return {**(found or {}), **{key: known[key] for key in sorted(known) if known[key] is not None}}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from spark_mq.broker.broker import PROTECTION_MS, Broker
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.duties import Duties
-from spark_mq.broker_server.registration import registration
+from spark_mq.broker_server.name_servers import registration
 from spark_mq.remoting import (
     HeaderEncoding,
     MessageQueue,
@@ -26,7 +26,7 @@ from spark_mq.remoting import (
     read_body,
     write_body,
 )
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     ConsumerData,
     HeartbeatData,
     LockBody,
@@ -34,7 +34,7 @@ from spark_mq.remoting.client_bodies import (
     ProducerData,
     SubscriptionData,
 )
-from spark_mq.remoting.route_bodies import RegisterBrokerBody
+from spark_mq.remoting.routes import RegisterBrokerBody
 from storage import open_store
 from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run

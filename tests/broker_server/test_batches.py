@@ -27,8 +27,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import SparkMqError
 from spark_mq.hand_over import local_socket
 from spark_mq.hand_over.local_socket import SOCKET_NAME, broker_note, connect, receive_frame
-from spark_mq.hand_over.messages import HandOver
-from spark_mq.hand_over.staged_commit import StagedCommit
+from spark_mq.hand_over.messages import HandOver, StagedCommit
 from spark_mq.sink.commit import abort_rows, commit_rows, hand_over
 from storage import open_store
 from storage.batch.intent import load_intents

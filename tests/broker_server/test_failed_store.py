@@ -21,7 +21,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import EpochEntry
 from storage.ha.epochs import EpochFile
 from storage.ha.follower import Follower
-from storage.ha.roles import Term
+from storage.ha.replicas import Term
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig

@@ -15,7 +15,7 @@ from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
-from storage.ha.following import open_following
+from storage.ha.follower import open_following
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE

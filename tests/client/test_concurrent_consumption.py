@@ -12,7 +12,7 @@ import pytest
 from spark_mq.client.concurrent_service import consumed_count
 from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus
 from spark_mq.client.message import MessageExt
-from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.consumers import MessageModel
 from tests.client.fake_cluster import FakeCluster, ManualPool
 from tests.client.test_push_engine import FIRST, Consumer, queue
 from tests.client.virtual_time import play

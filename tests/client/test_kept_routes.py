@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_mq.client.instance import KeptRoutes
 from spark_mq.client.routes import TopicRoute
-from spark_mq.remoting.route_bodies import BrokerData, QueueData, TopicRouteData
+from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 
 POLL_MS = 30_000
 

@@ -17,7 +17,7 @@ from spark_mq.client.offset_stores import RemoteOffsetStore
 from spark_mq.client.push_engine import Listeners, PushEngine
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import subscription
-from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.consumers import MessageModel
 from tests.client.fake_cluster import GROUP, FakeCluster, InlinePool, ManualPool
 from tests.client.virtual_time import clock_ms, play
 

@@ -23,15 +23,15 @@ from spark_mq.controller.server import PatientClock
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import FrameReader, Header, RemotingCommand, encode_frame, make_request, read_body, read_header
 from spark_mq.remoting import write_header as as_fields
-from spark_mq.remoting.controller_bodies import SyncStateSet
-from spark_mq.remoting.controller_headers import (
+from spark_mq.remoting.controllers import (
     ApplyBrokerIdRequest,
     ControllerMetadataAnswer,
     ElectMasterRequest,
     RegisterToControllerRequest,
     RoleChangedRequest,
+    SyncStateSet,
 )
-from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
 from tests.support.controller import OurController, our_controller

@@ -11,8 +11,7 @@ import pytest
 from storage import open_store
 from storage.errors import ConfigurationError
 from storage.files.os_errors import need_files
-from storage.ha.listener import ListenerSettings
-from storage.ha.replicator import Replicator
+from storage.ha.listener import ListenerSettings, Replicator
 from tests.remoting_server.echo import running
 
 

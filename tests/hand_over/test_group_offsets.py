@@ -14,7 +14,7 @@ import pytest
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.conditions import NoGroupOffsetsError
 from spark_mq.hand_over import local_socket
-from spark_mq.hand_over.group_offsets import hand_offsets, read_offsets
+from spark_mq.hand_over.messages import hand_offsets, read_offsets
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader

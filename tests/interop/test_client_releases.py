@@ -24,10 +24,10 @@ from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.conditions import ConvertedError, InvalidRowError
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_rows
 from spark_mq.sink.live_options import LiveSinkOptions
+from storage.format.table_entries import SubscriptionGroupConfig
 from tests.interop.test_live_source import Stream, batch
 from tests.support.always_commit import AlwaysCommit
 from tests.support.client_rounds import Command, command_round, consume_round
@@ -92,7 +92,7 @@ def go_round(settings: ClientSettings) -> None:
         wait_until(lambda: "T" in admin.topics(), "the topic is registered")
         assert list(admin.topic_stats("T")) == [QUEUE]
         assert (admin.min_offset(QUEUE), admin.max_offset(QUEUE)) == (0, 0)
-        admin.create_group(SubscriptionGroupConfig(group_name="g"))
+        admin.create_group(SubscriptionGroupConfig(group="g"))
         assert "g" in admin.groups()
         assert admin.store_group_offset("g", QUEUE, 0)
         assert admin.group_offset("g", QUEUE) == 0
@@ -166,7 +166,7 @@ def test_a_broker_of_before_5_0_tells_of_groups_that_take_no_retries(guarded_4_9
         wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
         admin.create_topic(NewTopic("Back", 1, 1))
         for group, count in (("GNone", 0), ("GOne", 1)):
-            admin.create_group(SubscriptionGroupConfig(group_name=group, retry_queue_count=count))
+            admin.create_group(SubscriptionGroupConfig(group=group, retry_queue_count=count))
         wait_until(lambda: "Back" in admin.topics(), "the topic is registered")
         sent = producer.send(Message("Back", b"failed"))
         rows = {"topic": ["Back"], "msg_id": [sent.offset_message_id]}

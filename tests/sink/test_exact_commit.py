@@ -19,7 +19,7 @@ from spark_mq.conditions import (
     WriteFailedError,
 )
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from spark_mq.sink import exact_commit
 from spark_mq.sink.exact_commit import ExactCommit, Outcome
 from spark_mq.sink.journal import Journal

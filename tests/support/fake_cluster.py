@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, WireBody, make_response, write_body
-from spark_mq.remoting.admin_bodies import TopicOffset, TopicStatsTable
-from spark_mq.remoting.route_bodies import (
+from spark_mq.remoting.administration import TopicOffset, TopicStatsTable
+from spark_mq.remoting.routes import (
     BrokerData,
     ClusterInfo,
     QueueData,
-    TopicConfigData,
     TopicList,
     TopicRouteData,
 )
 from storage.format.record import encode_record
+from storage.format.table_entries import TopicConfig
 from storage.rules.response_codes import ResponseCode
 from tests.support.fake_broker import FakeBroker
 from tests.support.message_builder import make_message
@@ -78,7 +78,7 @@ class FakeCluster(FakeBroker):
                 table = {MessageQueue("TopicA", "broker-a", 0): ends}
                 return self._body(request, TopicStatsTable(offset_table=table))
             case RequestCode.GET_TOPIC_CONFIG:
-                return self._body(request, TopicConfigData(topic_name="TopicA"))
+                return self._body(request, TopicConfig(topic="TopicA"))
             case RequestCode.CHECK_CLIENT_CONFIG if self.understands:
                 return make_response(request, 0, None)
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:

@@ -7,13 +7,15 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response, write_body
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupTable
-from spark_mq.remoting.batch_body import decode_batch
-from spark_mq.remoting.header_fields import read_header
-from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackRequest, SendMessageRequest
+from spark_mq.remoting.administration import (
+    SubscriptionGroupTable,
+)
+from spark_mq.remoting.headers_and_bodies import read_header
+from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, SendMessageRequest, decode_batch
 from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
 from storage.format.properties import decode_properties
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_offset_message_id
+from storage.format.table_entries import SubscriptionGroupConfig
 from tests.support.fake_broker import FakeBroker
 
 BROKER = "broker-a"
@@ -59,7 +61,7 @@ class TakingBroker(FakeBroker):
                     return make_response(request, 3, " request type 352 not supported")
                 case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
                     group = (request.ext_fields or {})["group"]
-                    made = self.groups.setdefault(group, SubscriptionGroupConfig(group_name=group))
+                    made = self.groups.setdefault(group, SubscriptionGroupConfig(group=group))
                     return make_response(request, 0, None, None, write_body(made))
                 case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
                     table = SubscriptionGroupTable(subscription_group_table=self.groups)

@@ -40,12 +40,12 @@ class _Room(NamedTuple):
         return Line(self.module, function, right, wrong, f"{self.tests}::{test}")
 
 
-_SET = _Room("storage.ha.sync_state", "tests/storage/ha/test_roles.py")
-_SESSION = _Room("storage.ha.master_session", "tests/storage/ha/test_sessions.py")
-_CUT = _Room("storage.ha.truncation", "tests/storage/ha/test_truncation.py")
-_TOLD = _Room("spark_mq.broker_server.replication", "tests/broker_server/test_slaves.py")
+_SET = _Room("storage.ha.replicas", "tests/storage/ha/test_roles.py")
+_SESSION = _Room("storage.ha.sessions", "tests/storage/ha/test_sessions.py")
+_CUT = _Room("storage.ha.follower", "tests/storage/ha/test_truncation.py")
+_TOLD = _Room("spark_mq.broker_server.opening", "tests/broker_server/test_slaves.py")
 _CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
-_KEEPER = _Room("spark_mq.broker_server.sync_keeper", "tests/broker_server/test_sync_keeper.py")
+_KEEPER = _Room("spark_mq.broker_server.controllers", "tests/broker_server/test_sync_keeper.py")
 _STAGING = _Room("spark_mq.sink.exact_writer", "tests/sink/test_exact_writer.py")
 _JOURNAL = _Room("spark_mq.sink.journal", "tests/sink/test_exact_writer.py")
 _ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")

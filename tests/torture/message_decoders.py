@@ -16,7 +16,7 @@ import pyarrow as pa
 from spark_mq.broker import put_plan
 from spark_mq.broker.put_plan import PutRules
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.remoting import batch_body
+from spark_mq.remoting import messages as batch_body
 from storage import StoreConfig
 from storage.batch import ledger as batch_ledger
 from storage.delay import schedule, timer_records

@@ -17,7 +17,7 @@ from storage.delay.schedule import deliver_due
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import SCHEDULE_TOPIC
-from storage.ha.following import promote
+from storage.ha.follower import promote
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, op_messages
 from storage.rules.inner_messages import InnerMessage

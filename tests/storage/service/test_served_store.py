@@ -12,7 +12,7 @@ import pytest
 from storage import MessageStore, open_store
 from storage.format.record import Message, decode_record
 from storage.ha.follower import FollowedLog
-from storage.ha.session import Received
+from storage.ha.sessions import Received
 from storage.log.dispatch import QueueEntries
 from storage.queues.get import GetStatus
 from storage.service.put_service import PutService

@@ -1,15 +1,132 @@
-"""Bodies that operators are sent and send. Java: remoting.protocol.admin, .body, .subscription."""
+"""What operators ask a broker, and what brokers tell each other: headers and bodies.
+
+Java: remoting.protocol.header, .admin, .body, .subscription.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Any
 
-from spark_mq.remoting.body_fields import MessageQueue, WireBody
-from spark_mq.remoting.client_bodies import SubscriptionData
-from spark_mq.remoting.route_bodies import DataVersion, TopicConfigData
-from spark_mq.remoting.wire_class import Int, Long, wire
+from spark_mq.remoting.consumers import SubscriptionData
+from spark_mq.remoting.headers_and_bodies import Header, RpcHeader, TopicHeader
+from storage.format.table_entries import DataVersion, SubscriptionGroupConfig, TopicConfig
+from storage.format.typed_json import Int, Long, MessageQueue, WireBody, wire
+
+
+class TopicRequest(TopicHeader):
+    """A topic: its queues' offsets (202), its deletion (215), its groups (300), its settings (351), its registration (217)."""
+
+    topic: str
+
+
+class CreateTopicRequest(TopicHeader):
+    """A topic as it shall be."""
+
+    topic: str
+    default_topic: str | None = None
+    read_queue_count: Int = wire("readQueueNums")
+    write_queue_count: Int = wire("writeQueueNums")
+    perm: Int
+    topic_filter_type: str
+    topic_sys_flag: Int | None = None
+    is_order: bool = wire("order", default=False)
+    attributes: str | None = None
+    """`+name=value,-name`."""
+    force: bool | None = False
+
+
+class BrokerConfigAnswer(Header):
+    """Which version of its settings the broker has; the settings are the body."""
+
+    version: str
+
+
+class DeleteGroupRequest(RpcHeader):
+    """A group that shall be forgotten."""
+
+    group_name: str
+    clean_offset: bool = False
+
+
+class BrokerStatsRequest(Header):
+    """A number that a broker counts, as TOPIC_PUT_NUMS of a topic."""
+
+    stats_name: str
+    stats_key: str
+
+
+class BrokerConsumeStatsRequest(Header):
+    """How far all groups of a broker are."""
+
+    is_order: bool
+
+
+class QueryConsumeQueueRequest(TopicHeader):
+    """Entries of a queue."""
+
+    topic: str | None = None
+    queue_id: Int = 0
+    index: Long = 0
+    count: Int = 0
+    consumer_group: str | None = None
+
+
+class MinBrokerIdRequest(Header):
+    """The name server tells that another broker of the group has the lowest id."""
+
+    min_broker_id: Long | None = None
+    broker_name: str | None = None
+    min_broker_address: str | None = wire("minBrokerAddr", default=None)
+    offline_broker_address: str | None = wire("offlineBrokerAddr", default=None)
+    ha_broker_address: str | None = wire("haBrokerAddr", default=None)
+
+
+class HaInfo(Header):
+    """Where a master's log is served and how far it is flushed: request and answer."""
+
+    master_ha_address: str | None = None
+    master_flush_offset: Long | None = None
+    master_address: str | None = None
+
+
+class FlushOffsetRequest(Header):
+    """How far the master's log is flushed."""
+
+    master_flush_offset: Long
+
+
+class UserRequest(Header):
+    """A user of the access control."""
+
+    username: str | None = None
+
+
+class UserFilterRequest(Header):
+    """Users whose names contain a text."""
+
+    filter: str | None = None
+
+
+class AclRequest(Header):
+    """What a subject may do."""
+
+    subject: str | None = None
+
+
+class DeleteAclRequest(Header):
+    """A rule that shall no longer hold."""
+
+    subject: str | None = None
+    policy_type: str | None = None
+    resource: str | None = None
+
+
+class AclFilterRequest(Header):
+    """Rules whose subject and resource contain these texts."""
+
+    subject_filter: str | None = None
+    resource_filter: str | None = None
 
 
 class TopicOffset(WireBody):
@@ -99,26 +216,6 @@ class GroupList(WireBody):
     groups: tuple[str, ...] = wire("groupList", default=())
 
 
-class SubscriptionGroupConfig(WireBody):
-    """A group of consumers as a broker holds it (200, 352)."""
-
-    group_name: str
-    consume_enable: bool = True
-    consume_from_min_enable: bool = True
-    consume_broadcast_enable: bool = True
-    consume_message_orderly: bool = False
-    retry_queue_count: Int = wire("retryQueueNums", default=1)
-    retry_max_times: Int = 16
-    group_retry_policy: Mapping[str, Any] = field(default_factory=lambda: {"type": "CUSTOMIZED"})
-    broker_id: Long = 0
-    which_broker_when_consume_slowly: Long = 1
-    notify_consumer_ids_changed_enable: bool = True
-    group_sys_flag: Int = 0
-    consume_timeout_minute: Int = 15
-    subscription_data_set: tuple[Mapping[str, Any], ...] | None = None
-    attributes: Mapping[str, str] = field(default_factory=dict)
-
-
 class SubscriptionGroupTable(WireBody):
     """All groups of a broker; answers 201."""
 
@@ -136,7 +233,7 @@ class SubscriptionGroupList(WireBody):
 class TopicConfigList(WireBody):
     """Topics to be made or changed (18)."""
 
-    topics: tuple[TopicConfigData, ...] = wire("topicConfigList", default=())
+    topics: tuple[TopicConfig, ...] = wire("topicConfigList", default=())
 
 
 class GroupForbidden(WireBody):

@@ -1,4 +1,5 @@
-"""How a typed header stands in a command's extFields: one declaration serves writing and reading, in both encodings.
+"""Typed headers and bodies of commands. Both are declared as `storage/format/typed_json.py` says; one declaration serves writing and
+reading. A body is that JSON. A header stands in a command's extFields, in both encodings:
 
     class SearchOffsetRequest(TopicHeader):
         topic: str                              # required; "topic" on the wire
@@ -6,7 +7,7 @@
         time_ms: Long = wire("timestamp")       # 64 bits, another name on the wire
         boundary_type: str | None = None        # left out where it is None
 
-Names on the wire are the Python names in camelCase unless `wire` says otherwise; `short` is the name in a send request of the V2 form.
+`short` is the name in a send request of the V2 form.
 A class's own fields come first, then those of its bases: so the fast headers of the ROCKETMQ encoding are written in Java's order.
 
 Java: CommandCustomHeader, FastCodesHeader, RemotingCommand.makeCustomHeaderToNet and decodeCommandCustomHeader. Values are Java's
@@ -17,15 +18,30 @@ Java raises for the fast ones (sends of V2, pulls) and leaves the field null for
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import cache
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
 from spark_mq.remoting.codes import RequestCode
 from spark_mq.remoting.command import HeaderEncoding, RemotingCommand
-from spark_mq.remoting.errors import HeaderError
-from spark_mq.remoting.wire_class import WireType, fits, is_required, wire, wire_name
+from spark_mq.remoting.errors import BodyError, HeaderError
+from spark_mq.remoting.frames import DEFAULT_LIMITS, Buffer
+from storage.errors import StateFileError
+from storage.format.fastjson import parse_sent
+from storage.format.typed_json import (
+    TEXT,
+    BadValueError,
+    WireBody,
+    WireType,
+    codec_of,
+    fits,
+    is_required,
+    list_codec,
+    standard_json,
+    wire,
+    wire_name,
+)
 
 SHORT_NAMED = frozenset(
     {RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2}
@@ -57,6 +73,7 @@ class TopicHeader(RpcHeader):
 
 
 H = TypeVar("H", bound=Header)
+B = TypeVar("B", bound=WireBody)
 
 
 class _Field(NamedTuple):
@@ -189,3 +206,54 @@ def _number_reader(bits: int) -> Callable[[str], int]:
         return value
 
     return read
+
+
+# Bodies
+
+
+def read_body(body_class: type[B], body: Buffer, limit_bytes: int = DEFAULT_LIMITS.frame_bytes) -> B:
+    """The body as a value. Raises BodyError with the place of what is wrong."""
+    read: B = _read(body_class.__name__, codec_of(body_class).read, body, limit_bytes)
+    return read
+
+
+def read_body_list(body_class: type[B], body: Buffer, limit_bytes: int = DEFAULT_LIMITS.frame_bytes) -> tuple[B, ...]:
+    """A body that is a list of such values, as `read_body`."""
+    read: tuple[B, ...] = _read(body_class.__name__, list_codec(codec_of(body_class)).read, body, limit_bytes)
+    return read
+
+
+def read_texts(what: str, body: Buffer, limit_bytes: int = DEFAULT_LIMITS.frame_bytes) -> tuple[str, ...]:
+    """A body that is a list of texts, as `read_body`; `what` it is stands in an error."""
+    read: tuple[str, ...] = _read(what, list_codec(TEXT).read, body, limit_bytes)
+    return read
+
+
+def _read(what: str, read: Callable[[Any], Any], body: Buffer, limit_bytes: int) -> Any:
+    if len(body) > limit_bytes:
+        raise BodyError(what, "", f"{len(body)} bytes", f"the limit is {limit_bytes} bytes")
+    try:
+        value = parse_sent(bytes(body).decode("utf-8", "replace"))
+    except StateFileError as error:
+        place = f"line {error.line}, column {error.column}"
+        raise BodyError(what, place, f"{len(body)} bytes", error.rule) from None
+    try:
+        return read(value)
+    except BadValueError as error:
+        raise BodyError(what, error.place, error.found, error.rule) from None
+
+
+def write_body_list(bodies: Sequence[WireBody]) -> bytes:
+    """The values as one body, a list."""
+    return f"[{','.join(codec_of(type(body)).write(body) for body in bodies)}]".encode("utf-8", "replace")
+
+
+def write_texts(texts: Sequence[str]) -> bytes:
+    """The texts as one body, a list."""
+    return list_codec(TEXT).write(texts).encode("utf-8", "replace")
+
+
+def write_body(body: WireBody, *, is_standard_json: bool = False) -> bytes:
+    """The body as fastjson writes it; as standard JSON only what `standard_json` says of the answer to 105."""
+    text = codec_of(type(body)).write(body)
+    return standard_json(text) if is_standard_json else text.encode("utf-8", "replace")

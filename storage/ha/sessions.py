@@ -1,37 +1,153 @@
-"""A master's end of one replication connection, without a socket: judges what a slave reports, says what to send next.
+"""Both ends of a replication connection, without sockets: `MasterSession` and `SlaveSession`.
 
-    receive(bytes, now) ─▶ Identified · Asked ─▶ begin(start) or refuse(reason) · Acknowledged · Refused
-    next_send(now, extent) ─▶ Outgoing: a header, and which bytes of the log follow it
-    deadline() ─▶ when to ask again though nothing happens
-
-Nothing is believed: an acknowledgement beyond what was sent, or behind the one before, ends the connection and counts nothing.
-A slave that asks for a place where it cannot go on is refused with the reason; Java's master sends it heartbeats for ever.
-Java: DefaultHAConnection, AutoSwitchHAConnection.
+A session judges what the peer says, as events for its owner, and says what to send next, and when to ask it again.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from storage.errors import CorruptRecordError
+from storage.format.record import NeedMoreBytes
 from storage.format.replication import (
     MOST_BODY_BYTES,
+    Decoded,
     Dialect,
     EpochEntry,
+    Frame,
     FrameEpoch,
     MasterHandshake,
     Report,
     SlaveHandshake,
+    decode_from_master,
     decode_from_slave,
     encode_from_master,
+    encode_from_slave,
     encode_header,
 )
-from storage.ha.epochs import epoch_at, epoch_end
+from storage.ha.epochs import epoch_at, epoch_end, flaw_of
 from storage.ha.replicas import UNPROVEN
-from storage.ha.session import Acknowledged, Asked, Identified, Incoming, Refused, SessionEvent, Silence, Timing
 from storage.settings.nouns import ReplicationConfig
+
+RECONNECT_MS = 5_000
+"""Between two tries of a slave. Java: DefaultHAClient, not configurable."""
+CONNECT_TIMEOUT_MS = 5_000
+
+
+class Identified(NamedTuple):
+    """A slave has said who it is. Only in the controller's dialect."""
+
+    broker_id: int
+    is_learner: bool
+    syncs_from_last_file: bool
+
+
+class Asked(NamedTuple):
+    """A slave has said where its log ends. It gets nothing before `MasterSession.begin`, and counts for nothing."""
+
+    offset: int
+
+
+class Acknowledged(NamedTuple):
+    """A slave has the log up to there."""
+
+    offset: int
+
+
+class Refused(NamedTuple):
+    """The peer has said what cannot be; the connection is to be closed, and the reason told."""
+
+    reason: str
+
+
+class Introduced(NamedTuple):
+    """A master has said which epochs its log has. Nothing is asked of it before `SlaveSession.begin`."""
+
+    handshake: MasterHandshake
+
+
+class Received(NamedTuple):
+    """Bytes of the log that follow the slave's end, in one file of it. A heartbeat has none."""
+
+    commitlog_offset: int
+    body: bytes | memoryview
+    epoch: FrameEpoch | None
+
+
+SessionEvent = Identified | Asked | Acknowledged | Refused | Introduced | Received
+
+
+class Incoming:
+    """Bytes on their way into values. Holds less than one value, whose size its decoder bounds."""
+
+    def __init__(self, decode: Callable[[memoryview], Decoded | NeedMoreBytes]) -> None:
+        self._decode = decode
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._needed = 1
+
+    def feed(self, data: bytes) -> Iterator[Decoded]:
+        """The values that are whole now; what they hold of the bytes is not copied. Raises CorruptRecordError for what is no value."""
+        self._pieces.append(data)
+        self._held += len(data)
+        if self._held < self._needed:
+            return
+        whole = memoryview(b"".join(self._pieces) if len(self._pieces) > 1 else data)
+        position = 0
+        while True:
+            found = self._decode(whole[position:])
+            if isinstance(found, NeedMoreBytes):
+                break
+            position += found.size_bytes
+            yield found
+        self._pieces = [bytes(whole[position:])]
+        self._held, self._needed = len(whole) - position, found.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """What both ends go by."""
+
+    heartbeat_ms: int = 5_000
+    """haSendHeartbeatInterval: who has written nothing for so long writes where it is."""
+    housekeeping_ms: int = 20_000
+    """haHousekeepingInterval: who has read nothing for so long hangs up."""
+
+
+class Silence:
+    """When a connection was last read and written."""
+
+    def __init__(self, timing: Timing, now_ms: int) -> None:
+        self._timing = timing
+        self.read_ms = self.written_ms = now_ms
+
+    def is_over(self, now_ms: int) -> bool:
+        """Whether the peer has been silent for too long."""
+        return now_ms - self.read_ms > self._timing.housekeeping_ms
+
+    def wants_word(self, now_ms: int) -> bool:
+        """Whether this end has been silent for long enough."""
+        return now_ms - self.written_ms >= self._timing.heartbeat_ms
+
+    def deadline_ms(self, *, may_write: bool = True) -> int:
+        """When one of both is so, if nothing happens before; without a word where none could be written."""
+        is_over_ms = self.read_ms + self._timing.housekeeping_ms + 1
+        return min(is_over_ms, self.written_ms + self._timing.heartbeat_ms) if may_write else is_over_ms
+
+
+# A master's end of one replication connection, without a socket: judges what a slave reports, says what to send next.
+#
+#     receive(bytes, now) ─▶ Identified · Asked ─▶ begin(start) or refuse(reason) · Acknowledged · Refused
+#     next_send(now, extent) ─▶ Outgoing: a header, and which bytes of the log follow it
+#     deadline() ─▶ when to ask again though nothing happens
+#
+# Nothing is believed: an acknowledgement beyond what was sent, or behind the one before, ends the connection and counts nothing.
+# A slave that asks for a place where it cannot go on is refused with the reason; Java's master sends it heartbeats for ever.
+# Java: DefaultHAConnection, AutoSwitchHAConnection.
+
 
 DEFAULT_BATCH_BYTES = ReplicationConfig().ha_transfer_batch_size
 MOST_SENT_BYTES = MOST_BODY_BYTES - 64
@@ -291,3 +407,138 @@ def off_a_boundary(asked: int) -> str:
     return (
         f"its log ends at {asked}, where no record of the master's begins: it is another log, or a record is cut there"
     )
+
+
+# A slave's end of one replication connection, without a socket: judges what a master sends, reports what is appended.
+#
+#     receive(bytes, now) ─▶ Introduced ─▶ begin(end) · Received ─▶ appended(end) · Refused
+#     next_send(now) ─▶ bytes to send; deadline() ─▶ when to ask again though nothing happens
+#
+# Each frame must follow the slave's end exactly, lie within one file of its log and be of no older epoch; what else comes ends the
+# connection, with nothing appended. Departure: it reports at once where it ends, where Java waits up to five seconds.
+# Java: DefaultHAClient, AutoSwitchHAClient.
+
+
+class SlaveSession:
+    """One connection. `end` is where the slave's log will end when all that was received is appended."""
+
+    def __init__(
+        self,
+        end: int,
+        file_size_bytes: int,
+        now_ms: int,
+        timing: Timing | None = None,
+        *,
+        handshake: SlaveHandshake | None = None,
+        last_epoch: int = -1,
+    ) -> None:
+        """`end` of the slave's log; 0 = it has none. With `handshake` the dialect is the controller's."""
+        self._dialect = Dialect.DEFAULT if handshake is None else Dialect.CONTROLLER
+        self._file_size_bytes = file_size_bytes
+        self._silence = Silence(timing or Timing(), now_ms)
+        dialect = self._dialect
+        self._incoming = Incoming(lambda buffer: decode_from_master(dialect, buffer))
+        self._handshake = handshake
+        self._has_begun = handshake is None
+        self._owes_handshake = handshake is not None
+        self._owes_report = handshake is None
+        self._is_over = False
+        self._last_epoch = last_epoch
+        self.end = end
+        self.reported = end
+        """What is acknowledged: appended, and checked."""
+        self.heartbeats = 0
+        """How many came since the last bytes."""
+        self.frames = 0
+        """How many came, heartbeats among them."""
+
+    def begin(self, end: int) -> None:
+        """Behind `Introduced`: the slave's log agrees with the master's up to its end, which this is now."""
+        self.end = self.reported = end
+        self._has_begun = self._owes_report = True
+
+    def receive(self, data: bytes, now_ms: int) -> list[SessionEvent]:
+        """What the master's bytes say, in order. Behind `Refused` nothing comes."""
+        if self._is_over:
+            return []
+        self._silence.read_ms = now_ms
+        events: list[SessionEvent] = []
+        try:
+            for found in self._incoming.feed(data):
+                value = found.value
+                event = self._heed_frame(value) if isinstance(value, Frame) else self._heed_handshake(value)
+                events.append(event)
+                if isinstance(event, Refused):
+                    break
+        except CorruptRecordError as error:
+            events.append(self._refuse(f"it sends what no master sends: {error.describe()}"))
+        return events
+
+    def _heed_handshake(self, value: object) -> SessionEvent:
+        assert isinstance(value, MasterHandshake)
+        if self._has_begun:
+            return self._refuse("it says again who it is")
+        flaw = flaw_of(value.epochs)
+        if flaw is None and value.epochs and value.epochs[-1].start_offset > max(0, value.max_offset):
+            flaw = f"its last epoch begins behind its log's end, {value.max_offset}"
+        return Introduced(value) if flaw is None else self._refuse(f"its epochs cannot be: {flaw}")
+
+    def _heed_frame(self, frame: Frame) -> SessionEvent:
+        if not self._has_begun:
+            return self._refuse("it sends the log before it has said which epochs that has")
+        start, size = frame.commitlog_offset, len(frame.body)
+        if start < 0:
+            start = 0  # an empty master's heartbeat
+        if self.end == 0:
+            if start % self._file_size_bytes:
+                return self._refuse(f"its first bytes are those at {start}, where no file of this log begins")
+        elif start != self.end:
+            return self._refuse(f"it sends the log from {start} on, and it ends here at {self.end}")
+        if size and start // self._file_size_bytes != (start + size - 1) // self._file_size_bytes:
+            sizes = f"files of {self._file_size_bytes} bytes"
+            return self._refuse(
+                f"its bytes {start} to {start + size} lie in two {sizes}: mappedFileSizeCommitLog differs"
+            )
+        if frame.epoch is not None:
+            if frame.epoch.epoch < self._last_epoch:
+                return self._refuse(f"it is of epoch {frame.epoch.epoch}, and this log has epoch {self._last_epoch}")
+            self._last_epoch = frame.epoch.epoch
+        self.frames += 1
+        self.heartbeats = 0 if size else self.heartbeats + 1
+        if size:
+            self.end = start + size
+        return Received(start, frame.body, frame.epoch)
+
+    def _refuse(self, reason: str) -> Refused:
+        self._is_over = True
+        return Refused(reason)
+
+    def appended(self, end: int) -> None:
+        """What was received stands in the log up to there: it is reported next."""
+        if end > self.reported:
+            self.reported = end
+            self._owes_report = True
+
+    def next_send(self, now_ms: int) -> bytes | None:
+        """What to send now; None = nothing. Whoever asks has sent it when he asks again."""
+        if self._is_over:
+            return None
+        data: bytes | None = None
+        if not self._has_begun:
+            if self._handshake is not None and (self._owes_handshake or self._silence.wants_word(now_ms)):
+                self._owes_handshake = False
+                data = encode_from_slave(self._dialect, self._handshake)
+        elif self._owes_report or self._silence.wants_word(now_ms):
+            self._owes_report = False
+            data = encode_from_slave(self._dialect, Report(self.reported))
+        if data is not None:
+            self._silence.written_ms = now_ms
+        return data
+
+    def is_silent(self, now_ms: int) -> bool:
+        """Whether the master has said nothing for so long that it counts as gone. Java: haHousekeepingInterval."""
+        return self._silence.is_over(now_ms)
+
+    def deadline(self) -> int:
+        """When to look again, ms, if nothing happens before."""
+        return self._silence.deadline_ms()
