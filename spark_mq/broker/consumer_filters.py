@@ -20,7 +20,7 @@ from spark_mq.broker.sql92 import Expression
 from spark_mq.remoting.consumers import SubscriptionData
 from storage.format.bloom_filter import BitTest, BloomFilter, MapsOf
 from storage.format.properties import decode_properties
-from storage.tables.consumer_filters import BloomData, ConsumerFilter, ConsumerFilterTable
+from storage.tables.consumer_groups import BloomData, ConsumerFilter, ConsumerFilterTable
 
 _AT_START_MS = 30_000
 """So long ago groups are said to have left that a broker finds in its file. Java: ConsumerFilterManager.decode."""

@@ -24,7 +24,7 @@ from storage.rules.retries import (
     most_retries,
 )
 from storage.settings.nouns import SendConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 CURRENT_VERSION = 479

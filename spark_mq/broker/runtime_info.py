@@ -12,8 +12,7 @@ from storage.errors import StateFileError
 from storage.files.local_file_system import disk_room_bytes, disk_used_percent
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import decode_record
-from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_progress import DelayOffsets
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 
 _RELEASE = "V5_3_3"
 _POOLS = {

@@ -18,7 +18,7 @@ from storage.service.pending import Pending
 from storage.service.put_group import PutReceipt
 from storage.service.put_service import PutService
 from storage.store import MessageStore
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 _LOG = logging.getLogger(__name__)

@@ -13,10 +13,8 @@ from spark_mq.source.offsets import QueueId
 from storage import Message, MessageStore
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.record import decode_offset_message_id
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 
 class StorePlace:

@@ -17,14 +17,16 @@ from storage.log.commit_log import CommitLog
 from storage.put.settings import PutSettings
 from storage.settings.load import StoreConfig
 from storage.store import MessageStore
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import (
+    GROUPS_FILE,
+    OFFSETS_FILE,
+    ConsumerOffsets,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
 from storage.tables.masters import place_of_copy
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 _T = TypeVar("_T")
 

@@ -17,7 +17,7 @@ from storage.format import fastjson
 from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
 from storage.tables.document import DataVersion, integer, number_of, parse_document, section
 
-FILE_NAME = "delayOffset.json"
+DELAYS_FILE = "delayOffset.json"
 _TABLE = "offsetTable"
 
 

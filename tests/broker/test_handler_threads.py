@@ -19,8 +19,7 @@ from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_hooks import SendMessageContext
 from storage import MessageStore, open_store
 from storage.service.put_service import PutService
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 from tests.broker.put_stores import config_of
 from tests.broker.test_send import ORDER
 from tests.support.gated_disk import PATIENCE_S, GatedDisk

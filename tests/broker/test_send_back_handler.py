@@ -16,7 +16,7 @@ from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 
 GROUP = "OrderGroup"
