@@ -13,8 +13,7 @@ from typing import NamedTuple
 from spark_mq.broker.turns import Turns
 from spark_mq.client.errors import ClientError, NameServerUnreachableError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run
-from spark_mq.client.name_servers import NameServers
-from spark_mq.client.remoting_client import RemotingClient
+from spark_mq.client.remoting_client import NameServers, RemotingClient
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
 from storage.epoch_times import is_time, steady_time_ms

@@ -21,14 +21,12 @@ from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.output import print_json
 from spark_mq.cli.places import refuse_unknown_topic
-from spark_mq.client.consumer_settings import PullSettings, PushSettings
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.pull_consumer import PullConsumer
+from spark_mq.client.pulls import ExpressionType
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.subscriptions import ExpressionType
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings, PushSettings
 from spark_mq.message_line import message_line
 from spark_mq.source.option_values import parse_duration_ms, parse_time
 from spark_mq.stop_signals import stop_on_signal

@@ -17,11 +17,9 @@ from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import MalformedResponseError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records
-from spark_mq.client.namespaces import with_namespace, without_namespace
-from spark_mq.client.pulls import Pull, PullResult, PullStatus
+from spark_mq.client.pulls import Pull, PullResult, PullStatus, Subscription, subscription
 from spark_mq.client.routes import TopicRoute
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.subscriptions import Subscription, subscription
+from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
 from spark_mq.message_line import Unreadable, message_line
 from spark_mq.remoting.admin_bodies import OffsetWrapper, TopicOffset
 from spark_mq.source.offsets import QueueId

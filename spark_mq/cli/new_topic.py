@@ -11,7 +11,7 @@ from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, app, lock_
 from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.output import print_json, say
 from spark_mq.client import Admin, ClientSettings, NewTopic, TopicRouteNotFoundError
-from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.settings import with_namespace
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem

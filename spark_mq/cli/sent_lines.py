@@ -22,13 +22,9 @@ from spark_mq.cli.output import print_table, say
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError, MessageRefusedError, ResponseError
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.producer import Producer
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.selectors import by_hash
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.producer import Producer, by_hash
+from spark_mq.client.send_results import SendResult, SendStatus
+from spark_mq.client.settings import ClientSettings, ProducerSettings, with_namespace
 from spark_mq.remoting.frames import MOST_BODY_BYTES
 from storage.format.property_encoding import is_reserved_name
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig

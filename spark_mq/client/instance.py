@@ -23,7 +23,6 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from spark_mq.client.broker_requests import BrokerRequests
 from spark_mq.client.calls import make_call
 from spark_mq.client.errors import (
     BrokerNotFoundError,
@@ -34,11 +33,10 @@ from spark_mq.client.errors import (
     TopicRouteNotFoundError,
 )
 from spark_mq.client.event_loop import event_loop, run, when_forked
-from spark_mq.client.member import Kind, Member
-from spark_mq.client.name_servers import NameServers
-from spark_mq.client.remoting_client import RemotingClient
-from spark_mq.client.routes import DEFAULT_TOPIC, TopicRoute, default_route, subscribe_address
-from spark_mq.client.settings import ClientSettings, split_address
+from spark_mq.client.members import BrokerRequests, Kind, Member
+from spark_mq.client.remoting_client import NameServers, RemotingClient
+from spark_mq.client.routes import TopicRoute, default_route, subscribe_address
+from spark_mq.client.settings import DEFAULT_TOPIC, ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.remoting.consumer_headers import UnregisterClientRequest

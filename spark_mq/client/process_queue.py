@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_mq.client.message import MessageExt
+from spark_mq.client.settings import FlowLimits
 from spark_mq.remoting.client_bodies import ProcessQueueInfo
 from storage.epoch_times import shown_time_ms
 
@@ -34,16 +34,6 @@ class Cached(NamedTuple):
     first: int
     last: int
     number: int
-
-
-@dataclass(frozen=True, slots=True)
-class FlowLimits:
-    """What may wait in one queue before pulling pauses. Java: pullThresholdForQueue, …SizeForQueue, consumeConcurrentlyMaxSpan."""
-
-    count: int = 1000
-    size_mib: int = 100
-    span: int | None = 2000
-    """Between the first and the last offset; None (orderly) is no limit."""
 
 
 class ProcessQueue:

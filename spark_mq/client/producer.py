@@ -8,6 +8,8 @@
 
 Safe for threads. Messages are checked, encoded and compressed in the caller's thread; one event loop a process does the rest. A
 message that a program may not send raises MessageRefusedError before anything is sent; every other error is a ClientError too.
+
+Not supported: SelectMessageQueueByMachineRoom, which selects nothing in Java either.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -30,24 +33,23 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import HandOver, event_loop, is_loop_thread, run, when_forked
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.member import QuietMember
+from spark_mq.client.members import Member
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage
-from spark_mq.client.producer_settings import ProducerSettings
+from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage, UniqueIds
 from spark_mq.client.routes import TopicRoute
-from spark_mq.client.selectors import QueueSelector
 from spark_mq.client.send_results import SendResult
 from spark_mq.client.sender import Sender, Sending, SendMode
-from spark_mq.client.settings import ClientSettings, check_kind
-from spark_mq.client.unique_ids import UniqueIds
+from spark_mq.client.settings import ClientSettings, ProducerSettings, check_kind, with_namespace
 from storage.errors import NameIllegalError
+from storage.format.java_hash import queue_of_hash, string_hash
 from storage.names import validate_group
 
 T = TypeVar("T")
 CALLBACK_THREADS = 4
 _GRACE_SECONDS = 2.0
 _LOG = logging.getLogger(__name__)
+QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
+"""Gives one of the topic's writable queues, by the message and the argument of the send. It runs in the caller's thread."""
 
 
 class Producer:
@@ -310,7 +312,7 @@ class Producer:
         return run(call)
 
 
-class ProducerMember(QuietMember):
+class ProducerMember(Member):
     """The producer among the instance's members."""
 
     def __init__(self, group: str, sender: Sender) -> None:
@@ -441,3 +443,30 @@ class InFlight:
 
     def _has_room(self, size_bytes: int) -> bool:
         return not self._count or (self._count < self._max_count and self._bytes + size_bytes <= self._max_bytes)
+
+
+def by_hash(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
+    """By Java's hash of the argument: equal arguments go to one queue, the same one that a Java producer takes.
+
+    Java: SelectMessageQueueByHash.
+    """
+    return queues[queue_of_hash(java_hash(arg), len(queues))]
+
+
+def by_random(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
+    """Any of them."""
+    return random.choice(queues)
+
+
+def java_hash(value: object) -> int:
+    """`hashCode` of a String, an Integer (within 32 bits), a Long (beyond) or a Boolean. Raises TypeError for anything else."""
+    if isinstance(value, str):
+        return string_hash(value)
+    if isinstance(value, bool):
+        return 1231 if value else 1237
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        if -(1 << 31) <= value < 1 << 31:
+            return value
+        folded = (value ^ value >> 32) & 0xFFFFFFFF
+        return folded - (1 << 32) if folded >= 1 << 31 else folded
+    raise TypeError(f"a queue is selected by a str, a bool or an int of 64 bits, not by {value!r:.80}")

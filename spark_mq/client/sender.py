@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from spark_mq.client.errors import (
     BrokerNotFoundError,
@@ -35,10 +35,10 @@ from spark_mq.client.errors import (
 from spark_mq.client.event_loop import event_loop
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.outgoing_messages import OutgoingMessage
-from spark_mq.client.producer_settings import ProducerSettings
 from spark_mq.client.routes import TopicRoute, vip_address
-from spark_mq.client.send_results import SendResult, read_send_answer
-from spark_mq.client.send_retries import SendStatus, goes_again, is_network_failure
+from spark_mq.client.send_results import SendResult, SendStatus, goes_again, is_network_failure, read_send_answer
+from spark_mq.client.settings import ProducerSettings
+from spark_mq.client.transport import Promise
 from spark_mq.remoting import HeaderTemplate, MessageQueue, RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting.message_headers import SendMessageRequest
 from storage.epoch_times import current_time_ms, steady_time_ms
@@ -68,18 +68,12 @@ class SendMode(Enum):
     ONEWAY = "oneway"
 
 
-class Outcome(Protocol):
-    """Where a send's end goes, on the loop's thread."""
-
-    def set_result(self, result: Any, /) -> None:
-        """The SendResult; None of a one-way send that left."""
-
-    def set_exception(self, error: Exception, /) -> None:
-        """Why it failed: a ClientError."""
-
-
 class Sending:
-    """One send, from its beginning to its end. `queue`: where to, with the topic as brokers know it; None: whose turn it is."""
+    """One send, from its beginning to its end.
+
+    `outcome` gets the SendResult (None of a one-way send that left) or a ClientError, on the loop's thread. `queue`: where to, with the
+    topic as brokers know it; None: whose turn it is.
+    """
 
     __slots__ = (
         "deadline",
@@ -98,7 +92,7 @@ class Sending:
         self,
         message: OutgoingMessage,
         mode: SendMode,
-        outcome: Outcome,
+        outcome: Promise,
         deadline: float,
         timeout_ms: int,
         queue: MessageQueue | None = None,
@@ -205,7 +199,7 @@ class Sender:
     async def send(self, message: OutgoingMessage, timeout_ms: int, mode: SendMode = SendMode.WAITING) -> SendResult:
         """Send and wait, for those who live on the loop."""
         outcome: asyncio.Future[SendResult] = self._loop.create_future()
-        self.begin(Sending(message, mode, _Guarded(outcome), self._loop.time() + timeout_ms / 1000, timeout_ms))
+        self.begin(Sending(message, mode, outcome, self._loop.time() + timeout_ms / 1000, timeout_ms))
         return await outcome
 
     def begin(self, sending: Sending) -> None:
@@ -271,7 +265,8 @@ class Sender:
         sending = tried.sending
         code = send_code(sending.message)
         broker_name = tried.queue.broker_name
-        result = read_send_answer(answer, code, tried.address, broker_name, sending.message, self._namespace)
+        topic, message_id = sending.message.topic, sending.message.message_id
+        result = read_send_answer(answer, code, tried.address, broker_name, topic, message_id, self._namespace)
         if not isinstance(result, SendResult):
             self.fail_try(sending, tried.queue, result, tried.begun)
             return
@@ -375,6 +370,8 @@ class Sender:
             return
         self._under_way.discard(sending)
         self._ended(sending)
+        if sending.outcome.done():  # the caller has gone
+            return
         if error is None:
             sending.outcome.set_result(result)
         elif sending.stored is not None:
@@ -395,23 +392,6 @@ class Sender:
 
     def _since_ms(self, begun: float) -> int:
         return int((self._loop.time() - begun) * 1000)
-
-
-class _Guarded:
-    """A future of the loop whose caller may have gone."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[SendResult]) -> None:
-        self._future = future
-
-    def set_result(self, result: SendResult) -> None:
-        if not self._future.done():
-            self._future.set_result(result)
-
-    def set_exception(self, error: Exception) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
 
 
 @dataclass(slots=True)

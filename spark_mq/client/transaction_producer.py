@@ -27,15 +27,11 @@ from typing import Any, NamedTuple, Protocol
 from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.listener_pool import ListenerPool
+from spark_mq.client.listeners import ListenerPool
 from spark_mq.client.message import Message, MessageExt
-from spark_mq.client.namespaces import with_namespace, without_namespace
 from spark_mq.client.producer import Producer, ProducerMember
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.transaction_ends import end_after_check, end_after_send
+from spark_mq.client.send_results import SendResult, SendStatus, end_after_check, end_after_send
+from spark_mq.client.settings import ClientSettings, ProducerSettings, with_namespace, without_namespace
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.message_headers import CheckTransactionStateRequest
 from storage.errors import CorruptRecordError

@@ -8,7 +8,7 @@ behind each message's own, so that consumers see one id for all of them.
 from __future__ import annotations
 
 from spark_mq.client.calls import make_call
-from spark_mq.client.routes import DEFAULT_TOPIC
+from spark_mq.client.settings import DEFAULT_TOPIC
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.remoting.message_headers import SendMessageRequest

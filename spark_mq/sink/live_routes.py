@@ -6,6 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from spark_mq.client.calls import may_pass, patiently
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     BrokerUnreachableError,
@@ -15,9 +16,7 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.patience import may_pass, patiently
-from spark_mq.client.routes import DEFAULT_TOPIC
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import DEFAULT_TOPIC, ClientSettings
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.body_limits import BodyLimit, ask_for_limits, limit_of
 from spark_mq.sink.live_options import LiveSinkOptions

@@ -13,8 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_mq.client.errors import TopicRouteNotFoundError
-from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.routes import DEFAULT_TOPIC
+from spark_mq.client.settings import DEFAULT_TOPIC, with_namespace
 from spark_mq.conditions import SinkModeError, SinkSchemaError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.body_limits import BodyLimit

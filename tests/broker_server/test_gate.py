@@ -19,8 +19,8 @@ from spark_mq.access.users import User, UserStatus, UserType
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE
 from spark_mq.broker_server.server import Gate
+from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signed
 from spark_mq.remoting import MessageQueue, RemotingCommand, WireBody, make_request, write_body, write_header
 from spark_mq.remoting.admin_bodies import (
     AclInfo,

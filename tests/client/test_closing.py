@@ -15,9 +15,9 @@ from spark_mq.client.instance import ClientInstance
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.pull_engine import PullEngine
+from spark_mq.client.pulls import subscription
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.push_engine import PushEngine
-from spark_mq.client.subscriptions import subscription
 from tests.client.fake_cluster import FakeBrokers, FakeCluster, ManualPool
 from tests.client.test_consumers import NOBODY, listen
 from tests.client.test_pull_engine import brokers_of, engine_of

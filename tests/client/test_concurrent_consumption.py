@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.concurrent_service import consumed_count
-from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus
+from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus, consumed_count
 from spark_mq.client.message import MessageExt
 from spark_mq.remoting.client_bodies import MessageModel
 from tests.client.fake_cluster import FakeCluster, ManualPool

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.consumer_settings import PullSettings, PushSettings
 from spark_mq.client.errors import ClientSettingError
+from spark_mq.client.settings import PullSettings, PushSettings
 from tests.support.pages import marked, rows
 
 

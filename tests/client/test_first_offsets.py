@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_mq.client.first_offsets import Asked, ConsumeFrom, first_offset
+from spark_mq.client.rebalance import Asked, first_offset
+from spark_mq.client.settings import ConsumeFrom
 
 
 @pytest.mark.parametrize("where", ConsumeFrom)

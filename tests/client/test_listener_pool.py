@@ -7,7 +7,7 @@ import threading
 from typing import Any
 
 from spark_mq.client.event_loop import HandOver
-from spark_mq.client.listener_pool import ListenerPool
+from spark_mq.client.listeners import ListenerPool
 
 
 def test_work_runs_in_named_threads_and_results_come_back_to_the_loop() -> None:

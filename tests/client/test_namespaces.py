@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_mq.client.namespaces import with_namespace, without_namespace
+from spark_mq.client.settings import with_namespace, without_namespace
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from spark_mq.client.errors import MessageRefusedError
 from spark_mq.client.message import Message
 from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage
-from spark_mq.client.producer_settings import ProducerSettings
+from spark_mq.client.settings import ProducerSettings
 from spark_mq.remoting.batch_body import decode_batch, encode_batch
 from storage.format.compression import decompress
 from storage.format.properties import decode_properties

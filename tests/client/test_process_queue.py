@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from spark_mq.client.message import MessageExt
-from spark_mq.client.process_queue import FlowLimits, ProcessQueue, batches
+from spark_mq.client.process_queue import ProcessQueue, batches
+from spark_mq.client.settings import FlowLimits
 from tests.client.java_consumer import java_says
 from tests.client.messages import received
 

@@ -35,10 +35,9 @@ from spark_mq.client.errors import (
 from spark_mq.client.event_loop import THREAD_NAME, run
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.producer import Producer
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.selectors import by_hash
-from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.producer import Producer, by_hash
+from spark_mq.client.send_results import SendStatus
+from spark_mq.client.settings import ProducerSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_body
 from spark_mq.remoting.client_bodies import HeartbeatData
 from tests.client.planned_cluster import (

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields
 
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.send_retries import RETRIED_CODES
+from spark_mq.client.settings import RETRIED_CODES, ProducerSettings
 from tests.support.pages import marked, rows
 from tests.support.places import PROJECT
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.consumer_settings import PullSettings
 from spark_mq.client.errors import MessageQueueNotFoundError, SeekError
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.message import MessageExt
 from spark_mq.client.offset_stores import RemoteOffsetStore
 from spark_mq.client.pull_engine import PullEngine
-from spark_mq.client.subscriptions import subscription
+from spark_mq.client.pulls import subscription
+from spark_mq.client.settings import ConsumeFrom, PullSettings
 from tests.client.fake_cluster import FakeBrokers, FakeCluster
 from tests.client.test_push_engine import queue
 from tests.client.virtual_time import clock_ms, play

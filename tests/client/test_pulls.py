@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_mq.client.message import MessageQueue, decode_records
-from spark_mq.client.pulls import Pull, PullResult, PullStatus, pulled_messages
-from spark_mq.client.subscriptions import subscription
+from spark_mq.client.pulls import Pull, PullResult, PullStatus, pulled_messages, subscription
 from storage.errors import CorruptMessageError, CorruptRecordError
 from storage.format.record import encode_record
 from storage.format.sys_flag import COMPRESSED

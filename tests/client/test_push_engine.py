@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.consumer_settings import PushSettings
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.offset_stores import RemoteOffsetStore
+from spark_mq.client.pulls import subscription
 from spark_mq.client.push_engine import Listeners, PushEngine
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.subscriptions import subscription
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from spark_mq.remoting.client_bodies import MessageModel
 from tests.client.fake_cluster import GROUP, FakeCluster, InlinePool, ManualPool
 from tests.client.virtual_time import clock_ms, play

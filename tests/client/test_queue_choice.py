@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.selectors import by_hash, by_random, java_hash
+from spark_mq.client.producer import by_hash, by_random, java_hash
 from spark_mq.client.sender import LatencyFaults, QueueTurns, ban_ms
 from tests.client.java_producer import java_says
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_mq.client.retry_messages import retry_message
+from spark_mq.client.message import retry_message
 from tests.client.messages import received
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.subscriptions import subscription
+from spark_mq.client.pulls import subscription
 from spark_mq.remoting import write_body
 from tests.client.java_consumer import java_says
 

@@ -12,8 +12,8 @@ import pytest
 
 from spark_mq.client.errors import MessageRefusedError, SendFailedError
 from spark_mq.client.message import Message, MessageExt
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.send_results import SendStatus
+from spark_mq.client.settings import ProducerSettings
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, read_header, write_header
 from spark_mq.remoting.message_headers import CheckTransactionStateRequest, EndTransactionRequest

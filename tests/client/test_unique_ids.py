@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from spark_mq.client.unique_ids import UniqueIds, month_bounds
+from spark_mq.client.outgoing_messages import UniqueIds, month_bounds
 from tests.client.java_producer import java_says
 
 NOW_MS = 1_700_000_000_123

@@ -19,9 +19,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from storage import open_store
 from storage.failpoints import LIVE_COMMIT, LIVE_REDO, LIVE_STAGING
 from tests.support.driver_process import Driver, Query

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import (
     ClientError,
     RequestTimeoutError,
@@ -19,12 +19,10 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.member import QuietMember
+from spark_mq.client.members import Member
 from spark_mq.client.message import decode_records
-from spark_mq.client.pulls import Pull, PullStatus
+from spark_mq.client.pulls import Pull, PullStatus, subscription
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.subscriptions import subscription
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.remoting.client_bodies import ConsumerData, SubscriptionData
@@ -189,7 +187,7 @@ def test_a_groups_offsets_are_stored_read_reset_and_forgotten(admin: Admin, sent
     assert group not in admin.groups()
 
 
-class Consumer(QuietMember):
+class Consumer(Member):
     """A consumer group that subscribes to all of Sent and remembers notices."""
 
     kind = "consumer"
@@ -220,7 +218,7 @@ def test_brokers_know_a_member_by_its_heartbeat_ask_it_and_forget_it(
 ) -> None:
     group = f"Beating{time.monotonic_ns()}"
     client = ClientInstance.of(ClientSettings((live_broker.name_server,), unit_name=group))
-    consumer, producer = Consumer(group), QuietMember(group)
+    consumer, producer = Consumer(group), Member(group)
     try:
         with pytest.raises(ResponseError, match="206 "):
             admin.consumer_connection(group)

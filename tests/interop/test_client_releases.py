@@ -11,16 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.blocking_connection import tls_mismatch
 from spark_mq.client.errors import AccessDeniedError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
-from spark_mq.client.pulls import Pull, PullStatus
-from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.pulls import Pull, PullStatus, subscription
+from spark_mq.client.send_results import SendStatus
 from spark_mq.client.settings import ClientSettings, Credentials
-from spark_mq.client.subscriptions import subscription
-from spark_mq.client.tls_mismatch import tls_mismatch
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.client_conditions import ClusterConditionError
 from spark_mq.conditions import InvalidRowError

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.blocking_connection import tls_mismatch
 from spark_mq.client.errors import AccessDeniedError, SendFailedError, TlsError
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import Message, MessageExt
@@ -17,8 +18,6 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
-from spark_mq.client.tls_mismatch import tls_mismatch
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer
 from spark_mq.remoting import MessageQueue
 from tests.support.always_commit import AlwaysCommit

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from storage import open_store
 from storage.format.bloom_filter import BloomFilter
 from storage.format.consume_queue import EXT_UNIT, ext_position

@@ -12,10 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.conditions import InvalidRowError
 from spark_mq.remoting import RequestCode, make_request
 from spark_mq.sink import body_limits

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import RequestCode, encode_frame, make_request, write_header
 from spark_mq.remoting.consumer_headers import UpdateConsumerOffsetRequest
 from spark_mq.remoting.message_headers import SendMessageRequest

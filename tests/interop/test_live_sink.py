@@ -22,11 +22,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import spark_mq
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.calls import make_call
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.conditions import BatchInDoubtError, InvalidRowError
 from spark_mq.remoting import MessageQueue, RequestCode
 from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig

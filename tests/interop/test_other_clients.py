@@ -17,13 +17,11 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import AccessDeniedError
 from spark_mq.client.message import decode_records
-from spark_mq.client.pulls import Pull, PullStatus
+from spark_mq.client.pulls import Pull, PullStatus, subscription
 from spark_mq.client.settings import ClientSettings, Credentials
-from spark_mq.client.subscriptions import subscription
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import MessageQueue
 from tests.support import own_servers
 from tests.support.client_programs import (

@@ -15,16 +15,12 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError, ResponseError
 from spark_mq.client.message import Message, MessageExt, MessageQueue
-from spark_mq.client.producer import Producer
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.selectors import by_hash
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
+from spark_mq.client.producer import Producer, by_hash
+from spark_mq.client.send_results import SendResult, SendStatus
+from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionResult, TransactionState
 from tests.support.java_broker import JavaClient, Oracle, RunningBroker, free_ports, wait_until
 

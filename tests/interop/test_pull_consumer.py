@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.client.consumer_settings import PullSettings
 from spark_mq.client.errors import ClientSettingError, SeekError
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.pull_consumer import PullConsumer
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.consumer_settings import PushSettings
 from spark_mq.client.errors import ResponseError
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from spark_mq.remoting.client_bodies import MessageModel
 from tests.support.java_broker import Oracle, RunningBroker, send_arguments, wait_until
 

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from tests.support import own_servers
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 

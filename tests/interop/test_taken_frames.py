@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import FrameReader, RemotingCommand
 from tests.broker import test_frames_of_other_clients as frames
 from tests.broker.test_frames_of_other_clients import Ask

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signed
 from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
 from spark_mq.namesrv.name_server import ADMIN_CODES, HANDLERS, NameServer
 from spark_mq.namesrv.settings import Configuration

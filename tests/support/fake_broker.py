@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 
-from spark_mq.client.tls_mismatch import PROBE_CODE
+from spark_mq.client.blocking_connection import PROBE_CODE
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response
 from storage.rules.response_codes import ResponseCode
 

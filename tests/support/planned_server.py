@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spark_mq.client.tls_mismatch import PROBE_CODE
+from spark_mq.client.blocking_connection import PROBE_CODE
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response
 from storage.rules.response_codes import ResponseCode
 
