@@ -97,20 +97,12 @@ class RemotingClient:
         transport.request(self._made_ready(command), waiter)
         return await future
 
-    def invoke_soon(
-        self, address: str, command: RemotingCommand, timeout_ms: int | None = None
-    ) -> asyncio.Future[RemotingCommand]:
-        """As `invoke`, begun at once and without a task where the connection takes it: the cheap way to have many in flight."""
-        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        self.invoke_for(future, address, command, timeout_ms)
-        return future
-
     def invoke_for(
         self, promise: Promise, address: str, command: RemotingCommand, timeout_ms: int | None = None
     ) -> None:
-        """As `invoke_soon`, cheaper: the answer or the error goes straight to `promise`, within the reading of the socket.
+        """Like `invoke`, but sends immediately and creates no task: the answer or the error goes straight to `promise`.
 
-        Raises RequestIllegalError, ClientClosedError; nothing is told to the promise then.
+        Raises RequestIllegalError, ClientClosedError; the promise gets nothing then.
         """
         waiter = self._waiter(promise, command, timeout_ms)
         transport = self._open.get(address)

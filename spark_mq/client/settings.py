@@ -202,23 +202,23 @@ class ProducerSettings:
     """Check-backs that may wait; the broker asks those again that are dropped."""
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("send_timeout_ms", 1, 2**31 - 1),
-            ("retries", 0, 100),
-            ("async_retries", 0, 100),
-            ("compression_level", 0, 9),
-            ("max_message_bytes", 1, 2**31 - 1),
-            ("max_in_flight", 1, 2**31 - 1),
-            ("max_in_flight_bytes", 1, 2**53),
-            ("default_queue_count", 1, 65_535),
-            ("check_threads", 1, 1_000),
-            ("check_limit", 1, 2**31 - 1),
-        ):
-            check_range(self, name, least, most)
+        _check_ranges(
+            self,
+            send_timeout_ms=(1, 2**31 - 1),
+            retries=(0, 100),
+            async_retries=(0, 100),
+            compression_level=(0, 9),
+            max_message_bytes=(1, 2**31 - 1),
+            max_in_flight=(1, 2**31 - 1),
+            max_in_flight_bytes=(1, 2**53),
+            default_queue_count=(1, 65_535),
+            check_threads=(1, 1_000),
+            check_limit=(1, 2**31 - 1),
+        )
         if self.compress_over_bytes is not None:
-            check_range(self, "compress_over_bytes", 0, 2**31 - 1)
+            _check_ranges(self, compress_over_bytes=(0, 2**31 - 1))
         if self.max_try_timeout_ms is not None:
-            check_range(self, "max_try_timeout_ms", 1, 2**31 - 1)
+            _check_ranges(self, max_try_timeout_ms=(1, 2**31 - 1))
         if self.compression not in COMPRESSIONS:
             raise ClientSettingError("compression", self.compression, f"it must be one of {', '.join(COMPRESSIONS)}")
         if self.when_full not in ("block", "refuse"):
@@ -286,23 +286,23 @@ class PushSettings:
     """Of a broadcast; None: where Java's clients keep theirs."""
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("thread_count", 1, 1_000),
-            ("batch_size", 1, 1_024),
-            ("pull_limit", 1, 1_024),
-            ("pull_limit_bytes", 1, 2**31 - 1),
-            ("pull_interval_ms", 0, 65_535),
-            ("queue_limit", 1, 65_535),
-            ("queue_limit_mib", 1, 1_024),
-            ("span_limit", 1, 65_535),
-            ("consume_timeout_ms", 1, 2**53),
-            ("suspend_ms", 0, 2**31 - 1),
-            ("consume_time_ms", 0, 2**53),
-        ):
-            check_range(self, name, least, most)
+        _check_ranges(
+            self,
+            thread_count=(1, 1_000),
+            batch_size=(1, 1_024),
+            pull_limit=(1, 1_024),
+            pull_limit_bytes=(1, 2**31 - 1),
+            pull_interval_ms=(0, 65_535),
+            queue_limit=(1, 65_535),
+            queue_limit_mib=(1, 1_024),
+            span_limit=(1, 65_535),
+            consume_timeout_ms=(1, 2**53),
+            suspend_ms=(0, 2**31 - 1),
+            consume_time_ms=(0, 2**53),
+        )
         _check_time(self.consume_time_ms)
         if self.max_reconsume_times is not None:
-            check_range(self, "max_reconsume_times", 0, 2**31 - 1)
+            _check_ranges(self, max_reconsume_times=(0, 2**31 - 1))
 
     def flow_limits(self, *, is_orderly: bool) -> FlowLimits:
         """What may wait in a queue."""
@@ -336,17 +336,17 @@ class PullSettings:
     """Of a broadcast; None: where Java's clients keep theirs."""
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("auto_commit_interval_ms", 1, 2**53),
-            ("poll_limit", 1, 2**31 - 1),
-            ("pull_limit", 1, 1_024),
-            ("buffer_limit", 1, 2**31 - 1),
-            ("queue_limit", 1, 65_535),
-            ("queue_limit_mib", 1, 1_024),
-            ("span_limit", 1, 65_535),
-            ("consume_time_ms", 0, 2**53),
-        ):
-            check_range(self, name, least, most)
+        _check_ranges(
+            self,
+            auto_commit_interval_ms=(1, 2**53),
+            poll_limit=(1, 2**31 - 1),
+            pull_limit=(1, 1_024),
+            buffer_limit=(1, 2**31 - 1),
+            queue_limit=(1, 65_535),
+            queue_limit_mib=(1, 1_024),
+            span_limit=(1, 65_535),
+            consume_time_ms=(0, 2**53),
+        )
         _check_time(self.consume_time_ms)
 
     def flow_limits(self) -> FlowLimits:
@@ -381,11 +381,12 @@ def check_kind(name: str, given: object, kind: type) -> None:
         raise ClientSettingError(name, given, f"it is {type(given).__name__}; give {example}")
 
 
-def check_range(settings: object, name: str, least: int, most: int) -> None:
-    """Raises ClientSettingError where a setting is no whole number in the range, ends included."""
-    value = getattr(settings, name)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ClientSettingError(name, value, f"it must be a whole number from {least} to {most}")
+def _check_ranges(settings: object, **ranges: tuple[int, int]) -> None:
+    """Raises ClientSettingError where a setting is no whole number in its range, ends included."""
+    for name, (least, most) in ranges.items():
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ClientSettingError(name, value, f"it must be a whole number from {least} to {most}")
 
 
 def _check_time(consume_time_ms: int) -> None:

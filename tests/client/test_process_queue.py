@@ -9,8 +9,8 @@ import pytest
 from spark_mq.client.message import MessageExt
 from spark_mq.client.process_queue import ProcessQueue, batches
 from spark_mq.client.settings import FlowLimits
-from tests.client.java_consumer import java_says
-from tests.client.messages import received
+from tests.client.fake_cluster import received
+from tests.client.java_vectors import java_says
 
 
 def of_java(offset: int) -> MessageExt:

@@ -10,7 +10,7 @@ import pytest
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import by_hash, by_random, java_hash
 from spark_mq.client.sender import LatencyFaults, QueueTurns, ban_ms
-from tests.client.java_producer import java_says
+from tests.client.java_vectors import java_says
 
 QUEUES = tuple(MessageQueue("T", broker, queue_id) for broker in ("a", "b", "c") for queue_id in range(4))
 MESSAGE = Message("T", b"body")

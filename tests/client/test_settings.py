@@ -1,16 +1,33 @@
-"""Settings of a client: what is refused, what is split, and what is never shown."""
+"""Settings of clients, producers and consumers: what is refused, what is split, what is never shown, and what the pages say of them."""
 
 from __future__ import annotations
 
 import pickle
+import re
 import ssl
+from dataclasses import MISSING, fields
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_mq.client.errors import ClientSettingError, TlsError
-from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings, parse_addresses, split_address
+from spark_mq.client.settings import (
+    RETRIED_CODES,
+    ClientSettings,
+    Credentials,
+    ProducerSettings,
+    PullSettings,
+    PushSettings,
+    TlsSettings,
+    parse_addresses,
+    split_address,
+    with_namespace,
+    without_namespace,
+)
+from tests.support.pages import marked, rows
+from tests.support.places import PROJECT
 
 SECRETS = Credentials("alice", "the-secret", "the-token")
 
@@ -89,3 +106,88 @@ def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         TlsSettings(ca_file=str(tmp_path / "absent.pem")).context()
     with pytest.raises(TlsError, match=r"no\.pem"):
         TlsSettings(cert_file=str(tmp_path / "no.pem")).context()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapped"),
+    [
+        ("Topic", "ns%Topic"),
+        ("%RETRY%Group", "%RETRY%ns%Group"),
+        ("%DLQ%Group", "%DLQ%ns%Group"),
+        ("other%Topic", "ns%other%Topic"),
+    ],
+)
+def test_a_name_is_wrapped_once_and_unwrapped_again(name: str, wrapped: str) -> None:
+    assert with_namespace("ns", name) == wrapped
+    assert with_namespace("ns", wrapped) == wrapped
+    assert without_namespace("ns", wrapped) == name
+
+
+@pytest.mark.parametrize("name", ["TBW102", "rmq_sys_X", "CID_RMQ_SYS_TRANS", ""])
+def test_system_names_have_no_namespace(name: str) -> None:
+    assert with_namespace("ns", name) == name
+
+
+@pytest.mark.parametrize("namespace", [None, ""])
+def test_without_a_namespace_names_stay(namespace: str | None) -> None:
+    assert with_namespace(namespace, "a%b") == "a%b"
+    assert without_namespace(namespace, "a%b") == "a%b"
+
+
+def test_the_namespace_of_somebody_else_stays() -> None:
+    assert without_namespace("ns", "other%Topic") == "other%Topic"
+    assert without_namespace("ns", "%RETRY%other%Group") == "%RETRY%other%Group"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("thread_count", 0),
+        ("batch_size", 1025),
+        ("pull_limit", 0),
+        ("queue_limit", 65_536),
+        ("max_reconsume_times", -1),
+    ],
+)
+def test_a_value_outside_of_javas_range_is_refused_by_name(name: str, value: int) -> None:
+    with pytest.raises(ClientSettingError, match=name):
+        PushSettings(**{name: value})
+
+
+@pytest.mark.parametrize("value", [0, 1025, True, "32"])
+def test_a_pull_consumers_settings_are_checked_too(value: Any) -> None:
+    with pytest.raises(ClientSettingError, match="pull_limit"):
+        PullSettings(pull_limit=value)
+
+
+@pytest.mark.parametrize("kind", [PushSettings, PullSettings])
+def test_a_time_in_seconds_is_refused_with_the_milliseconds_that_were_meant(kind: Any) -> None:
+    with pytest.raises(ClientSettingError, match="write 1700000000000"):
+        kind(consume_time_ms=1_700_000_000)
+
+
+def test_the_page_has_every_setting_of_a_push_consumer_with_its_default() -> None:
+    _, table = marked("push settings")
+    said = {name.strip("`"): default for name, default, _ in rows(table)}
+    assert list(said) == [each.name for each in fields(PushSettings)]
+    plain = {each.name: each.default for each in fields(PushSettings) if each.default not in (MISSING, None)}
+    assert {name: said[name] for name in plain} == {
+        name: value.name if isinstance(value, Enum) else str(value) for name, value in plain.items()
+    }
+    assert said["allocation"] == PushSettings().allocation.name
+
+
+PAGE = (PROJECT / "docs" / "producers.md").read_text("utf-8")
+
+
+def test_the_page_lists_each_setting_with_its_default() -> None:
+    _, table = marked("producer settings")
+    told = {name.strip("`"): default for name, default, _ in rows(table)}
+    defaults = {each.name: str(getattr(ProducerSettings(), each.name)) for each in fields(ProducerSettings)}
+    assert told == defaults | {"retried_codes": "the eight above"}
+
+
+def test_the_page_names_the_codes_after_which_a_send_is_tried_again() -> None:
+    listed = re.search(r"may be this broker's alone \(([\d, ]+)\)", PAGE)
+    assert listed is not None
+    assert set(map(int, listed[1].split(","))) == set(RETRIED_CODES)
