@@ -110,6 +110,8 @@ class PlannedServer:
                         continue
                     self.commands.append(command)
                     self.plan(peer, command)
+                    if sock.fileno() < 0:  # it has hung up: what came behind is not heard
+                        return
                 if reader.error is not None:
                     break  # as a broker: closed without a word
             sock.close()
