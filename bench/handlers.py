@@ -29,7 +29,7 @@ from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_request import SendRequest
 from storage import MessageStore, open_store
-from storage.format.sys_flag import TRANSACTION_COMMIT
+from storage.format.record import TRANSACTION_COMMIT
 from storage.rules.half_messages import half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService

@@ -26,14 +26,15 @@ from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_block, encode_parts
 from storage.names import retry_topic
 from storage.put.half_ends import with_states
 from storage.put.settings import PutSettings, put_settings
+from storage.rules.half_messages import TransactionRules
 from storage.rules.message_rows import MessageRows
-from storage.rules.returned_rows import ReturnedRows, ReturnRules
-from storage.rules.row_rules import MessageRules, TransactionRules
+from storage.rules.retry_rows import ReturnedRows, ReturnRules
+from storage.rules.row_rules import MessageRules
 from storage.settings.load import load_config
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 

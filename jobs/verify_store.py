@@ -14,7 +14,7 @@ from spark_mq.progress import progress_bar
 from storage import open_store
 from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of, plain_path
-from storage.format.delay_level import parse_delay_levels
+from storage.format.delay import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
 from storage.recovery.verify import VerifyReport, verify
 from storage.store_reader import read_state

@@ -13,8 +13,7 @@ from typing import Any
 from storage import MessageStore
 from storage.errors import CorruptMessageError, StorageError
 from storage.format.consume_queue import MAX_EXT_ADDRESS
-from storage.format.record import Message, host_text
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD
+from storage.format.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_MASK, COMPRESSION_ZSTD, Message, host_text
 
 _COMPRESSION_NAMES = {COMPRESSION_LZ4: "LZ4", COMPRESSION_ZSTD: "ZSTD"}
 

@@ -20,13 +20,10 @@ import pyarrow.compute as pc
 from spark_mq.source.rows import PLAIN_BYTES, RowSource, arrow_schema, columns_named, to_record_batches
 from storage import MessageStore
 from storage.errors import MessageIllegalError, RowIllegalError
-from storage.format.compression import compress
-from storage.format.message_id import decode_offset_message_id
-from storage.format.properties import decode_property_maps
-from storage.format.property_encoding import is_reserved_name
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
+from storage.format.properties import decode_property_maps, is_reserved_name
+from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, compress, decode_offset_message_id
 from storage.names import RETRY_PREFIX, dead_letter_topic, retry_topic
-from storage.put.options import PutOptions, message_rules
+from storage.put.put import PutOptions, message_rules
 from storage.queues.scan import scan_queue
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.retries import retry_queue_count, retry_topic_config

@@ -34,12 +34,10 @@ from storage.files.lock_holder import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
 from storage.index.store import IndexStore
 from storage.log.commit_log import LOOKS
-from storage.log.gaps import warning_of
-from storage.put.options import PutOptions
-from storage.put.put import InnerPut, PutResult, Putter
+from storage.log.damage import warning_of
+from storage.put.put import InnerPut, PutOptions, PutResult, Putter
 from storage.put.settings import PutSettings, put_settings
 from storage.put.store_writer import StoreWriter
-from storage.put.table_entries import GroupEntries
 from storage.recovery.creation import create_store, find_log, sync_new_store
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
@@ -52,7 +50,7 @@ from storage.settings.unread import warn_of_unread
 from storage.store_layout import StoreLayout
 from storage.store_reader import StoreReader
 from storage.tables.followed_master import followed_master
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.subscription_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
@@ -436,7 +434,7 @@ class MessageStore(StoreReader):
     def put_batch(self, rows: pa.RecordBatch | pa.Table, **options: Any) -> pa.RecordBatch:
         """Append a table of messages; returns their places, the fields of `PutResult`, row by row.
 
-        Columns are those of the Spark sink (`rows.columns.COLUMNS`), `options` the fields of `storage.put.options.PutOptions`.
+        Columns are those of the Spark sink (`rows.columns.COLUMNS`), `options` the fields of `storage.put.put.PutOptions`.
         Raises ColumnIllegalError, RowIllegalError with nothing appended, StoreNotWritableError, OSError.
         """
         if self._putter is None:

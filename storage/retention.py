@@ -38,7 +38,7 @@ from storage.failpoints import reach
 from storage.files.disk_use import disk_used_percent
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_position
-from storage.format.index import HEADER_SIZE, HEADER_STRUCT
+from storage.format.keys import HEADER_SIZE, HEADER_STRUCT
 from storage.index.store import is_index_name
 from storage.log.commit_log import LogFile
 from storage.message_store import MessageStore

@@ -31,9 +31,9 @@ from spark_mq.remoting.consumer_headers import ConsumerRunningInfoRequest, Consu
 from spark_mq.remoting.message_headers import ConsumeDirectlyRequest
 from spark_mq.remoting.route_bodies import KvTable
 from storage.errors import ConfigurationError
+from storage.format.delay import CHECKPOINT
 from storage.format.fastjson import to_text
-from storage.format.message_id import decode_offset_message_id
-from storage.format.timer import CHECKPOINT
+from storage.format.record import decode_offset_message_id
 from storage.rules.response_codes import ResponseCode
 from storage.settings.fixed import refusal_of_change
 from storage.tables.data_version import DataVersion

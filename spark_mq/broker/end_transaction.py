@@ -40,9 +40,8 @@ from storage.format.record import Message
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.rules.delays import REAL_TOPIC
-from storage.rules.half_messages import PRODUCER_GROUP, QUEUE_ID, committed_messages
+from storage.rules.half_messages import OP_TOPIC, PRODUCER_GROUP, QUEUE_ID, OpBatch, committed_messages, op_messages
 from storage.rules.inner_messages import InnerMessage, InnerMessages
-from storage.rules.op_messages import OP_TOPIC, OpBatch, op_messages
 from storage.rules.put_guards import BrokerState
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig

@@ -11,8 +11,7 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from storage.format.record import Message
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Message
 from storage.put_status import PutStatus
 from storage.rules.half_messages import HALF_TOPIC, IMMUNITY, PRODUCER_GROUP
 from storage.rules.response_codes import ResponseCode

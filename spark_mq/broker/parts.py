@@ -30,9 +30,9 @@ from storage.addresses import host_of
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
 from storage.names import BUILT_IN_GROUPS
-from storage.rules.auto_topics import known_topics
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.retries import find_group
+from storage.rules.topics import known_topics
 from storage.service.put_service import PutService
 from storage.service.raw_get import TransferLimits
 from storage.service.served_store import ServedStore

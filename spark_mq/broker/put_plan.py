@@ -24,10 +24,9 @@ from spark_mq.broker.send_hooks import is_true
 from spark_mq.broker.send_request import SendRequest
 from spark_mq.remoting.batch_body import decode_batch, with_batch_properties
 from storage.errors import PutRefusedError
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
-from storage.format.record import V6_HOST_SIZE
-from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_MASK
+from storage.format.record import MULTI_TAGS, TRANSACTION_MASK, V6_HOST_SIZE
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.delays import (
@@ -41,9 +40,8 @@ from storage.rules.delays import (
     delay_level,
     route_delayed,
 )
-from storage.rules.few_messages import EncodedMessage
 from storage.rules.half_messages import half_message, takes_transactions
-from storage.rules.inner_messages import InnerMessage, encode_properties
+from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_properties
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from storage.format.sys_flag import MULTI_TAGS
+from storage.format.record import MULTI_TAGS
 from storage.names import RETRY_PREFIX
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice

@@ -10,7 +10,7 @@ from spark_mq.broker.traffic import DayTotals
 from spark_mq.client.errors import request_text
 from storage.errors import StateFileError
 from storage.files.disk_use import disk_room_bytes, disk_used_percent
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import decode_record
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_offsets import DelayOffsets

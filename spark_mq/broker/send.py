@@ -63,19 +63,18 @@ from spark_mq.remoting.request_runs import RunAnswers
 from storage.epoch_times import current_time_ms
 from storage.errors import MessageIllegalError, PutRefusedError
 from storage.files.disk_use import disk_used_percent
+from storage.format.keys import FIRST_RANKS, new_prefix
 from storage.format.properties import decode_properties
-from storage.format.unique_key import FIRST_RANKS, new_prefix
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
-from storage.rules.auto_topics import known_topics
 from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties, sizes_of_messages
-from storage.rules.message_check import check_queue, check_start, check_topic
 from storage.rules.put_guards import BrokerState, has_batch_queues
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, refuse_any_excess
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
+from storage.rules.topics import check_queue, check_start, check_topic, known_topics
 from storage.service.pending import Pending
 from storage.service.put_group import PutReceipt
 from storage.service.put_service import PutService

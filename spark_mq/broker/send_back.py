@@ -22,7 +22,7 @@ from spark_mq.broker.send_hooks import RpcHook, answer_between, namespace_of
 from spark_mq.broker.store_put import HandlerStore, Put, put_into, save_entries, state_now
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import Message
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from spark_mq.broker.retry import CURRENT_VERSION
 from storage.format.record import V4_HOST_SIZE, V6_HOST_SIZE, host_text
-from storage.rules.auto_topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
-from storage.rules.message_check import TopicWish
+from storage.rules.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT, TopicWish
 from storage.settings.nouns import SendConfig
 
 _INTEGERS = ("queue_id", "default_topic_queue_count", "flag", "sys_flag", "reconsume_times", "max_reconsume_times")

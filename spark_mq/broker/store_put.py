@@ -13,7 +13,7 @@ from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedE
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.retention import Occasion
-from storage.rules.few_messages import columns_of
+from storage.rules.inner_messages import columns_of
 from storage.rules.put_guards import BrokerState
 from storage.service.pending import Pending
 from storage.service.put_group import PutReceipt

@@ -25,9 +25,8 @@ from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
 from spark_mq.remoting.route_bodies import TopicConfigTable, TopicList
 from storage.errors import NameIllegalError
 from storage.names import SYSTEM_TOPICS, is_system_topic, validate_path_element
-from storage.rules.auto_topics import built_in_topics
-from storage.rules.message_check import topic_name_remark
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.rules.topics import built_in_topics, topic_name_remark
 from storage.tables.topics import QUEUE_COUNT_LIMIT, TopicConfig
 
 CLEANS_WHEN_ASKED = 20

@@ -42,7 +42,7 @@ from storage.errors import (
 )
 from storage.message_store import MessageStore
 from storage.put_status import PutStatus
-from storage.rules.acks import NOBODY
+from storage.rules.put_guards import NOBODY
 from storage.service.put_service import PutService
 from storage.service.replica_acks import CopiesWanted
 

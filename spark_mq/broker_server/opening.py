@@ -12,7 +12,7 @@ from spark_mq.broker_server.sync_keeper import wait_for
 from storage import open_store
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
+from storage.format.replication import EpochEntry
 from storage.ha.begun_epoch import note_epoch
 from storage.ha.epochs import EpochFile
 from storage.ha.roles import Role

@@ -12,8 +12,7 @@ from spark_mq.remoting.controller_bodies import EpochEntry as EpochEntryBody
 from spark_mq.remoting.controller_bodies import EpochEntryCache
 from spark_mq.remoting_server.server import ListenError
 from storage.addresses import address_text
-from storage.format.epoch import EpochEntry
-from storage.format.replication import Dialect
+from storage.format.replication import Dialect, EpochEntry
 from storage.ha.epochs import EpochFile, epoch_end
 from storage.ha.listener import ListenerSettings, ReplicationListener
 from storage.ha.log_reader import LogReader

@@ -24,7 +24,7 @@ from spark_mq.message_line import Unreadable, message_line
 from spark_mq.remoting.admin_bodies import OffsetWrapper, TopicOffset
 from spark_mq.source.offsets import QueueId
 from storage import Message
-from storage.format.message_id import decode_offset_message_id
+from storage.format.record import decode_offset_message_id
 from storage.names import is_system_topic
 from storage.rules.response_codes import ResponseCode
 

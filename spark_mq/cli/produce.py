@@ -36,7 +36,7 @@ from storage import MessageStore, open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
-from storage.put.options import PutOptions, message_rules
+from storage.put.put import PutOptions, message_rules
 from storage.put.settings import put_settings
 from storage.rules.message_rows import MessageRows
 from storage.rules.row_columns import overruled

@@ -26,7 +26,7 @@ from spark_mq.client.producer import Producer, by_hash
 from spark_mq.client.send_results import SendResult, SendStatus
 from spark_mq.client.settings import ClientSettings, ProducerSettings, with_namespace
 from spark_mq.remoting.frames import MOST_BODY_BYTES
-from storage.format.property_encoding import is_reserved_name
+from storage.format.properties import is_reserved_name
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 PRODUCER_GROUP = "spark-mq-produce"

@@ -12,7 +12,7 @@ from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId
 from storage import Message, MessageStore
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
-from storage.format.message_id import decode_offset_message_id
+from storage.format.record import decode_offset_message_id
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.topics import FILE_NAME as TOPICS_FILE

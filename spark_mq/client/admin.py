@@ -63,8 +63,8 @@ from spark_mq.remoting.route_headers import DeleteTopicRequest
 from spark_mq.remoting.signatures import UNIQUE_KEY_QUERY
 from storage.addresses import address_text, same_address
 from storage.errors import CorruptRecordError
-from storage.format.message_id import decode_offset_message_id
 from storage.format.record import Message as Record
+from storage.format.record import decode_offset_message_id
 from storage.names import MASTER_ID, dead_letter_topic, retry_topic, validate_group, validate_topic
 from storage.rules.response_codes import ResponseCode
 

@@ -4,7 +4,7 @@
 
 A batch has the messages one behind the other as its body, each with properties of its own, and an envelope with WAIT and UNIQ_KEY;
 it is never compressed. Java: DefaultMQProducerImpl.sendKernelImpl, DefaultMQProducer.batch, MessageBatch, Validators.checkMessage.
-Departures: what would reach no reader as it was meant is refused here (`storage/rules/message_check.py`, `storage/rules/sizes.py`),
+Departures: what would reach no reader as it was meant is refused here (`storage/rules/topics.py`, `storage/rules/sizes.py`),
 and so is a deliver time in a batch, to which Java's broker pays no attention.
 """
 
@@ -25,16 +25,16 @@ from spark_mq.client.settings import COMPRESSIONS, ProducerSettings, with_namesp
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from storage.epoch_times import current_time_ms, other_unit_rule
 from storage.errors import MessageIllegalError, NameIllegalError
-from storage.format.compression import compress
+from storage.format.arrays import CONTROL_CHARACTERS, SEPARATORS
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
-from storage.format.sys_flag import COMPRESSED, TRANSACTION_PREPARED
-from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS
+from storage.format.record import COMPRESSED, TRANSACTION_PREPARED, compress
 from storage.names import RETRY_PREFIX, validate_topic
 from storage.rules.delays import DELAY, TIMER_DELIVER_MS
 from storage.rules.half_messages import IMMUNITY, PREPARED, UNIQUE_KEY, WAIT, client_properties, half_refusals
-from storage.rules.message_check import BLANK_IN_KEY, NOT_ALLOWED_SEND_TOPICS, property_fault, text_fault
 from storage.rules.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
 from storage.rules.sizes import Limits, Sizes, excesses
+from storage.rules.topics import NOT_ALLOWED_SEND_TOPICS
+from storage.rules.values import BLANK_IN_KEY, property_fault, text_fault
 
 _SHARDING_KEY = "__SHARDINGKEY"
 _INSTANCE_ID = "INSTANCE_ID"

@@ -20,8 +20,7 @@ from spark_mq.client.errors import ClientSettingError, TlsError
 from spark_mq.remoting.client_bodies import ConsumeFromWhere, MessageModel
 from storage import addresses
 from storage.epoch_times import current_time_ms, other_unit_rule
-from storage.format.compression import COMPRESSION_LEVEL
-from storage.format.sys_flag import COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from storage.format.record import COMPRESSION_LEVEL, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from storage.rules.response_codes import ResponseCode
 

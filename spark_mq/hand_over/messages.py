@@ -19,11 +19,11 @@ from typing import Any, SupportsIndex, TypeVar
 from spark_mq.hand_over.staged_commit import StagedCommit
 from storage import errors
 from storage.batch.commit import CommitOutcome
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment
 from storage.errors import StorageError
-from storage.rules.row_topics import RowWish
+from storage.rules.topics import RowWish
 
 VERSION = 1
 WAITING: Mapping[str, Any] = {"state": "waiting"}

@@ -19,7 +19,7 @@ from storage.batch.slices import Turn
 from storage.batch.staged_segment import StagedBatch
 from storage.message_store import MessageStore
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
-from storage.rules.row_topics import RowWish
+from storage.rules.topics import RowWish
 from storage.tables.batch_notes import BatchNote, add_batch_note
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig

@@ -23,8 +23,8 @@ from pyspark.sql.types import (
 from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, names
 from spark_mq.sink.options import SinkOptions
 from storage.errors import ColumnIllegalError
-from storage.rules import kafka_rows as kafka_rows
-from storage.rules import retry_rows
+from storage.rules.message_rows import KAFKA_COLUMNS, is_kafka
+from storage.rules.retry_rows import NEEDED_COLUMNS
 from storage.rules.row_columns import LEFT_COLUMNS, check_names
 
 
@@ -159,11 +159,11 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
     """
     if mode != "append":
         raise SinkModeError(mode)
-    kafka = kafka_rows.is_kafka(schema.names)
+    kafka = is_kafka(schema.names)
     if options.send_back:
         return _columns_to_send_back(schema)
     taken = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
-    left = kafka_rows.COLUMNS if kafka else LEFT_COLUMNS
+    left = KAFKA_COLUMNS if kafka else LEFT_COLUMNS
     check_types(schema, taken, left, needed="value" if kafka else "body")
     names = names_to_take(schema.names, taken, options)
     require_topic(names, options.topic)
@@ -225,7 +225,7 @@ def warn_of_overruled(tasks: Iterable[Mapping[str, str]]) -> None:
 def _columns_to_send_back(schema: StructType) -> InputColumns:
     if "body" not in schema.names:
         raise SinkSchemaError("body", f"it is missing; sendBack=true takes {', '.join(SEND_BACK_COLUMNS)}")
-    return columns_sent_back(schema, SEND_BACK_COLUMNS, retry_rows.NEEDED_COLUMNS)
+    return columns_sent_back(schema, SEND_BACK_COLUMNS, NEEDED_COLUMNS)
 
 
 def columns_sent_back(schema: StructType, taken: Mapping[str, SinkColumn], needed: Sequence[str]) -> InputColumns:

@@ -54,8 +54,8 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.message_store import MessageStore
 from storage.put.settings import parse_host
 from storage.recovery.creation import find_log
-from storage.rules.acks import NOBODY, copies_of_batch
-from storage.rules.row_topics import RowWish
+from storage.rules.put_guards import NOBODY, copies_of_batch
+from storage.rules.topics import RowWish
 from storage.settings.load import load_config
 
 _LOG = logging.getLogger("spark_mq.sink")

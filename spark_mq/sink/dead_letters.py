@@ -1,7 +1,7 @@
 """Rows that no broker would take, put aside as Parquet: the columns as they came, and what was wrong with them.
 
 A task writes and syncs a file that Spark and its like do not see; the batch's commit renames it
-(`storage/batch/dead_letter_file.py`). So a dead letter is there exactly once, if and when its batch is.
+(`storage/batch/intent.py`). So a dead letter is there exactly once, if and when its batch is.
 What a task that died has left stays hidden.
 
 A batch for a store names its files in the intent; one for running brokers, at least once, has none (`publish_dead_letters`). A
@@ -17,8 +17,7 @@ from contextlib import suppress
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.batch.dead_letter_file import DeadLetterFile
-from storage.batch.intent import load_intents
+from storage.batch.intent import DeadLetterFile, load_intents
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import plain_path
 

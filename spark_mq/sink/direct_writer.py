@@ -28,13 +28,12 @@ from spark_mq.sink.live_transactions import OpenHalves
 from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.unsafe_answers import refuse_unsafe
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.epoch_times import current_time_ms
 from storage.files.os_errors import host_name
-from storage.format.unique_key import PREFIX_BYTES
-from storage.rules.kafka_rows import from_kafka_columns
-from storage.rules.message_rows import MessageRows
+from storage.format.keys import PREFIX_BYTES
+from storage.rules.message_rows import MessageRows, from_kafka_columns
 
 MOST_ROWS = 1_000
 """Rows of a batch: each has an id of 32 characters in the answer."""

@@ -32,8 +32,7 @@ from storage.epoch_times import current_time_ms
 from storage.errors import StagedRowsGoneError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
-from storage.rules.kafka_rows import from_kafka_columns
-from storage.rules.message_rows import MessageRows
+from storage.rules.message_rows import MessageRows, from_kafka_columns
 
 _LOG = logging.getLogger("spark_mq.sink")
 

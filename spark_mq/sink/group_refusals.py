@@ -1,7 +1,7 @@
 """Whether brokers keep what is sent back for a group: each one's entry of the group is asked for once a task, before its first row.
 
 A broker whose entry has `retryQueueNums` 0 answers SUCCESS to a request 36 and forgets the message. So its rows are not sent: by the
-rule of stores (`storage/rules/returned_rows.py`) they are invalid. Brokers up to 4.9 do not know the question about one group (352):
+rule of stores (`storage/rules/retry_rows.py`) they are invalid. Brokers up to 4.9 do not know the question about one group (352):
 they get the one for all groups (201). A group that the broker does not have is for the broker to make or to refuse.
 Java: AdminBrokerProcessor.getSubscriptionGroup, getAllSubscriptionGroup.
 """
@@ -20,7 +20,7 @@ from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions
 from storage.names import retry_topic
 from storage.rules.response_codes import ResponseCode
-from storage.rules.returned_rows import return_refusal
+from storage.rules.retry_rows import return_refusal
 from storage.tables import subscription_groups
 
 _ONE, _ALL = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG

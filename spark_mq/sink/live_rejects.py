@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_mq.conditions import SENT_ROWS_STAY, TASK_SENT_NONE, InvalidRowError
 from spark_mq.sink.dead_letters import DeadLetterWriter, Rejection
 from spark_mq.sink.live_options import LiveSinkOptions
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
 from storage.files.local_file_system import LocalFileSystem

@@ -24,12 +24,11 @@ from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_rejects import RejectedRows
 from spark_mq.sink.send_verdicts import is_not_there
-from storage.format.message_id import decode_offset_message_id
-from storage.format.texts import as_texts, empty_as_null
+from storage.format.arrays import as_texts, empty_as_null
+from storage.format.record import decode_offset_message_id
 from storage.names import retry_topic
-from storage.rules.message_rows import RejectedRow
 from storage.rules.retry_rows import read_origin_ids, read_origin_topics
-from storage.rules.row_values import Rejections, read_integers
+from storage.rules.values import RejectedRow, Rejections, read_integers
 
 _IN_FLIGHT = 32
 """Requests to one broker at a time."""

@@ -31,12 +31,13 @@ from spark_mq.sink.live_lanes import Routes
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.parking_places import MOST_LEVEL
 from storage.errors import NameIllegalError
-from storage.format.texts import as_texts
+from storage.format.arrays import as_texts
 from storage.names import retry_topic, validate_group, validate_topic, validate_user_topic
-from storage.rules import kafka_rows as kafka_rows
-from storage.rules.half_messages import PREPARED
+from storage.rules.half_messages import PREPARED, TransactionRules
+from storage.rules.message_rows import KAFKA_COLUMNS, is_kafka
+from storage.rules.retries import RetryRules
 from storage.rules.row_columns import LEFT_COLUMNS
-from storage.rules.row_rules import MessageRules, RetryRules, TopicTarget, TransactionRules
+from storage.rules.row_rules import MessageRules, TopicTarget
 
 QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
 """The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""
@@ -65,9 +66,9 @@ def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) 
             raise SinkSchemaError(name, rule)
     if options.send_back:
         return columns_sent_back(schema, LIVE_SEND_BACK_COLUMNS, _SENT_BACK)
-    kafka = kafka_rows.is_kafka(schema.names)
+    kafka = is_kafka(schema.names)
     taken = KAFKA_SINK_COLUMNS if kafka else {name: one for name, one in SINK_COLUMNS.items() if name not in _LEFT}
-    left = kafka_rows.COLUMNS if kafka else (*LEFT_COLUMNS, *_LEFT)
+    left = KAFKA_COLUMNS if kafka else (*LEFT_COLUMNS, *_LEFT)
     check_types(schema, taken, left, needed="value" if kafka else "body")
     names = names_to_take(schema.names, taken, options)
     require_topic(names, options.topic)

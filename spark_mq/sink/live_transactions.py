@@ -30,7 +30,7 @@ from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions
 from storage.failpoints import reach
 from storage.format.properties import decode_properties
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.half_messages import PRODUCER_GROUP, UNIQUE_KEY, TransactionState
 
 _LOG = logging.getLogger("spark_mq.sink")

@@ -24,7 +24,7 @@ import numpy as np
 from spark_mq.conditions import SentRowsLostError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.send_plan import UNKNOWN_FILE, QueuePlan, difference, expected_rows, queue_text
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import RETRY_PREFIX, dead_letter_topic
 from storage.rules.delays import TIMER_TOPIC
 

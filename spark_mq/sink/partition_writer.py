@@ -23,7 +23,7 @@ from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.place import SeenStore, check_task_place
 from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY, row_encoder
 from spark_mq.store_conditions import writing_conditions
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.epoch_times import current_time_ms

@@ -19,13 +19,12 @@ from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_parts
 from storage.put.half_ends import with_states
-from storage.put.options import PutOptions, message_rules
+from storage.put.put import PutOptions, message_rules
 from storage.put.settings import PutSettings
-from storage.rules.kafka_rows import from_kafka_columns
-from storage.rules.message_rows import MessageRows, RejectedRow
-from storage.rules.retries import find_group
-from storage.rules.returned_rows import ReturnedRows, ReturnRules
-from storage.rules.row_rules import RetryRules
+from storage.rules.message_rows import MessageRows, from_kafka_columns
+from storage.rules.retries import RetryRules, find_group
+from storage.rules.retry_rows import ReturnedRows, ReturnRules
+from storage.rules.values import RejectedRow
 from storage.settings.load import StoreConfig
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable

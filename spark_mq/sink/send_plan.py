@@ -23,8 +23,8 @@ from spark_mq.conditions import SentRowsLostError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.sent_batch import StagedFile
 from spark_mq.sink.staged_rows import StagedBatch
-from storage.format.property_encoding import ROW_MARK
-from storage.format.unique_key import RANK_DIGITS
+from storage.format.keys import RANK_DIGITS
+from storage.format.properties import ROW_MARK
 
 ROW = np.dtype([("file", "<i4"), ("rank", "<i8")])
 UNKNOWN_FILE = -1

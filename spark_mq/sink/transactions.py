@@ -22,7 +22,7 @@ from storage import MessageStore, open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import NameIllegalError
 from storage.files.remote import plain_path
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.names import validate_group
 from storage.put.put import PutResult
 from storage.rules.message_rows import one_row
@@ -67,7 +67,7 @@ class Transaction:
     ) -> PutResult:
         """Prepare a message: its half is readable by brokers and checks when this returns, and by nobody else.
 
-        `options` are fields of `storage.put.options.PutOptions` (`queue_count`, `create_topic` …). Raises SparkMqError;
+        `options` are fields of `storage.put.put.PutOptions` (`queue_count`, `create_topic` …). Raises SparkMqError;
         WriteFailedError where the transaction has ended.
         """
         self._refuse_if_ended()

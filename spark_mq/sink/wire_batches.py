@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.format.batch_items import BatchItems, encode_items
+from storage.format.record import COMPRESSED, COMPRESSION_MASK, TRANSACTION_PREPARED
 from storage.format.record_block import OutgoingMessages
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_MASK, TRANSACTION_PREPARED
 from storage.rules.retries import RECONSUME_TIMES
 
 Queue = tuple[str, int]

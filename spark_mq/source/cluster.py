@@ -23,8 +23,8 @@ from storage import MessageStore, open_store
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFoundError, StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.remote import absolute_path, file_system_of, plain_path, unexpanded_home
-from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash
+from storage.format.keys import index_key
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition

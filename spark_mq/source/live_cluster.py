@@ -36,7 +36,7 @@ from spark_mq.source.query_cluster import Piece
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.row_batches import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.rules.response_codes import ResponseCode
 
 OWN_GROUP = "TOOLS_CONSUMER"

@@ -28,9 +28,9 @@ from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Noth
 from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, no_news, pull_answer
 from spark_mq.source.pull_window import Ask, PullWindow
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
-from storage.format.memory import Memory
+from storage.format.arrays import Memory
 from storage.format.record import MINIMUM_RECORD_SIZE
-from storage.format.wanted import Wanted
+from storage.format.window_decoder import Wanted
 from storage.queues.scan import SLICE_BYTES, SLICE_ROWS, QueueSlice
 from storage.rules.response_codes import ResponseCode
 

@@ -16,13 +16,10 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_mq.remoting import Body
-from storage.format.layout import view_at
-from storage.format.memory import Memory
-from storage.format.record import MINIMUM_RECORD_SIZE
+from storage.format.arrays import Memory, view_at
+from storage.format.record import INNER_BATCH, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
-from storage.format.sys_flag import INNER_BATCH
-from storage.format.wanted import Wanted
-from storage.format.window_decoder import Claims, decode_rows, decoding_of
+from storage.format.window_decoder import Claims, Wanted, decode_rows, decoding_of
 from storage.queues.scan import QueueSlice
 
 _SIZE = np.dtype(">i4")

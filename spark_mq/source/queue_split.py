@@ -24,7 +24,7 @@ from storage.errors import (
 from storage.files.file_system import Scratch
 from storage.files.os_errors import host_name
 from storage.files.remote import file_system_of
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.java_hash import string_hash
 from storage.log.commit_log import LOOKS, CommitLog
 from storage.log.fingerprint import LogFingerprint, difference, record_head

@@ -21,7 +21,7 @@ from spark_mq.source.rows import (
     to_record_batches,
     wanted_of,
 )
-from storage.format.wanted import Wanted
+from storage.format.window_decoder import Wanted
 from storage.queues.scan import QueueSlice
 
 

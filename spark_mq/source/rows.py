@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from storage.errors import CorruptMessageError
 from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record_batch import Records, fail
-from storage.format.wanted import Wanted
+from storage.format.window_decoder import Wanted
 from storage.queues.scan import QueueSlice
 
 TIMESTAMP = pa.timestamp("us", "UTC")

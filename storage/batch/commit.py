@@ -36,9 +36,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.batch.dead_letter_file import DeadLetterFile
 from storage.batch.intent import (
     INTENT_DIRECTORIES,
+    DeadLetterFile,
     Intent,
     drop_intent,
     intent_directory,
@@ -102,18 +102,17 @@ from storage.errors import (
 )
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.format.record_block import RecordRun
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.log.torn_records import TornRow
+from storage.log.damage import TornRow
 from storage.names import validate_group
 from storage.put.half_ends import HalfPlaces, commit_runs, halves_and_rest, op_runs, states_of
 from storage.put.settings import refuse_before_start
 from storage.put.store_writer import StoreWriter
 from storage.rules.delays import TIMER_TOPIC
-from storage.rules.half_messages import HALF_TOPIC
-from storage.rules.op_messages import OP_TOPIC
-from storage.rules.row_topics import RowWish
+from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC
+from storage.rules.topics import RowWish
 
 _NO_WISH = RowWish()
 _LOG = logging.getLogger(__name__)

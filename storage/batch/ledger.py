@@ -40,13 +40,12 @@ import pyarrow.compute as pc
 from storage.dispatch.hint import LedgerEnds, OpenBatches
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.consume_queue import is_ext_address
-from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash, string_hash
+from storage.format.keys import index_key
 from storage.format.properties import decode_property_maps
-from storage.format.record import Message
+from storage.format.record import TRANSACTION_MASK, Message
 from storage.format.record_batch import Records
 from storage.format.record_block import OutgoingMessages, encode_block, read_stamps, stamp, stamp_crcs
-from storage.format.sys_flag import TRANSACTION_MASK
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 

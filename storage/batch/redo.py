@@ -29,20 +29,20 @@ from storage.batch.slices import runs_between, runs_from
 from storage.batch.staged_segment import open_runs
 from storage.errors import StateFileError, StorageError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.layout import view_at, words_of
+from storage.format.arrays import view_at, words_of
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.format.record_batch import Records
 from storage.format.record_block import (
     RecordRun,
     copy_halves,
+    copy_origins,
     read_stamps,
     stamp,
     stamp_crcs,
 )
-from storage.format.record_content import copy_origins
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.log.commit_log import CommitLog
-from storage.log.placement import place, slices
-from storage.log.torn_records import TornRow
+from storage.log.damage import TornRow
+from storage.log.writer import place, slices
 from storage.put.half_ends import HalfPlaces
 from storage.tables.ledger_notes import load_ledger_notes, unmarked_end_of
 

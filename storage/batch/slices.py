@@ -23,10 +23,8 @@ from storage.batch.ledger import SLICE, Batch, LedgerStatement, outgoing_ledger_
 from storage.failpoints import reach
 from storage.files.early_sync import EarlySync
 from storage.files.file_system import Scratch
-from storage.format.record_block import BlockColumns, OwnBlock, RecordBlock, RecordRun, with_body
-from storage.format.record_content import content_sum
-from storage.log.placement import Placement
-from storage.log.writer import RunningSync
+from storage.format.record_block import BlockColumns, OwnBlock, RecordBlock, RecordRun, content_sum, with_body
+from storage.log.writer import Placement, RunningSync
 from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
 
 SLICE_BYTES = 4 << 20

@@ -35,9 +35,9 @@ from storage.files.early_sync import EarlyFileSync
 from storage.files.file_system import ReadableFile
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
+from storage.format.record import TRANSACTION_COMMIT
 from storage.format.record_block import BlockColumns, RecordRun, UnjoinedBlock
 from storage.format.record_parts import RecordParts
-from storage.format.sys_flag import TRANSACTION_COMMIT
 from storage.put.half_ends import CommitsOfHalves
 from storage.tables.own_directory import own_directory, refuse_links
 

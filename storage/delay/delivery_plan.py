@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from storage.errors import NameIllegalError, StateFileError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.properties import decode_property_maps
-from storage.format.property_encoding import with_crc_room
+from storage.format.properties import decode_property_maps, with_crc_room
 from storage.format.record_batch import Records
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 from storage.queues.scan import SLICE_ROWS

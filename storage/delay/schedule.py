@@ -41,7 +41,7 @@ from storage.delay.timer_report import REPORTED_ROWS
 from storage.failpoints import reach
 from storage.files.atomic_file import read_table
 from storage.format.consume_queue import MAX_EXT_ADDRESS
-from storage.format.delay_level import SCHEDULE_TOPIC, deliver_time_ms
+from storage.format.delay import SCHEDULE_TOPIC, deliver_time_ms
 from storage.message_store import MessageStore
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.tables.delay_offsets import FILE_NAME, DelayOffsets

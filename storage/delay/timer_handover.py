@@ -22,10 +22,10 @@ import pyarrow.compute as pc
 
 from storage.delay.timer_records import read_timer_records, whole_numbers
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay import TimerCheckpoint, encode_timer_checkpoint
 from storage.format.properties import decode_property_maps
 from storage.format.record import BLANK_SIZE, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
-from storage.format.timer import TimerCheckpoint, encode_timer_checkpoint
 from storage.log.commit_log import CommitLog, LogFile
 from storage.rules.delays import TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS
 

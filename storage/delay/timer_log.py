@@ -15,8 +15,8 @@ import numpy as np
 from storage.errors import StoreRefusedError
 from storage.files.file_system import ReadableFile, end_of_data
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.layout import view_at
-from storage.format.timer import (
+from storage.format.arrays import view_at
+from storage.format.delay import (
     FILLER_SIZE,
     UNIT,
     UNIT_SIZE,

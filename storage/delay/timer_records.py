@@ -20,8 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import NameIllegalError
-from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps
-from storage.format.property_encoding import with_crc_room
+from storage.format.properties import PROPERTIES_LIMIT_BYTES, decode_property_maps, with_crc_room
 from storage.format.record_batch import Records
 from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
 from storage.rules.delays import (

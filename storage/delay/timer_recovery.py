@@ -25,7 +25,7 @@ from storage.delay.timer_log import TimerLog, UnitRun
 from storage.delay.timer_wheel import TimerWheel
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.timer import (
+from storage.format.delay import (
     UNIT,
     UNIT_SIZE,
     WHEEL_SLOTS,

@@ -42,8 +42,7 @@ from storage.delay.timer_recovery import RecoveredTimer, recover_timer
 from storage.delay.timer_report import NOTHING_TIMED, REPORTED_ROWS, TimerReport, UndeliverableTimed
 from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.failpoints import reach
-from storage.format.java_hash import string_hashes
-from storage.format.timer import (
+from storage.format.delay import (
     BLANK_SLOTS,
     MAGIC_DEFAULT,
     MAGIC_DELETE,
@@ -57,6 +56,7 @@ from storage.format.timer import (
     effective_window,
     is_unit,
 )
+from storage.format.java_hash import string_hashes
 from storage.message_store import MessageStore
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.rules.delays import TIMER_TOPIC

@@ -10,7 +10,7 @@ import numpy as np
 
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.timer import NO_POSITION, SLOT, WHEEL_SLOTS
+from storage.format.delay import NO_POSITION, SLOT, WHEEL_SLOTS
 
 ALL_TICKS = 1 << 62
 """An end behind every tick."""

@@ -17,8 +17,7 @@ from storage.files.atomic_file import load_loose, save_loose
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import BLANK_SIZE
 from storage.index.store import IndexStore
-from storage.log.commit_log import CommitLog
-from storage.log.tail import RecordIdentity
+from storage.log.commit_log import CommitLog, RecordIdentity
 
 LedgerEnds = dict[str, dict[str, int]]
 """Sink id → query id → its last batch id; the query that wrote last comes first."""

@@ -12,8 +12,7 @@ from typing import Protocol
 from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.dispatch.store_ends import StoreEnds
 from storage.errors import OffsetOutOfRangeError
-from storage.log.commit_log import CommitLog
-from storage.log.tail import LogTail, RecordIdentity
+from storage.log.commit_log import CommitLog, LogTail, RecordIdentity
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.positions import GrownQueues, QueuePosition
 from storage.queues.store import ConsumeQueueStore

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from storage.errors import CorruptRecordError, StoreDamagedError
-from storage.log.gaps import LogGap
-from storage.log.tail import RecordIdentity
+from storage.log.commit_log import RecordIdentity
+from storage.log.damage import LogGap
 from storage.queues.order import Misnumbered
 
 _WARNINGS = 5

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from storage.dispatch.hint import LedgerEnds, OpenBatches, Tables
 from storage.index.slots import OpenSlots
-from storage.log.tail import RecordIdentity
+from storage.log.commit_log import RecordIdentity
 from storage.tables.ledger_notes import LedgerNotes
 
 QueueName = tuple[str, int]

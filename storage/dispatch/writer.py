@@ -29,7 +29,7 @@ from storage.log.dispatch import (
     index_keys,
     queue_entries,
 )
-from storage.log.placement import Placement
+from storage.log.writer import Placement
 from storage.names import validate_path_element
 from storage.queues.store import ConsumeQueueStore
 from storage.queues.writer import ConsumeQueueWriter

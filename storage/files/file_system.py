@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from storage.errors import StateFileError
-from storage.format.window_layout import WindowLayout
+from storage.format.window_decoder import WindowLayout
 
 _LOOKED_AT_BYTES = 1 << 20
 SMALL_FILE_LIMIT_BYTES = 64 << 20

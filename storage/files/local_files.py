@@ -16,7 +16,7 @@ from storage.files.file_system import (
     Scratch,
     coalesce,
 )
-from storage.format.window_layout import WindowLayout
+from storage.format.window_decoder import WindowLayout
 
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10

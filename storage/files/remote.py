@@ -21,7 +21,7 @@ from storage.errors import FileSystemUnavailableError
 from storage.files.file_system import DirectoryEntry, FileSystem, GatheredWindow, Scratch, check_small, coalesce
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name, remote_errors
-from storage.format.window_layout import WindowLayout
+from storage.format.window_decoder import WindowLayout
 
 COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
 _NAME_SERVERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(;.*)?", re.ASCII)

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.layout import view_at
-from storage.format.texts import sizes_of
+from storage.format.arrays import sizes_of, view_at
 
 HEAD = np.dtype([("size_bytes", ">i4"), ("unread", "V8"), ("flag", ">i4"), ("body_size_bytes", ">i4")])
 """What stands before the body."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage.format.layout import struct_of
+from storage.format.arrays import struct_of
 
 ENTRY = np.dtype(
     [

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
-from storage.format.kernels.compiled import DECODE, ENCODE, as_int64, sealed, strings_of
+from storage.format.kernels.compiled import DECODE, as_int64, sealed
 
 CRC_MASK = 0x7FFFFFFF
 Hashes = TypeVar("Hashes", int, np.ndarray)
@@ -40,10 +40,6 @@ def string_hashes(texts: pa.Array) -> np.ndarray:
     texts = texts.cast(pa.large_string())
     if len(texts) == 0:
         return np.empty(0, np.int32)
-    if (kernels := ENCODE.for_rows()) is not None:
-        hashes = np.empty(len(texts), np.int32)
-        if kernels.hash_strings(hashes, *strings_of(kernels, texts)):
-            return hashes
     texts = texts.fill_null("")
     _, offsets_buffer, data_buffer = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, offset=8 * texts.offset)

@@ -1,4 +1,6 @@
-"""Commit log record, one at a time. Java: MessageDecoder, MessageExtEncoder, CommitLog.checkMessageAndReturnSize.
+"""Commit log record, one at a time, its system flag, compressed body and message id.
+
+Java: MessageDecoder, MessageExtEncoder, CommitLog.checkMessageAndReturnSize.
 
     0      4       8          12         16     20             28                 36         40
     | size | magic | body_crc | queue_id | flag | queue_offset | commitlog_offset | sys_flag |
@@ -16,18 +18,52 @@ Not supported: inner batches (BatchCQ).
 from __future__ import annotations
 
 import struct
+import zlib
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
+import lz4.frame
 import numpy as np
+import pyarrow as pa
+import zstandard
 
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.compression import decompress
+from storage.format.arrays import struct_of
 from storage.format.java_hash import body_crc
-from storage.format.layout import struct_of
-from storage.format.message_id import encode_offset_message_id
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties, stated_crc
-from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
+
+Flags = TypeVar("Flags", int, np.ndarray)
+
+# Bits of the system flag. Java: MessageSysFlag, CompressionType.
+COMPRESSED = 0x1
+MULTI_TAGS = 0x2
+TRANSACTION_PREPARED = 0x4
+TRANSACTION_COMMIT = 0x8
+TRANSACTION_ROLLBACK = 0xC
+TRANSACTION_MASK = 0xC
+BORN_HOST_V6 = 0x10
+STORE_HOST_V6 = 0x20
+INNER_BATCH = 0x80
+COMPRESSION_LZ4 = 0x100
+COMPRESSION_ZSTD = 0x200
+COMPRESSION_ZLIB = 0x300
+COMPRESSION_MASK = 0x700
+
+
+def half_flags(sys_flags: Flags) -> Flags:
+    """System flags of halves: no transaction's, so that they have entries in their queue."""
+    return sys_flags & ~TRANSACTION_MASK
+
+
+def committed_flags(sys_flags: Flags) -> Flags:
+    """System flags of what is committed."""
+    return half_flags(sys_flags) | TRANSACTION_COMMIT
+
+
+def has_queue_entry(sys_flag: int) -> bool:
+    """Whether a record with this flag is entered in a consume queue: neither prepared nor rolled back."""
+    return sys_flag & TRANSACTION_MASK in (0, TRANSACTION_COMMIT)
+
 
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
@@ -303,3 +339,97 @@ def find_candidates(buffer: np.ndarray, start: int, end: int) -> np.ndarray:
     third = window[first + 3]
     is_magic = (window[first + 1] == 0xA3) & (window[first + 2] == 0x20) & ((third == 0xA7) | (third == 0xAB))
     return first[is_magic] + start
+
+
+# Bodies that the client compressed: zlib, LZ4 frame, Zstandard. Java: CompressorFactory, MessageSysFlag.getCompressionType.
+
+PLAIN_BODY_LIMIT_BYTES = 64 << 20
+"""What a body may grow to: sixteen times what a producer sends unless told otherwise. A few bytes of Zstandard say gigabytes."""
+COMPRESSION_LEVEL = 5
+"""Of zlib and Zstandard. Java: DefaultMQProducer.compressLevel."""
+_STEP_BYTES = 1 << 10  # of input; no step makes more than a few dozen MiB of it
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+def compress(body: bytes, compression: int, level: int = COMPRESSION_LEVEL) -> bytes:
+    """A body as a client sends it compressed; `compression` is COMPRESSION_ZLIB, _LZ4 or _ZSTD. LZ4 has no levels, as in Java."""
+    if compression == COMPRESSION_ZLIB:
+        return zlib.compress(body, level)
+    if compression == COMPRESSION_LZ4:
+        return bytes(lz4.frame.compress(body))
+    if compression == COMPRESSION_ZSTD:
+        return zstandard.ZstdCompressor(level).compress(body)
+    raise ValueError(f"{compression:#x} is no compression type")
+
+
+def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:
+    """A compressed body in the clear, by the type in its sysFlag (0 with the compressed bit set is zlib).
+
+    Raises CorruptRecordError where the bytes are not of that type, are cut short, or are more than PLAIN_BODY_LIMIT_BYTES in the clear.
+    Departure: Java has no limit, and a consumer of such a body runs out of memory.
+    """
+    compression = sys_flag & COMPRESSION_MASK
+    try:
+        if compression in (0, COMPRESSION_ZLIB):
+            return _decompressed(body, zlib.decompressobj())
+        if compression == COMPRESSION_LZ4:
+            return _decompressed(body, lz4.frame.LZ4FrameDecompressor())
+        if compression == COMPRESSION_ZSTD:
+            return _decompressed(body, zstandard.ZstdDecompressor().decompressobj())
+    except (zlib.error, RuntimeError, zstandard.ZstdError) as error:
+        raise CorruptRecordError("body", 0, f"bytes compressed as sysFlag {sys_flag:#x} says", str(error)) from error
+    raise CorruptRecordError("sysFlag", 0, "compression type 0 to 3", compression >> 8)
+
+
+def _decompressed(body: bytes | memoryview, stream: _Decompressor) -> bytes:
+    """All that the stream makes of the body; what stands behind its end is passed over."""
+    pieces, size = [], 0
+    for start in range(0, len(body), _STEP_BYTES):
+        pieces.append(stream.decompress(bytes(body[start : start + _STEP_BYTES])))
+        size += len(pieces[-1])
+        if size > PLAIN_BODY_LIMIT_BYTES:
+            raise CorruptRecordError(
+                "body", 0, f"at most {PLAIN_BODY_LIMIT_BYTES} bytes decompressed", f"{size} or more"
+            )
+        if stream.eof:
+            return b"".join(pieces)
+    raise CorruptRecordError("body", 0, "a whole compressed stream", "one that is cut short")
+
+
+# Message ids made of an address and a place in the log. Java: MessageDecoder.createMessageId, MessageId.
+#
+#     0                     4 | 16      8 | 20               16 | 28 bytes, written as upper-case hex
+#     | IPv4 | IPv6 address | port      | commitlog_offset |
+
+_HEX_PAIRS = np.frombuffer(b"".join(b"%02X" % value for value in range(256)), np.uint16)
+
+
+def encode_offset_message_id(address: bytes, port: int, commitlog_offset: int) -> str:
+    """The offset message id: `msgId` of a broker's answer, `offsetMsgId` of a client."""
+    return (address + port.to_bytes(4, "big") + commitlog_offset.to_bytes(8, "big", signed=True)).hex().upper()
+
+
+def decode_offset_message_id(message_id: str) -> tuple[bytes, int, int]:
+    """(address, port, commitlog_offset) of an offset message id; ValueError if it is none."""
+    if len(message_id) not in (32, 56):
+        raise ValueError(f"{message_id!r} is no offset message id: it has {len(message_id)} characters, not 32 or 56")
+    raw = bytes.fromhex(message_id)
+    if 2 * len(raw) != len(message_id):
+        raise ValueError(f"{message_id!r} is no offset message id: it has blanks")
+    return raw[:-12], int.from_bytes(raw[-12:-8], "big"), int.from_bytes(raw[-8:], "big", signed=True)
+
+
+def hex_strings(rows: np.ndarray) -> pa.StringArray:
+    """An `(n, width)` matrix of bytes as `n` strings of upper-case hex."""
+    count, width = rows.shape
+    characters = np.ascontiguousarray(_HEX_PAIRS[rows])
+    offsets = (
+        np.arange(0, (count + 1) * 2 * width, 2 * width, dtype=np.int32) if width else np.zeros(count + 1, np.int32)
+    )
+    return pa.StringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(characters))

@@ -16,10 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.compression import decompress
+from storage.format.arrays import view_at, words_of
 from storage.format.java_hash import crcs_between
-from storage.format.layout import view_at, words_of
-from storage.format.message_id import hex_strings
 from storage.format.properties import (
     CRC_DIGITS,
     CRC_NAME,
@@ -33,15 +31,19 @@ from storage.format.properties import (
     stated_crc,
 )
 from storage.format.record import (
+    BORN_HOST_V6,
+    COMPRESSED,
     HEADER_SIZE,
     HEADERS,
     HOST_FLAGS,
     MAGIC_V1,
     MAGIC_V2,
+    STORE_HOST_V6,
     V4_HOST_SIZE,
+    decompress,
+    hex_strings,
     host_text,
 )
-from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 from storage.format.window_decoder import Decoded, NumberedTopics
 
 _LENGTH: dict[int, np.dtype] = {1: np.dtype(">i1"), 2: np.dtype(">i2")}

@@ -10,23 +10,26 @@ Java: MessageExtEncoder, CommitLog.DefaultAppendMessageCallback. A topic of more
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
-from storage.format.few import is_few
+from storage.format.arrays import is_few, sizes_of, struct_of, view_at
 from storage.format.java_hash import CRC_MASK, crcs_between
-from storage.format.kernels.compiled import ENTER, as_int64
-from storage.format.layout import struct_of, view_at
-from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS
-from storage.format.property_encoding import with_crc_room
-from storage.format.record import HEADERS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION, V4_HOST_SIZE, V6_HOST_SIZE
-from storage.format.record_parts import RecordParts
-from storage.format.sys_flag import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.format.texts import sizes_of
+from storage.format.properties import CRC_DIGITS, CRC_SIZE, CRC_TENS, with_crc_room
+from storage.format.record import (
+    BORN_HOST_V6,
+    HEADERS,
+    STORE_HOST_V6,
+    SYS_FLAG_POSITION,
+    TRANSACTION_COMMIT,
+    TRANSACTION_MASK,
+    V4_HOST_SIZE,
+    V6_HOST_SIZE,
+)
+from storage.format.record_parts import QueueFields, RecordParts
 
 _PLACE = np.dtype([("queue_offset", ">i8"), ("commitlog_offset", ">i8")])
 _PLACE_STRUCT = struct_of(_PLACE)
@@ -146,25 +149,6 @@ class RecordRun(Protocol):
         ...
 
 
-class QueueFields(NamedTuple):
-    """What records of each of n queues hold of it."""
-
-    names: list[bytes]
-    """The topic, its length before it."""
-    magics: np.ndarray
-    """int64."""
-    queue_ids: np.ndarray
-    """int32."""
-
-    @classmethod
-    def of(cls, queues: Sequence[tuple[str, int]]) -> QueueFields:
-        """Those of these queues."""
-        topics = [topic.encode() for topic, _ in queues]
-        magics = [MAGIC_V1 if len(topic) <= _V1_TOPIC_LIMIT else MAGIC_V2 for topic in topics]
-        queue_ids = np.array([queue_id for _, queue_id in queues], np.int32)
-        return cls([encoded_name(topic) for topic in topics], np.array(magics, np.int64), queue_ids)
-
-
 class _Sizes(NamedTuple):
     """Of n records, in bytes, int64."""
 
@@ -272,11 +256,6 @@ def with_body(block: RecordBlock, body: bytes, born_time_ms: int) -> RecordBlock
     return RecordBlock(block.columns._replace(sizes_bytes=np.array([size], np.int32)), data)
 
 
-def encoded_name(topic: bytes) -> bytes:
-    """The topic as it stands in a record, its length before it."""
-    return len(topic).to_bytes(1 if len(topic) <= _V1_TOPIC_LIMIT else 2, "big") + topic
-
-
 def stamp(
     data: np.ndarray,
     positions: np.ndarray,
@@ -292,11 +271,6 @@ def stamp(
         time = store_time_ms.to_bytes(_TIME_SIZE, "big", signed=True)
         _stamp_few(data, positions, queue_offsets, commitlog_offsets, time, _STORE_TIME_POSITIONS[host_size])
         return
-    if (kernels := ENTER.for_rows(len(positions))) is not None:
-        numbers = (as_int64(np.atleast_1d(values)) for values in (queue_offsets, commitlog_offsets, store_time_ms))
-        time_position = _STORE_TIME_POSITIONS[host_size]
-        if kernels.stamp(data, as_int64(positions), kernels.Stamps(*numbers), time_position) == len(positions):
-            return
     place = np.empty(len(positions), _PLACE)
     place["queue_offset"] = queue_offsets
     place["commitlog_offset"] = commitlog_offsets
@@ -329,11 +303,6 @@ def stamp_crcs(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> No
     Java: CommitLog.DefaultAppendMessageCallback.doAppend, MessageDecoder.createCrc32.
     """
     if len(positions):
-        kernels = ENTER.for_rows()
-        if kernels is not None and kernels.HAS_CRC:
-            done = kernels.stamp_crcs(data, as_int64(positions), as_int64(sizes), CRC_SIZE, CRC_DIGITS)
-            if done == len(positions):
-                return
         ends = positions + sizes
         sums = crcs_between(data, positions, ends - CRC_SIZE)
         digits = (sums[:, None] // CRC_TENS % 10 + ord("0")).astype(np.uint8)
@@ -383,3 +352,54 @@ def scatter(data: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None
     width = values.dtype.itemsize
     rows = np.ndarray((len(data) - width + 1,), values.dtype, data, strides=(1,))
     rows[positions] = values
+
+
+_ORIGIN_POSITION = 40
+_RECONSUME_SIZE = 4
+_HALF = np.dtype("V8")
+
+
+# A record's content: what it says without where, when and at which host it is stored. So a row that is staged a second time is
+# recognized.
+#
+#     0   20                       36         40          48          56           64           72
+#     | … | queue offset · place   | sysFlag  | born time | born host | store time | store host | reconsume times | half's place | …
+#         |---- not counted -------|          |------------------ not counted -----------------|                 |-- commits --|
+#
+# A task that runs again, in any process on any machine, makes the same content of the same row. Born time and hosts are those of the
+# attempt, unless the row names them, so they do not count either. IPv6 hosts are 12 bytes longer.
+
+
+def content_sum(data: np.ndarray, positions: np.ndarray, start: int = 0) -> int:
+    """CRC-32 of the contents of whole records that begin at `positions` of a writable `uint8` buffer and are not stamped yet.
+
+    All have hosts of the same kinds. `start` is the sum of the records before. The buffer is as before when this returns.
+    """
+    if not len(positions):
+        return start
+    origins = positions + _ORIGIN_POSITION
+    width = _origin_size(data, positions)
+    kept = view_at(data, origins, width)
+    commits = commits_among(data, positions)
+    halves = half_positions(data, commits)
+    kept_halves = view_at(data, halves, _HALF)
+    scatter(data, origins, np.zeros(len(positions), width))
+    scatter(data, halves, np.zeros(len(halves), _HALF))
+    found = isal_zlib.crc32(data, start)
+    scatter(data, halves, kept_halves)
+    scatter(data, origins, kept)
+    return int(found)
+
+
+def copy_origins(logged: np.ndarray, staged: np.ndarray, positions: np.ndarray) -> None:
+    """Make staged records say of their born time, their store time and their hosts what the same records in the log say."""
+    if len(positions):
+        origins = positions + _ORIGIN_POSITION
+        scatter(staged, origins, view_at(logged, origins, _origin_size(staged, positions)))
+
+
+def _origin_size(data: np.ndarray, positions: np.ndarray) -> np.dtype:
+    """Born time, born host, store time and store host, as bytes."""
+    first = positions[:1]
+    end = int(half_positions(data, first)[0]) - _RECONSUME_SIZE
+    return np.dtype((np.void, end - int(first[0]) - _ORIGIN_POSITION))

@@ -1,26 +1,28 @@
-"""Records in their parts, to be joined when they are asked for: all at once, or piece after piece.
+"""Records joined from their parts: of columns, all at once or piece after piece; of a few messages; commits from their halves' records.
 
     header · body CRC in it · body · length of the topic · topic · length of the properties · properties
 
-Who writes records to a file wants pieces: one that has just been made is still in the processor's cache when it is summed up and
-written, and no memory of the size of them all is touched.
+Java: MessageExtEncoder; EndTransactionProcessor.endMessageTransaction, which makes a commit of the half that it reads from the log.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
+from storage.format.arrays import row_windows, view_at
 from storage.format.java_hash import CRC_MASK
-from storage.format.kernels.compiled import ENCODE, as_int32, sealed, strings_of
 from storage.format.properties import decode_properties
+from storage.format.record import HEADER_STRUCTS, HEADERS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, committed_flags
+from storage.format.record_batch import Records
 
+_V1_TOPIC_LIMIT = 127
 PIECE_BYTES = 256 << 10
 """Of a piece, unless one record is larger. It was measured where a core's second cache has 1 MiB."""
 
@@ -41,29 +43,17 @@ class RecordParts(NamedTuple):
 
     def joined(self) -> np.ndarray:
         """All records back to back: `uint8`."""
-        count, out = len(self.header), np.empty(int(self.header["size_bytes"].sum(dtype=np.int64)), np.uint8)
-        join = self._kernel()
-        return out if join is not None and join(out, 0) == (count, len(out)) else self._joined(0, count)
+        return self._joined(0, len(self.header))
 
     def pieces(self) -> Iterator[np.ndarray]:
-        """The same, piece after piece, of whole records each; one without kernels, because Arrow's join is dear to begin.
+        """The same, piece after piece, of whole records each.
 
-        A piece is good until the next one is asked for.
+        A piece that has just been made is still in the processor's cache when it is summed up and written, and no memory of the size
+        of them all is touched.
         """
-        count, join = len(self.header), self._kernel()
-        if join is None:
-            yield from (self._joined(0, count),) if count else ()
-            return
-        buffer = np.empty(PIECE_BYTES, np.uint8)
-        first = 0
-        while first < count:
-            out = buffer
-            last, size = join(out, first)
-            if last == first:  # larger than a piece, or nothing for a kernel
-                out = np.empty(int(self.header["size_bytes"][first]), np.uint8)
-                last, size = join(out, first)
-            yield out[:size] if last > first else self._joined(first, first + 1)
-            first = max(last, first + 1)
+        sizes = self.header["size_bytes"].astype(np.int64)
+        for rows, _ in row_windows(np.cumsum(sizes) - sizes, sizes, PIECE_BYTES):
+            yield self._joined(rows.start, rows.stop)
 
     def unique_key(self, row: int) -> str:
         """That of one record; empty where it has none."""
@@ -74,26 +64,6 @@ class RecordParts(NamedTuple):
         header, bodies = self.header[first:last], self.bodies[first:last]
         header["body_crc"] = body_crcs(bodies)
         return joined(header, bodies, self.names, self.name_codes[first:last], self.properties[first:last])
-
-    def _kernel(self) -> Callable[[np.ndarray, int], tuple[int, int]] | None:
-        """What fills a buffer with records from a row on: `join_records`. None where kernels know no such columns."""
-        kernels = ENCODE.for_rows(len(self.header))
-        if kernels is None or self.bodies.null_count or self.properties.null_count:
-            return None
-        if not kernels.HAS_CRC:
-            self.header["body_crc"] = body_crcs(self.bodies)
-        name_ends = np.cumsum([0, *map(len, self.names)], dtype=np.int64)
-        headers, codes = sealed(self.header.view(np.uint8)), as_int32(self.name_codes)
-        names = kernels.Strings(sealed(np.frombuffer(b"".join(self.names), np.uint8)), sealed(name_ends))
-        (bodies, _), (properties, _) = (
-            strings_of(kernels, column.cast(pa.large_binary())) for column in (self.bodies, self.properties)
-        )
-
-        def join(out: np.ndarray, first: int) -> tuple[int, int]:
-            last, size = kernels.join_records(out, first, headers, bodies, names, codes, properties)
-            return last, size
-
-        return join
 
 
 def joined(
@@ -130,3 +100,120 @@ def body_crcs(bodies: pa.Array) -> np.ndarray:
 def _fixed_binary(data: np.ndarray, count: int, width: int) -> pa.Array:
     offsets = np.arange(0, count * width + 1, width, dtype=np.int64)
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+class QueueFields(NamedTuple):
+    """What records of each of n queues hold of it."""
+
+    names: list[bytes]
+    """The topic, its length before it."""
+    magics: np.ndarray
+    """int64."""
+    queue_ids: np.ndarray
+    """int32."""
+
+    @classmethod
+    def of(cls, queues: Sequence[tuple[str, int]]) -> QueueFields:
+        """Those of these queues."""
+        topics = [topic.encode() for topic, _ in queues]
+        magics = [MAGIC_V1 if len(topic) <= _V1_TOPIC_LIMIT else MAGIC_V2 for topic in topics]
+        queue_ids = np.array([queue_id for _, queue_id in queues], np.int32)
+        return cls([encoded_name(topic) for topic in topics], np.array(magics, np.int64), queue_ids)
+
+
+def encoded_name(topic: bytes) -> bytes:
+    """The topic as it stands in a record, its length before it."""
+    return len(topic).to_bytes(1 if len(topic) <= _V1_TOPIC_LIMIT else 2, "big") + topic
+
+
+def write_commits(
+    out: np.ndarray, halves: np.ndarray, positions: np.ndarray, queues: Sequence[tuple[str, int]], codes: np.ndarray
+) -> None:
+    """Fill `out` with the commits of whole records that begin at `positions` of `halves` (both `uint8`), in their order.
+
+    `codes` says which of the queues each is for. All halves have hosts of the same kinds. Where a half lies is not said yet
+    (`record_block.stamp_halves`). Raises ValueError where the commits take more bytes or fewer.
+    """
+    made = _commits_of(halves, positions, queues, codes) if len(positions) else np.empty(0, np.uint8)
+    if len(made) != len(out):
+        raise ValueError(f"the commits of {len(positions)} halves take {len(made)} bytes, not {len(out)}")
+    out[:] = made
+
+
+def _commits_of(
+    halves: np.ndarray, positions: np.ndarray, queues: Sequence[tuple[str, int]], codes: np.ndarray
+) -> np.ndarray:
+    fields, records = QueueFields.of(queues), Records(halves, positions)
+    bodies, properties, flags = records.bodies(), records.raw_properties(), records.column("sys_flag")
+    layout = HEADERS[int(flags[0]) & HOST_FLAGS]
+    header = view_at(halves, positions, layout).copy()
+    names = np.array([len(name) for name in fields.names], np.int64)[codes]
+    behind = 2 + pc.binary_length(properties).to_numpy()
+    header["size_bytes"] = layout.itemsize + records.column("body_size_bytes") + names + behind
+    header["magic"] = fields.magics[codes]
+    header["queue_id"] = fields.queue_ids[codes]
+    header["sys_flag"] = committed_flags(flags)
+    return joined(header, bodies, fields.names, codes, properties)
+
+
+_HEADER = HEADER_STRUCTS[0]
+
+
+class Described(Protocol):
+    """What a record holds, but for places and store time."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def queue_id(self) -> int: ...
+    @property
+    def body(self) -> bytes: ...
+    @property
+    def raw_properties(self) -> bytes: ...
+    @property
+    def flag(self) -> int: ...
+    @property
+    def sys_flag(self) -> int: ...
+    @property
+    def born_time_ms(self) -> int: ...
+    @property
+    def born_host(self) -> bytes | None: ...
+    @property
+    def reconsume_times(self) -> int: ...
+    @property
+    def prepared_transaction_offset(self) -> int: ...
+
+
+def join_records(messages: Iterable[Described], host: bytes) -> tuple[bytes, list[int]]:
+    """The records of a store at `host`, and the size of each."""
+    pieces: list[bytes] = []
+    sizes: list[int] = []
+    names: dict[str, tuple[int, bytes]] = {}
+    for message in messages:
+        topic, body, properties = message.topic, message.body, message.raw_properties
+        if (named := names.get(topic)) is None:
+            encoded = topic.encode()
+            name = encoded_name(encoded)
+            named = names[topic] = MAGIC_V1 if len(name) == len(encoded) + 1 else MAGIC_V2, name
+        magic, name = named
+        size = _HEADER.size + len(body) + len(name) + 2 + len(properties)
+        sizes.append(size)
+        header = _HEADER.pack(
+            size,
+            magic,
+            isal_zlib.crc32(body) & CRC_MASK,
+            message.queue_id,
+            message.flag,
+            0,
+            0,
+            message.sys_flag,
+            message.born_time_ms,
+            message.born_host or host,
+            0,
+            host,
+            message.reconsume_times,
+            message.prepared_transaction_offset,
+            len(body),
+        )
+        pieces += (header, body, name, len(properties).to_bytes(2, "big"), properties)
+    return b"".join(pieces), sizes

@@ -8,21 +8,111 @@ all of it from the same bytes.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from storage.compiler import ROWS_WITHOUT_KERNELS
-from storage.format.kernels.compiled import DECODE, sealed
-from storage.format.layout import row_windows
-from storage.format.memory import Memory
+from storage.format.arrays import Memory, row_windows
+from storage.format.kernels.compiled import DECODE, as_int64, sealed
 from storage.format.properties import PropertyMaps
 from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE
-from storage.format.wanted import Wanted
-from storage.format.window_layout import WindowLayout
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Parts of records. What is not named here can be asked for all the same, and is decoded then."""
+
+    fields: frozenset[str] = frozenset()
+    """Of the fixed header."""
+    bodies: bool = False
+    """As stored."""
+    properties: frozenset[str] = frozenset()
+    """Single ones, by name."""
+    all_properties: bool = False
+    message_ids: bool = False
+    topics: bool = False
+    """As numbers. Those of a queue's records are all the same, and not asked for."""
+    raw: bool = False
+    """The bytes of the records, for what is not named here and yet will be asked for."""
+
+    def __or__(self, other: Wanted) -> Wanted:
+        return Wanted(
+            self.fields | other.fields,
+            self.bodies or other.bodies,
+            self.properties | other.properties,
+            self.all_properties or other.all_properties,
+            self.message_ids or other.message_ids,
+            self.topics or other.topics,
+            self.raw or other.raw,
+        )
+
+    @staticmethod
+    def union(parts: Iterable[Wanted]) -> Wanted:
+        whole = Wanted()
+        for part in parts:
+            whole |= part
+        return whole
+
+
+NOTHING = Wanted()
+
+
+class LaidWindow(NamedTuple):
+    """Ranges that stand in the buffer together."""
+
+    rows: slice
+    """Which ranges."""
+    end: int
+    """Where the last of them ends in the buffer."""
+    runs: list[list[int]]
+    """What is read in one piece: position in the file, size, place in the buffer."""
+
+
+class LaidRanges(NamedTuple):
+    places: np.ndarray
+    """Where each range begins in the buffer of its window."""
+    windows: list[LaidWindow]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowLayout:
+    """How a reader wants ranges laid out."""
+
+    kernels: Any
+    """Compiled functions of `kernels/decode.py`, by name."""
+    memory: Memory
+    window_bytes: int
+    """What a window has at most, or one range."""
+    keep: bool
+    """Whether the windows stand behind each other in one buffer. Else each begins at its start, and takes the place of the one before,
+    which spares the processor's cache.
+    """
+
+    def of(self, positions: np.ndarray, sizes: np.ndarray, limit: int, gap_bytes: int) -> LaidRanges:
+        """`positions` ascend; nothing behind `limit` is in a run, and of what no range wants only gaps up to `gap_bytes`.
+
+        A window has runs of its own: where ranges overlap, as those of true entries do not, bytes are read twice.
+        """
+        count = len(positions)
+        runs, windows = (self.memory.longs(name, 3 * count).reshape(count, 3) for name in ("runs", "windows"))
+        laid = self.kernels.Laid(np.empty(count, np.int64), runs, windows)
+        limits = self.kernels.Limits(limit, gap_bytes, self.window_bytes, self.keep)
+        run_count, window_count = self.kernels.lay_out(as_int64(positions), as_int64(sizes), limits, laid)
+        return LaidRanges(
+            laid.places, list(_windows(windows[:window_count].tolist(), runs[:run_count].tolist(), count))
+        )
+
+
+def _windows(windows: list[list[int]], runs: list[list[int]], count: int) -> Iterator[LaidWindow]:
+    for (first, first_run, end), (last, last_run, _) in pairwise([*windows, [count, len(runs), 0]]):
+        yield LaidWindow(slice(first, last), end, runs[first_run:last_run])
+
 
 WINDOW_BYTES = 768 << 10
 """Read and decoded at a time: small enough to stay in a core's cache, large enough that calls cost nothing."""

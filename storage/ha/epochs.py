@@ -13,8 +13,14 @@ from itertools import pairwise
 from storage.errors import CorruptRecordError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry, decode_epochs, encode_epochs
-from storage.format.replication import MOST_EPOCHS, FrameEpoch, MasterHandshake
+from storage.format.replication import (
+    MOST_EPOCHS,
+    EpochEntry,
+    FrameEpoch,
+    MasterHandshake,
+    decode_epochs,
+    encode_epochs,
+)
 
 NO_END = 2**63 - 1
 """Where the last entry ends."""

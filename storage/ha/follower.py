@@ -23,7 +23,7 @@ from storage.format.replication import MasterHandshake, SlaveHandshake
 from storage.ha.epochs import FollowedEpochs
 from storage.ha.session import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, Timing
 from storage.ha.slave_session import SlaveSession
-from storage.put.raw_records import RawCheck
+from storage.log.dispatch import RawCheck
 from storage.put.store_writer import StoreWriter
 from storage.service.put_service import PutService
 

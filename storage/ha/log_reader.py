@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from storage.errors import OffsetOutOfRangeError
-from storage.format.epoch import EpochEntry
+from storage.format.replication import EpochEntry
 from storage.ha.master_session import MOST_SENT_BYTES
 from storage.log.commit_log import CommitLog
 

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from storage.errors import CorruptRecordError
-from storage.format.epoch import EpochEntry
 from storage.format.replication import (
     MOST_BODY_BYTES,
     Dialect,
+    EpochEntry,
     FrameEpoch,
     MasterHandshake,
     Report,

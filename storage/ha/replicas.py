@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
-from storage.rules.acks import is_in_sync
+from storage.rules.put_guards import is_in_sync
 from storage.settings.nouns import ReplicationConfig
 
 UNPROVEN = -1

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import end_of_data
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
+from storage.format.replication import EpochEntry
 from storage.ha.epochs import EpochFile
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog

@@ -14,8 +14,8 @@ import numpy as np
 
 from storage.errors import CorruptRecordError, IndexGeometryUnknownError, OffsetOutOfRangeError
 from storage.files.file_system import FileSystem, ReadableFile
-from storage.format.index import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, index_file_size, index_key
 from storage.format.java_hash import index_key_hash
+from storage.format.keys import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, index_file_size, index_key
 from storage.format.record import Message
 from storage.log.commit_log import CommitLog
 

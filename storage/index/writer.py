@@ -19,9 +19,8 @@ import numpy as np
 
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.few import is_few
-from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, ITEM_STRUCT, SLOT, index_file_size
-from storage.format.kernels.compiled import ENTER, as_int32, as_int64
+from storage.format.arrays import is_few
+from storage.format.keys import HEADER_SIZE, HEADER_STRUCT, ITEM, ITEM_STRUCT, SLOT, index_file_size
 from storage.index.slots import MANY_PAGES, PAGE_ROWS, OpenSlots, runs_of_pages
 from storage.index.store import IndexFile, IndexHeader, IndexStore
 from storage.log.dispatch import IndexKeys
@@ -218,11 +217,6 @@ class IndexWriter:
         slots = keys.key_hashes % self._store.slot_count
         newest = self.slots.to_change(slots)
         items = np.empty(count, ITEM)
-        if (kernels := ENTER.for_rows()) is not None:
-            columns = kernels.Keys(as_int32(keys.key_hashes), as_int64(keys.commitlog_offsets), as_int64(differences))
-            free_count = kernels.enter_keys(items.view(np.uint8), newest, columns, first)
-            if free_count >= 0:
-                return items.view(np.uint8), free_count
         items["key_hash"] = keys.key_hashes
         items["commitlog_offset"] = keys.commitlog_offsets
         items["time_difference_s"] = differences

@@ -1,6 +1,13 @@
 """From log records to what is derived from them: queue entries and index keys. Java: CommitLogDispatcher, DispatchRequest.
 
-Pure: `dispatch` turns a window of records into columns; `queue_entries` and `index_keys` say what of it belongs where.
+`dispatch` turns a window of records into columns; `queue_entries` and `index_keys` say what of it belongs where. Pure.
+
+What a follower appends are bytes of its master's log, as they come; the records that are whole among them are found here:
+
+    append_raw(bytes)* ─▶ whole_records: sizes, place, sums ─▶ enter_raw: synced under SYNC_FLUSH, queues, index, readable
+
+Nothing of a record is acknowledged before it was held against its sums. What is no record is cut, and so is what is cut off in the
+middle when the follower connects again. Java: DefaultMessageStore.appendToCommitLog, which checks nothing.
 """
 
 from __future__ import annotations
@@ -13,18 +20,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from storage.errors import CorruptRecordError
+from storage.format.arrays import sorted_by_code
 from storage.format.consume_queue import ENTRY
-from storage.format.delay_level import SCHEDULE_TOPIC, due_codes
+from storage.format.delay import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
-from storage.format.kernels.compiled import ENCODE, ENTER, as_int64
-from storage.format.message_keys import NO_KEY, message_keys
+from storage.format.keys import NO_KEY, hashes_behind, index_hashes, message_keys
 from storage.format.properties import PropertyMaps, RegularProperties
+from storage.format.record import (
+    BLANK,
+    BLANK_SIZE,
+    MAGIC_BLANK,
+    TRANSACTION_MASK,
+    TRANSACTION_PREPARED,
+    TRANSACTION_ROLLBACK,
+)
 from storage.format.record_batch import Records
-from storage.format.sys_flag import TRANSACTION_MASK, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
-from storage.format.unique_key import hashes_behind, index_hashes
-from storage.format.wanted import Wanted
-from storage.format.window_decoder import Decoded
-from storage.log.placement import sorted_by_code
+from storage.format.window_decoder import Decoded, Wanted
+from storage.log.commit_log import CommitLog, RecordIdentity
+from storage.names import can_be_path_element
 
 Properties: TypeAlias = PropertyMaps | RegularProperties | Decoded
 DISPATCHED = Wanted(
@@ -103,8 +117,6 @@ class IndexKeys(NamedTuple):
 
 def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[int, ...]) -> DispatchBatch:
     """The dispatch columns of whole records, of which DISPATCHED may be decoded already."""
-    for module in (ENCODE, ENTER):
-        module.for_rows(len(records))  # hashes, entries and items of these rows follow
     topics, codes = records.numbered_topics()
     names = tuple(topic.decode(errors="replace") for topic in topics)
     properties = records.single_properties(DISPATCHED.properties)
@@ -183,14 +195,10 @@ def entries_by_queue(
     The one rule for records that are read from the log and for those that are being appended. Java: ReputMessageService,
     ConsumeQueue.putMessagePositionInfo.
     """
-    columns = commitlog_offsets, sizes_bytes, tags_codes, queue_offsets, store_times_ms
     ends = np.cumsum(np.bincount(codes, minlength=len(queues)))
-    by_queue = _sorted_by_kernel(codes, ends, columns)
-    if by_queue is None:
-        order = sorted_by_code(codes, len(queues))
-        entries = entries_of(commitlog_offsets[order], sizes_bytes[order], tags_codes[order])
-        by_queue = entries, queue_offsets[order], store_times_ms[order]
-    entries, offsets, times = by_queue
+    order = sorted_by_code(codes, len(queues))
+    entries = entries_of(commitlog_offsets[order], sizes_bytes[order], tags_codes[order])
+    offsets, times = queue_offsets[order], store_times_ms[order]
     start = 0
     for (topic, queue_id), end in zip(queues, ends.tolist(), strict=True):
         if end > start:
@@ -205,25 +213,6 @@ def entries_of(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, tags_code
     entries["size_bytes"] = sizes_bytes
     entries["tags_code"] = tags_codes
     return entries
-
-
-def _sorted_by_kernel(
-    codes: np.ndarray, ends: np.ndarray, columns: tuple[np.ndarray, ...]
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Entries by queue, their queue offsets and store times, by a compiled kernel; None where there is none."""
-    kernels = ENTER.for_rows()
-    if kernels is None or not len(codes):
-        return None
-    numbers, *of_records = (as_int64(column) for column in (codes, *columns))
-    entries, offsets, times = (
-        np.empty(len(codes), ENTRY),
-        np.empty(len(codes), np.int64),
-        np.empty(len(codes), np.int64),
-    )
-    out = kernels.Sorted(entries.view(np.uint8), offsets, times)
-    nexts = np.concatenate(([0], ends[:-1]))
-    is_done = kernels.sort_entries(out, nexts, as_int64(ends), numbers, kernels.Entered(*of_records))
-    return (entries, offsets, times) if is_done else None
 
 
 def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
@@ -246,3 +235,63 @@ def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
     return IndexKeys(
         hashes, np.repeat(batch.commitlog_offsets[rows], counts), np.repeat(batch.store_times_ms[rows], counts)
     )
+
+
+class RawRecords(NamedTuple):
+    """Whole records that follow each other, and the place behind them, or behind the filler that follows them."""
+
+    end: int
+    last_record: RecordIdentity | None
+    batches: Sequence[DispatchBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class RawCheck:
+    """How records of another log are held against what a record must be."""
+
+    log: CommitLog
+    delays_ms: tuple[int, ...]
+    check_crc: bool = True
+
+    def whole_records(self, start: int, end: int) -> RawRecords:
+        """The whole records from `start`, where one begins, up to `end`, behind the last byte that is there.
+
+        Raises CorruptRecordError for what cannot be one.
+        """
+        batches: list[DispatchBatch] = []
+        last = None
+        while start < end:
+            walk = self.log.walk(start, check_crc=self.check_crc, wanted=DISPATCHED, limit=end)
+            for offsets, records in walk:
+                named = records.column("commitlog_offset")
+                if (named != offsets).any():
+                    row = int((named != offsets).argmax())
+                    raise CorruptRecordError("physical offset", 0, int(offsets[row]), int(named[row]))
+                batch = dispatch(offsets, records, self.delays_ms)
+                illegal = [topic for topic in batch.topics if not can_be_path_element(topic)]
+                if illegal:
+                    raise CorruptRecordError("topic", 0, "a name that a directory can have", illegal[0])
+                batches.append(batch)
+                last = RecordIdentity(int(offsets[-1]), int(batch.store_times_ms[-1]))
+            if walk.failure is not None:
+                raise walk.failure
+            start = walk.end
+            behind = self._behind_filler(start, end)
+            if behind is None:
+                break
+            start = behind
+        return RawRecords(start, last, batches)
+
+    def _behind_filler(self, place: int, end: int) -> int | None:
+        """The place behind the filler that stands there; None where no whole one does."""
+        if place + BLANK_SIZE > end:
+            return None
+        file = self.log.files[self.log.file_index(place)]
+        size, magic = BLANK.unpack(self.log.bytes_at(place, BLANK_SIZE))
+        if magic == 0 and size == 0:
+            raise CorruptRecordError("magic", place - file.start, "a record", "zeros", file=file.path)
+        if magic != MAGIC_BLANK:
+            return None
+        if size != file.end - place:
+            raise CorruptRecordError("blank filler", place - file.start, file.end - place, size, file=file.path)
+        return file.end if file.end <= end else None

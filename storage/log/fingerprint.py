@@ -23,8 +23,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.format.record import HEADER_SIZE, HEADERS, HOST_FLAGS, MAGIC_V1, MAGIC_V2
-from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog, LogFile
-from storage.log.tail import RecordIdentity
+from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog, LogFile, RecordIdentity
 
 _DIGEST_SIZE = 16
 _LONGEST_HEADER = HEADERS[HOST_FLAGS].itemsize

@@ -1,4 +1,4 @@
-"""Appending to the commit log: stamp records, write them in slices that fit the cache, roll to new files, sync. Java: CommitLog.
+"""Appending to the commit log: give records their places, stamp them, write them in slices that fit the cache, roll to new files, sync.
 
     end            where the next record goes
     written_end    up to where records are in the files; those behind it are held in memory (Java: committedWhere)
@@ -7,6 +7,8 @@
 A file appears at its full length, sparse, as a broker expects it; room on the disk is reserved before a commit begins, so that
 a full disk is an error then and not half-way. Nothing else may have touched the last file meanwhile: a broker that is
 *started* on this store recovers, and deletes files, before it finds the lock held.
+
+Java: CommitLog.DefaultAppendMessageCallback, assignQueueOffset.
 """
 
 from __future__ import annotations
@@ -16,20 +18,131 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
 
-from storage.errors import LogFileNotMadeError, StoreNotWritableError
+from storage.errors import LogFileNotMadeError, MessageIllegalError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
 from storage.files.sync_gate import SyncGate
+from storage.format.arrays import is_few, sorted_by_code
 from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from storage.format.record_block import OwnBlock, RecordRun, stamp, stamp_crcs
 from storage.log.commit_log import FILE_NAME_DIGITS, CommitLog
-from storage.log.placement import Placement, place, slices
+
+
+class Filler(NamedTuple):
+    """The unused rest of a log file."""
+
+    commitlog_offset: int
+    size_bytes: int
+
+
+class Placement(NamedTuple):
+    """The places of n records, in the order of the records."""
+
+    commitlog_offsets: np.ndarray
+    """int64, ascending."""
+    queue_offsets: np.ndarray
+    """int64."""
+    next_queue_offsets: np.ndarray
+    """int64: of each queue, the offset behind its last record."""
+    fillers: tuple[Filler, ...]
+    end: int
+    """Where the log ends then."""
+
+
+def place(
+    sizes_bytes: np.ndarray,
+    queue_codes: np.ndarray,
+    next_queue_offsets: np.ndarray,
+    log_end: int,
+    file_end: int,
+    file_size_bytes: int,
+) -> Placement:
+    """The places of records that follow `log_end`, which lies in the file that ends at `file_end`. Pure.
+
+    A record is never split over two files. Where it, and the eight bytes of a blank filler behind it, do not fit into a file's
+    rest, the rest becomes a filler and the record begins the next file.
+
+    `queue_codes` number the queues, `next_queue_offsets` has each one's next offset. Raises MessageIllegalError for a record
+    that fits into no file.
+    """
+    if is_few(len(sizes_bytes)):
+        few = _place_few(sizes_bytes, queue_codes, next_queue_offsets, log_end, file_end)
+        if few is not None:
+            return few
+    commitlog_offsets, fillers, end = _commitlog_offsets(sizes_bytes, log_end, file_end, file_size_bytes)
+    queue_offsets, counts = _ranks(queue_codes, len(next_queue_offsets))
+    queue_offsets += next_queue_offsets[queue_codes]
+    return Placement(commitlog_offsets, queue_offsets, next_queue_offsets + counts, fillers, end)
+
+
+def _place_few(
+    sizes_bytes: np.ndarray, queue_codes: np.ndarray, next_queue_offsets: np.ndarray, log_end: int, file_end: int
+) -> Placement | None:
+    """The same of a few records, for whom arrays cost more than their places; None where they do not fit into the file."""
+    ends = list(accumulate(sizes_bytes.tolist(), initial=log_end))
+    if ends[-1] > file_end - BLANK_SIZE:
+        return None
+    nexts = next_queue_offsets.tolist()
+    queue_offsets = []
+    for code in queue_codes.tolist():
+        queue_offsets.append(nexts[code])
+        nexts[code] += 1
+    places, offsets, after = (np.array(values, np.int64) for values in (ends[:-1], queue_offsets, nexts))
+    return Placement(places, offsets, after, (), ends[-1])
+
+
+def _commitlog_offsets(
+    sizes_bytes: np.ndarray, log_end: int, file_end: int, file_size_bytes: int
+) -> tuple[np.ndarray, tuple[Filler, ...], int]:
+    ends = np.cumsum(sizes_bytes, dtype=np.int64)
+    offsets = ends - sizes_bytes
+    fillers = []
+    first, position = 0, log_end
+    while first < len(sizes_bytes):
+        before = int(offsets[first])
+        last = int(np.searchsorted(ends, before + file_end - BLANK_SIZE - position, side="right"))
+        if last == first and position == file_end - file_size_bytes:
+            raise MessageIllegalError("record", file_size_bytes - BLANK_SIZE, int(sizes_bytes[first]))
+        if last > first:
+            offsets[first:last] += position - before
+            position += int(ends[last - 1]) - before
+        if last < len(sizes_bytes):
+            fillers.append(Filler(position, file_end - position))
+            position, file_end = file_end, file_end + file_size_bytes
+        first = last
+    return offsets, tuple(fillers), position
+
+
+def _ranks(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """For each element, how many equal ones stand before it; and how many there are of each code."""
+    if count == 1:
+        return np.arange(len(codes), dtype=np.int64), np.array([len(codes)])
+    order = sorted_by_code(codes, count)
+    counts = np.bincount(codes, minlength=count)
+    ranks = np.empty(len(codes), np.int64)
+    ranks[order] = np.arange(len(codes)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return ranks, counts
+
+
+def slices(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, slice_bytes: int) -> Iterator[tuple[int, int]]:
+    """Row ranges [first, last) that stand in the log without a gap, of at most `slice_bytes` unless one record is larger."""
+    ends = commitlog_offsets + sizes_bytes
+    breaks = np.flatnonzero(commitlog_offsets[1:] != ends[:-1]) + 1
+    first = 0
+    for stop in (*breaks.tolist(), len(ends)):
+        while first < stop:
+            fitting = int(np.searchsorted(ends[:stop], commitlog_offsets[first] + slice_bytes, side="right"))
+            last = max(first + 1, fitting)
+            yield first, last
+            first = last
+
 
 SLICE_BYTES = 4 << 20
 RESERVE_BYTES = 4 << 20

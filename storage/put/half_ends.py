@@ -16,14 +16,14 @@ import numpy as np
 
 from storage.errors import CorruptRecordError
 from storage.files.file_system import Scratch
-from storage.format.commit_records import write_commits
-from storage.format.layout import row_windows
-from storage.format.record_block import BlockColumns, QueueFields, RecordBlock, RecordRun, UnjoinedBlock, stamp_halves
-from storage.format.sys_flag import TRANSACTION_COMMIT
-from storage.log.placement import Placement
+from storage.format.arrays import row_windows
+from storage.format.record import TRANSACTION_COMMIT
+from storage.format.record_block import BlockColumns, RecordBlock, RecordRun, UnjoinedBlock, stamp_halves
+from storage.format.record_parts import QueueFields, write_commits
+from storage.log.writer import Placement
 from storage.put.settings import PutSettings
+from storage.rules.half_messages import op_messages
 from storage.rules.inner_messages import InnerMessages, outgoing_messages
-from storage.rules.op_messages import op_messages
 
 _WINDOW_BYTES = 768 << 10
 """Of halves, read and made commits of at a time: they stay in a core's cache."""

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Iterable
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 
 from storage.addresses import address_text, plain_host, split_address
 from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
-from storage.files.atomic_file import read_table
+from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay import WHEEL_SLOTS, decode_slots
 from storage.format.record import HEADER_STRUCTS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, SYS_FLAG_POSITION
 from storage.format.record_block import (
     BlockColumns,
@@ -26,17 +29,15 @@ from storage.format.record_block import (
     encode_block,
     encode_parts,
 )
-from storage.format.timer import WHEEL_SLOTS, decode_slots
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
 from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
 from storage.rules.delays import is_slot_full
 from storage.rules.half_messages import takes_transactions
-from storage.rules.message_check import check_start
 from storage.rules.response_codes import RequestRefusedError
-from storage.rules.row_topics import TopicRules
 from storage.rules.sizes import Limits
+from storage.rules.topics import TopicRules, check_start
 from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
@@ -46,7 +47,7 @@ from storage.tables.surroundings import refuse_foreign_log
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicTable
+from storage.tables.topics import TopicConfig, TopicTable
 
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
 DEFAULT_LOG_FILE_SIZE = 1 << 30
@@ -304,3 +305,100 @@ def full_slots(file_system: LocalFileSystem, root: str, timer: TimerConfig) -> F
         times += (found["tick"] * timer.timer_precision_ms).tolist()
     wheel.close()
     return FullSlots(tuple(times)) if times else None
+
+
+class TopicEntries:
+    """The settings of a writer, whose topics change: read by any thread, made and changed by one at a time. Thread-safe.
+
+    The table in memory is a frozen value, replaced when the file holds the new one. So a reader needs no lock, and sees no entry
+    that a crash could take back. Java: TopicConfigManager.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        file_system: LocalFileSystem,
+        settings: PutSettings,
+        clock: Callable[[], int],
+        fail: Callable[[BaseException], None],
+    ) -> None:
+        """`fail` is called with an error after which it is not known whether the disk holds the table."""
+        self.settings = settings
+        self._path = f"{root}/config/{TOPICS_FILE}"
+        self._file_system = file_system
+        self._clock = clock
+        self._fail = fail
+        self._lock = threading.Lock()
+
+    def ensure(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
+        """Topics that have no entry get one with so many queues; those of `grown` get more where they have fewer.
+
+        Raises NameIllegalError, OSError.
+        """
+        if not grown and wanted.keys() <= self.settings.topics.topics.keys():
+            return
+        with self._lock:
+            table, rules = self.settings.topics, self.settings.topic_rules
+            for topic, queue_count in (*wanted.items(), *grown.items()):
+                if topic not in table.topics or topic in grown:
+                    table = table.ensure_topic(
+                        topic,
+                        queue_count,
+                        now_ms=self._clock(),
+                        broker_name=self.settings.broker_name,
+                        cluster_name=self.settings.cluster,
+                        new=rules.new_topic(topic, queue_count),
+                    )
+            if table is not self.settings.topics:
+                self._change(table)
+
+    def save(self, topic: TopicConfig) -> None:
+        """The topic's entry, new or in place of its old one; nothing where it says so already. Raises OSError."""
+        with self._lock:
+            if self.settings.topics.topics.get(topic.topic) != topic:
+                self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
+
+    def make(self, topic: TopicConfig) -> TopicConfig:
+        """The topic's entry: this one where there was none, else the one that somebody else has made meanwhile. Raises OSError."""
+        with self._lock:
+            present = self.settings.topics.topics.get(topic.topic)
+            if present is None:
+                self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
+            return present or topic
+
+    def remove(self, topic: str) -> None:
+        """No entry for the topic; nothing where it has none. Raises OSError."""
+        with self._lock:
+            if topic in self.settings.topics.topics:
+                self._change(self.settings.topics.without_topic(topic, now_ms=self._clock()))
+
+    def replace(self, table: TopicTable) -> None:
+        """Another table in place of this one. Raises OSError."""
+        with self._lock:
+            self._save(table)
+
+    def tell_names(self) -> None:
+        """What tells the names of broker and cluster, where it is missing and the broker's is known. Raises OSError."""
+        with self._lock:
+            if self.settings.named(self.settings.topics, self._clock()) is not self.settings.topics:
+                self._change(self.settings.topics)
+
+    def _change(self, table: TopicTable) -> None:
+        """Save a table of this store's own, with the topics that are named after broker and cluster, as Java does at each change."""
+        self._save(self.settings.named(table, self._clock()))
+
+    def _save(self, table: TopicTable) -> None:
+        text = table.to_text()
+        try:
+            write_with_backup(self._path, text, self._file_system)
+        except OSError as error:
+            if self._says(text):  # though nobody knows whether the disk does
+                self._fail(error)
+            raise
+        self.settings = self.settings.with_topics(table)
+
+    def _says(self, text: str) -> bool:
+        try:
+            return self._file_system.read_file(self._path) == text.encode()
+        except OSError:
+            return True

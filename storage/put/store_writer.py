@@ -9,6 +9,8 @@ half-way nobody knows what stands on the disk, so the writer takes nothing more:
 
 from __future__ import annotations
 
+import logging
+import posixpath
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,19 +31,18 @@ from storage.index.slots import OpenSlots
 from storage.index.store import IndexStore
 from storage.index.trust import drop_index_trust, has_index_trust, save_index_trust
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
-from storage.log.commit_log import CommitLog
-from storage.log.dispatch import DISPATCHED, DispatchBatch, dispatch, index_keys, queue_entries
-from storage.log.placement import Placement
-from storage.log.tail import RecordIdentity
-from storage.log.torn_records import TornRow
-from storage.log.writer import CommitLogWriter, NextFile, RunningSync
-from storage.put.raw_records import RawRecords
-from storage.put.settings import PutSettings
-from storage.put.table_entries import TopicEntries
+from storage.log.commit_log import CommitLog, RecordIdentity
+from storage.log.damage import TornRow
+from storage.log.dispatch import DISPATCHED, DispatchBatch, RawRecords, dispatch, index_keys, queue_entries
+from storage.log.writer import CommitLogWriter, NextFile, Placement, RunningSync
+from storage.names import validate_path_element
+from storage.put.settings import PutSettings, TopicEntries
 from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig, TopicTable
 
+_LOG = logging.getLogger(__name__)
+_QUEUE_FOLDERS = ("consumequeue", "consumequeue_ext")
 _LITTLE_ROOM_BYTES = 1 << 16
 INDEX_LEASE_MS = 1_000
 """How far ahead of the records the checkpoint's index time may run."""
@@ -151,9 +152,34 @@ class StoreWriter:
         self._topics.replace(table)
 
     def remove_topic(self, topic: str) -> None:
-        """No entry in topics.json; the queues stay (`deleted_topic.py`). Thread-safe."""
+        """No entry in topics.json; the queues stay. Thread-safe."""
         self._refuse_after_failure()
         self._topics.remove(topic)
+
+    def delete_topic(self, topic: str) -> None:
+        """The topic's entry, then its queues; nothing where there is no such topic. Java: DefaultMessageStore.deleteTopics.
+
+        Order: what was put is synced and dispatched · topics.json · the queues' files, the oldest first · their directories. Commit
+        point: topics.json. A crash behind it leaves queues without an entry, which nobody can read. The records stay in the log until
+        they expire. A topic of the same name that is made later begins at queue offset 0.
+        Departure: a static topic keeps its mapping.
+        """
+        self.sync_log()
+        self.remove_topic(topic)
+        self.delete_queues(topic)
+
+    def delete_queues(self, topic: str) -> None:
+        """The topic's queues alone: of one that has no entry. Raises NameIllegalError, OSError."""
+        validate_path_element("topic", topic)
+        try:
+            for folder in _QUEUE_FOLDERS:
+                _delete_tree(self.file_system, f"{self.root}/{folder}", topic)
+        except OSError as error:
+            self.fail(error)
+            raise
+        self.derived.forget(topic)
+        text = "%s: the queues of topic %s were deleted; its records stay in the log until they expire"
+        _LOG.info(text, self.root, topic)
 
     # Appending
 
@@ -521,6 +547,19 @@ class StoreWriter:
             reason = "it was let go of while records waited to be readable"
             self.fail(StoreNotWritableError(self.root, reason))
         self._log_writer.close()
+
+
+def _delete_tree(files: LocalFileSystem, folder: str, topic: str) -> None:
+    path = f"{folder}/{topic}"
+    if not files.exists(path):
+        return
+    for queue in files.list_directory(path):
+        if queue.is_directory:
+            for entry in files.list_directory(f"{path}/{queue.name}"):
+                files.unlink(posixpath.join(path, queue.name, entry.name))
+            files.remove_directory(f"{path}/{queue.name}")
+    files.remove_directory(path)
+    files.sync(folder)
 
 
 def _held(batch: DispatchBatch, *, is_counted: bool) -> HeldRecords:

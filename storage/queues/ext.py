@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.files.file_system import FileSystem, ReadableFile
+from storage.format.arrays import struct_of, view_at
 from storage.format.bloom_filter import BitTest
 from storage.format.consume_queue import EXT_UNIT, ext_position, is_ext_address
-from storage.format.layout import struct_of, view_at
 
 _UNIT = struct_of(EXT_UNIT)
 

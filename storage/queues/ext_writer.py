@@ -25,7 +25,7 @@ from storage.format.consume_queue import (
     ext_position,
     is_ext_address,
 )
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.log.dispatch import QueueEntries
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt

@@ -13,11 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.errors import OffsetOutOfRangeError
+from storage.format.arrays import Memory
 from storage.format.consume_queue import is_entry, is_pre_blank
-from storage.format.memory import Memory
 from storage.format.record_batch import Records
-from storage.format.wanted import Wanted
-from storage.format.window_decoder import Claims, Decoding, decoding_of
+from storage.format.window_decoder import Claims, Decoding, Wanted, decoding_of
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt

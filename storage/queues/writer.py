@@ -12,6 +12,7 @@ import numpy as np
 from storage.errors import CorruptRecordError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.arrays import is_few
 from storage.format.consume_queue import (
     ENTRY,
     ENTRY_SIZE,
@@ -21,7 +22,6 @@ from storage.format.consume_queue import (
     is_ext_address,
     may_be_torn,
 )
-from storage.format.few import is_few
 from storage.log.dispatch import QueueEntries
 from storage.log.flush import is_worth_it
 from storage.queues.consume_queue import ConsumeQueue

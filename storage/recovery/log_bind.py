@@ -16,9 +16,8 @@ from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.lock_holder import is_open_for_writing
-from storage.format.checkpoint import Checkpoint
 from storage.format.consume_queue import is_entry, is_pre_blank
-from storage.log.checkpoint import read_checkpoint
+from storage.log.checkpoint import Checkpoint, read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.consume_queue import ConsumeQueue

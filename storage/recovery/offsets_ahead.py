@@ -44,14 +44,13 @@ from storage.dispatch.store_ends import QueueName, StoreEnds
 from storage.errors import StateFileError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import decode_property_maps
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.rules.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS, TIMER_TOPIC
-from storage.rules.half_messages import HALF_TOPIC, QUEUE_ID
-from storage.rules.op_messages import OP_TOPIC, ended_halves
+from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE

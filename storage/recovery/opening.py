@@ -26,14 +26,12 @@ from storage.failpoints import reach
 from storage.files.failed_sync import noting_failed_syncs, write_again
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.checkpoint import Checkpoint
 from storage.index.slots import keep_slots, kept_slots
 from storage.index.store import IndexStore
 from storage.index.trust import drop_index_trust
-from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
-from storage.log.gaps import bridge
-from storage.log.torn_records import Crash
+from storage.log.damage import Crash, bridge
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.offsets_ahead import lower_for_cut, tables_now
@@ -328,7 +326,7 @@ def mark_open(files: LocalFileSystem, root: str, boot: str | None = None) -> Non
     ROOT/abort, which stands while a store is open for writing: whoever finds it recovers. Java: StorePathConfigHelper.getAbortFile.
 
     Its text is ours: process id, a random name, and since which start of the machine nothing has been recovered that may have
-    lacked a part (`torn_records.py`). A process that dies leaves all but its last write whole; a machine that does may not.
+    lacked a part (`storage/log/damage.py`). A process that dies leaves all but its last write whole; a machine that does may not.
     """
     name = files.boot_id() if boot is None else boot
     files.replace(abort_path(root), f"{os.getpid()} {secrets.token_hex(8)} {name}".encode())

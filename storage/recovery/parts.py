@@ -6,10 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.checkpoint import Checkpoint
-from storage.format.delay_level import parse_delay_levels
+from storage.format.delay import parse_delay_levels
 from storage.index.store import IndexStore
-from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.queues.store import ConsumeQueueStore, queue_file_size
 from storage.settings.load import StoreConfig

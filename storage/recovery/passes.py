@@ -28,9 +28,9 @@ from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.failpoints import reach
 from storage.files.file_system import end_of_data
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.checkpoint import Checkpoint
-from storage.format.index import ITEM
+from storage.format.keys import ITEM
 from storage.format.record import (
+    BORN_HOST_V6,
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
@@ -38,16 +38,13 @@ from storage.format.record import (
     SYS_FLAG_POSITION,
 )
 from storage.format.record_batch import Records
-from storage.format.sys_flag import BORN_HOST_V6
 from storage.index.store import IndexFile, IndexStore
 from storage.index.trust import IndexTrust, load_index_trust
 from storage.index.writer import IndexWriter, mend_chains
-from storage.log.commit_log import CommitLog, LogFile
+from storage.log.checkpoint import Checkpoint
+from storage.log.commit_log import CommitLog, LogFile, RecordIdentity
+from storage.log.damage import Crash, find_gaps, first_torn, intact_records, is_unfinished
 from storage.log.dispatch import DISPATCHED, DispatchBatch, IndexKeys, dispatch, index_keys
-from storage.log.gaps import find_gaps
-from storage.log.intact_records import intact_records
-from storage.log.tail import RecordIdentity
-from storage.log.torn_records import Crash, first_torn, is_unfinished
 from storage.queues.consume_queue import valid_entries
 from storage.queues.store import ConsumeQueueStore
 from storage.queues.tails import read_tails
@@ -73,7 +70,7 @@ def plan_recovery(
 
     `from_greatest_end` walks from the queues' greatest end instead of from a whole file back: for remote stores, where a file
     is dear. Stale records of equal length behind a truncated log's end would not be told apart then. With `torn_by` an unclean log
-    ends before the first record that such a crash may have left without a part: a follower gets it again (`torn_records.py`). What
+    ends before the first record that such a crash may have left without a part: a follower gets it again (`log/damage.py`). What
     queues know was written whole before they heard of it; that counts where the machine goes on.
     """
     tails = read_tails(list(queues))

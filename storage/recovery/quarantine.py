@@ -27,7 +27,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.format.record import Message, decode_record
 from storage.log.commit_log import CommitLog
-from storage.log.intact_records import intact_records
+from storage.log.damage import intact_records
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.parts import StoreParts
 

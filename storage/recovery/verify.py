@@ -26,11 +26,11 @@ import numpy as np
 import pyarrow.compute as pc
 
 from storage.dispatch.recovery_plan import RecoveryPlan
-from storage.format.checkpoint import Checkpoint
 from storage.format.consume_queue import ENTRY, is_entry, is_pre_blank
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record_batch import Records
 from storage.index.store import IndexFile, IndexStore
+from storage.log.checkpoint import Checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import DISPATCHED, IndexKeys, QueueEntries, dispatch, index_keys, queue_entries
 from storage.put.store_writer import INDEX_LEASE_MS

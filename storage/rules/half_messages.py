@@ -1,39 +1,47 @@
 """A transaction's messages: the half that waits for an answer, what is committed of it, what is put back, given up and resumed.
 
 A half is an ordinary message of queue 0 of the half topic, transaction bits cleared, so it has a queue offset and an entry. It ends by
-an op message that names its queue offset (`op_messages.py`); where it is committed, a commit record stands before that in the
+an op message that names its queue offset; where it is committed, a commit record stands before that in the
 topic that it was sent to, and names the half by its place in the log.
 
 Rules take one message's values or columns of them; what works on whole messages takes columns, of one row where there is one.
 
-Java: TransactionalMessageBridge.parseHalfMessageInner, EndTransactionProcessor.endMessageTransaction.
+Of rows every one is a half; where its state is known, what ends it goes into the log with the same batch:
+
+    commit (null)   half · commit · op       visible
+    rollback        half · op                never visible
+    unknown         half                     a transaction check asks back
+
+An op message says which halves are ended. Body: their queue offsets, each with a comma behind it; tag `d`.
+
+    half queue   0 1 2 3 4 …          op queue   "0,2," "1," …
+
+Java: TransactionalMessageBridge.parseHalfMessageInner, EndTransactionProcessor.endMessageTransaction; TransactionalMessageServiceImpl.
+deletePrepareMessage, getOpMessage, batchSendOpMessage; DefaultMQProducerImpl.sendMessageInTransaction, LocalTransactionState.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.errors import PutRefusedError
+from storage.errors import NameIllegalError, PutRefusedError
+from storage.format.arrays import as_texts, bytes_and_offsets, empty_as_null
 from storage.format.properties import decode_property_maps
-from storage.format.record import Message
-from storage.format.sys_flag import committed_flags, half_flags
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Message, committed_flags, half_flags
+from storage.format.record_batch import Records
+from storage.names import validate_group
 from storage.put_status import PutStatus
-from storage.rules.delays import (
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TIMES,
-    Refusal,
-    delay_level,
-)
+from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC, TIMES, Refusal, delay_level
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.sizes import Numbers, Truths
+from storage.rules.values import Rejections
 from storage.settings.nouns import SendConfig
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
@@ -255,3 +263,207 @@ def _moved(messages: InnerMessages, topic: str) -> InnerMessages:
     return messages._replace(
         topics=pa.repeat(pa.scalar(topic, pa.string()), count), queue_ids=np.full(count, QUEUE_ID, np.int32)
     )
+
+
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+ENDED_TAG = "d"
+_PROPERTIES = {"WAIT": "true", "TAGS": ENDED_TAG}
+_OFFSET = "^[0-9]{1,18}$"
+
+
+def op_bodies(half_queue_offsets: np.ndarray, max_size_bytes: int) -> list[bytes]:
+    """The bodies that name these halves, in order. Java: getOpMessage, which ends a body with the offset that fills it.
+
+    With a size of 0 each body is one offset without a comma: as releases before 5.1 write them, and the only form that these read.
+    """
+    numbers = pa.array(half_queue_offsets, pa.int64()).cast(pa.large_string())
+    if max_size_bytes == 0:
+        return [number.encode() for number in numbers.to_pylist()]
+    entries = pc.binary_join_element_wise(numbers, pa.scalar(",", pa.large_string()), pa.scalar("", pa.large_string()))
+    data, places = bytes_and_offsets(entries)
+    bodies = []
+    first = 0
+    while first < len(entries):
+        last = int(np.searchsorted(places, places[first] + max_size_bytes))
+        last = min(max(last, first + 1), len(entries))
+        bodies.append(data[places[first] : places[last]].tobytes())
+        first = last
+    return bodies
+
+
+def op_messages(half_queue_offsets: np.ndarray, max_size_bytes: int, now_ms: int) -> list[InnerMessage]:
+    """The messages that end these halves.
+
+    Java: TransactionalMessageBridge.makeOpMessageInner, whose unique key never reaches the record.
+    """
+    return [
+        InnerMessage(topic=OP_TOPIC, queue_id=QUEUE_ID, body=body, properties=_PROPERTIES, born_time_ms=now_ms)
+        for body in op_bodies(half_queue_offsets, max_size_bytes)
+    ]
+
+
+class EndedHalves(NamedTuple):
+    """What a range of the op queue says; one row for each half that it names."""
+
+    op_offsets: np.ndarray
+    """int64: queue offset of the op message, ascending."""
+    half_offsets: np.ndarray
+    """int64: queue offset of the half."""
+
+    def done_before(self, end: int, half_offset: int) -> int:
+        """Up to which op offset all are dealt with, of the op messages before `end`, once the halves before `half_offset` are.
+
+        Java: calculateOpOffset.
+        """
+        ahead = self.op_offsets[self.half_offsets >= half_offset]
+        return int(ahead[0]) if len(ahead) else end
+
+
+def ended_halves(op_offsets: np.ndarray, records: Records) -> EndedHalves:
+    """What records of the op topic say. One without the tag, and parts of a body that are no number, end nothing."""
+    tags = decode_property_maps(records.raw_properties()).values_of("TAGS")
+    is_op = pc.fill_null(pc.equal(tags, ENDED_TAG), False)
+    lists = pc.split_pattern(records.bodies().cast(pa.large_binary()).filter(is_op), ",")
+    texts, rows = lists.flatten(), np.asarray(pc.list_parent_indices(lists))
+    is_number = pc.match_substring_regex(texts, _OFFSET)
+    numbers = texts.filter(is_number).cast(pa.large_string()).cast(pa.int64())
+    return EndedHalves(
+        op_offsets[np.asarray(is_op, bool)][rows[np.asarray(is_number, bool)]], np.asarray(numbers, np.int64)
+    )
+
+
+class OpBatch:
+    """Ended halves that no op message names yet: one is due when they fill it, or some time after the last. Java:
+    MessageQueueOpContext.
+
+    They live in memory, and a crash loses them. Of a commit its record tells the same, so nothing is committed twice; a
+    rollback is known only here, so whoever acknowledges one writes at once.
+    """
+
+    def __init__(self, max_size_bytes: int, interval_ms: int, now_ms: int) -> None:
+        self.max_size_bytes = max_size_bytes
+        """Of the text of one op message."""
+        self.interval_ms = interval_ms
+        """For how long the last may wait."""
+        self._last_write_ms = now_ms
+        self._offsets: list[int] = []
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def add(self, half_queue_offset: int) -> None:
+        """One more half that is ended."""
+        self._offsets.append(half_queue_offset)
+        self._size_bytes += len(str(half_queue_offset)) + 1
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether to write now. Java: batchSendOpMessage."""
+        waited = now_ms - self._last_write_ms >= self.interval_ms
+        return bool(self._offsets) and (waited or self._size_bytes >= self.max_size_bytes)
+
+    def messages(self, now_ms: int) -> list[InnerMessage]:
+        """The op messages of all that wait. `written` says that they stand in the log."""
+        return op_messages(np.array(self._offsets, np.int64), self.max_size_bytes, now_ms)
+
+    def take(self, now_ms: int) -> list[int]:
+        """All that wait, for whoever writes them now; nothing waits then, and the time begins anew."""
+        taken = self._offsets
+        self.written(now_ms)
+        return taken
+
+    def written(self, now_ms: int) -> None:
+        """Begin anew."""
+        self._offsets, self._size_bytes, self._last_write_ms = [], 0, now_ms
+
+
+TRANSACTION_COLUMNS = ("transaction_state", "producer_group")
+UNKNOWN = 0
+HALF_PROPERTIES = client_properties("") | half_properties("", "", "")
+"""What a half has besides the message's own properties."""
+STATES = {"commit": TRANSACTION_COMMIT, "rollback": TRANSACTION_ROLLBACK, "unknown": UNKNOWN}
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRules:
+    """That every row is a half message, whose end its column `transaction_state` says."""
+
+    producer_group: str | None = None
+    """Whom a broker asks back about all rows; None = each row's column says."""
+    marks: tuple[tuple[str, str], ...] = ()
+    """Properties that a half gets besides where its end is known, for who is asked back nevertheless."""
+    is_rejected: bool = False
+    """Java: rejectTransactionMessage."""
+
+
+class TransactionColumns(NamedTuple):
+    """What n rows have of it; columns of equal length."""
+
+    states: np.ndarray
+    """int8: the transaction bits of what ends each half, `UNKNOWN` where nothing does yet."""
+    producer_groups: pa.Array | None
+    """large_string without nulls; None = all have the one of the rules."""
+
+    def filter(self, keep: pa.Array) -> TransactionColumns:
+        """Some of the rows, by a mask."""
+        groups = None if self.producer_groups is None else self.producer_groups.filter(keep)
+        return TransactionColumns(self.states[keep.to_numpy(zero_copy_only=False)], groups)
+
+
+def read_transactions(
+    state_column: pa.Array | None,
+    group_column: pa.Array | None,
+    count: int,
+    rules: TransactionRules,
+    rejections: Rejections,
+) -> TransactionColumns:
+    """The rows' states and groups."""
+    if rules.is_rejected:
+        rule = "the broker takes no transactions (rejectTransactionMessage)"
+        rejections.add(np.arange(count), "transaction_state", rule)
+    states = np.full(count, TRANSACTION_COMMIT, np.int8)
+    if state_column is not None and state_column.null_count < count:
+        names, codes = _encoded(state_column)
+        values = np.array(
+            [TRANSACTION_COMMIT if name is None else STATES.get(name.lower(), -1) for name in names], np.int8
+        )
+        states = values[codes]
+        expected = ", ".join(STATES)
+        rejections.add(
+            np.flatnonzero(states < 0),
+            "transaction_state",
+            lambda row: f"expected one of {expected}, found {names[codes[row]]!r:.40}",
+        )
+    return TransactionColumns(states, _groups(group_column, count, rules.producer_group, rejections))
+
+
+def _groups(column: pa.Array | None, count: int, default: str | None, rejections: Rejections) -> pa.Array | None:
+    if column is None or column.null_count == count:
+        if default is None:
+            rule = "the row has none, and the option producerGroup is not given: a broker asks the group back"
+            rejections.add(np.arange(count), "producer_group", rule)
+        return None
+    texts = empty_as_null(as_texts(column))
+    names, codes = _encoded(texts)
+    for code, name in enumerate(names):
+        if (refusal := _group_rule(name, default)) is not None:
+            rejections.add(np.flatnonzero(codes == code), "producer_group", refusal)
+    return texts.fill_null(default or "")
+
+
+def _group_rule(name: str | None, default: str | None) -> str | None:
+    """Why a group can be nobody's; None if it can."""
+    if name is None:
+        return None if default is not None else "it is null, and the option producerGroup is not given"
+    try:
+        validate_group(name)
+    except NameIllegalError as error:
+        return error.describe()
+    return None
+
+
+def _encoded(column: pa.Array) -> tuple[list[str | None], np.ndarray]:
+    """The distinct texts, and which of them each row has. What is not UTF-8 gets U+FFFD, which no name holds."""
+    encoded = as_texts(column).dictionary_encode("encode")
+    names = encoded.dictionary.cast(pa.large_binary()).to_pylist()
+    return [None if name is None else name.decode(errors="replace") for name in names], encoded.indices.to_numpy()

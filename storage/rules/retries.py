@@ -12,7 +12,7 @@ SubscriptionGroupManager.findSubscriptionGroupConfig, TopicConfigManager.createT
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, TypeVar
 
@@ -185,3 +185,22 @@ def group_topic_config(topic: str, queue_count: int, sys_flag: int, topics: Mapp
     if present is not None:
         return replace(present, order=False) if present.order else present
     return TopicConfig(topic, queue_count, queue_count, PERM_READ | PERM_WRITE, topic_sys_flag=sys_flag)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRules:
+    """What is to be known of the consumer groups that rows are sent to again."""
+
+    groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict, hash=False)
+    auto_create: bool = True
+    """Java: autoCreateSubscriptionGroup."""
+    create_system_groups: bool = True
+    """Java: enableCreateSysGroup."""
+    max_reconsume_times: int | None = None
+    """How often the consumers try again; None = as their group's entry says."""
+
+    def group(self, name: str) -> SubscriptionGroupConfig | None:
+        """The group's entry, or the one that it gets; None where it gets none."""
+        return find_group(
+            name, self.groups, auto_create=self.auto_create, create_system_groups=self.create_system_groups
+        )

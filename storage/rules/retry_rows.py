@@ -1,16 +1,26 @@
-"""Rows that consumers of a group failed on, sent back many at once: the same rules as for one message (`retries.py`). Pure.
+"""Rows that consumers of a group failed on, by the same rules as one message (`retries.py`). No loop over rows. Pure.
 
-    rows as the Spark source gives them ─send_back_rows─▶ InnerMessages for %DLQ%GROUP or, by way of the schedule topic, %RETRY%GROUP
+A client sends a row to the group's retry topic itself (columns `retry_group` and `reconsume_times`, read by `read_retries`): an orderly
+consumer's way, and every consumer's that could not send a message back. The row's topic becomes RETRY_TOPIC, and column `origin_msg_id`
+ORIGIN_MESSAGE_ID.
 
-No loop over rows. A row that cannot be sent back is rejected with the column and the rule that it breaks; how large its message may
-be is asked by `returns.py`.
-Java: AbstractSendMessageProcessor.consumerSendMsgBack.
+    reconsume_times >  maximum   %DLQ%GROUP, DELAY −1
+    else                         %RETRY%GROUP, by way of the schedule topic: DELAY delay_level, or 3 + reconsume_times
+
+Or rows are sent back as they were consumed, as the Spark source gives them:
+
+    rows ─ReturnedRows.prepare─▶ OutgoingMessages for %DLQ%GROUP or, by way of the schedule topic, %RETRY%GROUP, and the rows that
+                                 cannot go back, with the column and the rule that each breaks
+
+Java: SendMessageProcessor.handleRetryAndDLQ, ConsumeMessageOrderlyService.sendMessageBack; AbstractSendMessageProcessor.
+consumerSendMsgBack.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -19,43 +29,137 @@ import pyarrow.compute as pc
 
 from storage.addresses import host_of
 from storage.errors import NameIllegalError
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.properties import CRC_NAME
-from storage.format.property_encoding import MapEntries, encode_columns
-from storage.format.record import V4_HOST_SIZE, V6_HOST_SIZE
-from storage.format.sys_flag import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK
-from storage.format.texts import SEPARATORS, as_texts, is_valid, malformed_rows, rows_with, sizes_of
-from storage.names import dead_letter_topic, retry_topic, validate_path_element
-from storage.rules.delayed_rows import decimal_texts
-from storage.rules.delays import (
-    REAL_QUEUE_ID,
-    REAL_TOPIC,
-    TIMES,
-    DelayWish,
-    judge_delays,
-)
-from storage.rules.inner_messages import InnerMessages
-from storage.rules.message_check import NOT_UTF8, UNWANTED
+from storage.format.arrays import SEPARATORS, as_texts, is_valid, malformed_rows, rows_with, sizes_of
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.properties import CRC_NAME, MapEntries, encode_columns, with_crc_room
+from storage.format.record import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK, V4_HOST_SIZE, V6_HOST_SIZE
+from storage.format.record_block import OutgoingMessages
+from storage.names import dead_letter_topic, retry_topic, validate_path_element, validate_topic
+from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC, TIMES, DelayWish, decimal_texts, judge_delays
+from storage.rules.inner_messages import InnerMessages, outgoing_messages, sizes_of_messages
 from storage.rules.retries import (
     DEAD_LETTER_QUEUE_COUNT,
+    FIRST_RETRY_LEVEL,
+    MAX_RECONSUME_TIMES,
+    RECONSUME_TIMES,
+    SENT_DEAD_LETTER_LEVEL,
     Given,
+    ReturnBar,
+    dead_letter_topic_config,
+    is_sent_too_often,
     most_retries,
     next_reconsume_times,
+    retry_queue_count,
+    retry_topic_config,
+    return_bar,
     sent_back_says,
     sent_back_to,
 )
-from storage.rules.row_values import Rejections, read_integers, read_times_ms
-from storage.rules.sizes import topic_limit
+from storage.rules.row_rules import DEFAULT_DELAYS_MS, MessageRules, TopicTarget
+from storage.rules.sizes import Limits, excesses, topic_limit
+from storage.rules.values import NOT_UTF8, UNWANTED, RejectedRow, Rejections, read_integers, read_texts, read_times_ms
 from storage.settings.nouns import TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
-COLUMNS = (
+RETRY_COLUMNS = ("retry_group", "reconsume_times", "origin_msg_id")
+RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
+
+Targets = tuple[tuple[TopicTarget, ...], np.ndarray]
+"""Distinct topics, and which of them each row goes to."""
+
+
+class Retries(NamedTuple):
+    """What n rows have of it; columns of equal length."""
+
+    rows: np.ndarray
+    """bool: which rows name a group."""
+    dead: np.ndarray
+    """bool: which of these are dead letters."""
+    reconsume_times: np.ndarray
+    """int32; 0 in other rows."""
+    properties: dict[str, pa.Array]
+    """RETRY_TOPIC and ORIGIN_MESSAGE_ID as large_string, null in rows that have none."""
+
+    def filter(self, keep: pa.Array) -> Retries:
+        """Some of the rows, by a mask."""
+        mask = keep.to_numpy(zero_copy_only=False)
+        kept = {name: values.filter(keep) for name, values in self.properties.items()}
+        return Retries(self.rows[mask], self.dead[mask], self.reconsume_times[mask], kept)
+
+    def levels(self, asked: np.ndarray, is_asked: np.ndarray) -> np.ndarray:
+        """The levels of all rows: those asked for, else what a client asks for; dead letters wait for nothing."""
+        own = np.where(is_asked, asked, FIRST_RETRY_LEVEL + self.reconsume_times.astype(np.int64))
+        return np.asarray(np.where(self.rows, np.where(self.dead, 0, own), asked), np.int64)
+
+    def dead_letter_levels(self) -> pa.Array:
+        """DELAY of dead letters, null in other rows."""
+        return pa.array(np.full(len(self.dead), SENT_DEAD_LETTER_LEVEL), mask=~self.dead).cast(pa.large_string())
+
+    def asked(self, max_reconsume_times: int | None) -> dict[str, pa.Array]:
+        """What a client says besides, for its request's header: RECONSUME_TIME, and MAX_RECONSUME_TIMES where it knows one."""
+        said = {RECONSUME_TIMES: decimal_texts(self.reconsume_times, self.rows)}
+        if max_reconsume_times is not None:
+            said[MAX_RECONSUME_TIMES] = decimal_texts(np.full(len(self.rows), max_reconsume_times), self.rows)
+        return said
+
+
+def read_retries(
+    given: dict[str, pa.Array], origins: Targets, rules: MessageRules, rejections: Rejections
+) -> tuple[Retries, Targets] | None:
+    """What rows that name a group have of it, and where all rows go, when `origins` are the topics that they name.
+
+    None where no row names a group.
+    """
+    texts = as_texts(given["retry_group"])
+    rows = is_valid(texts)
+    if not rows.any():
+        return None
+    count = len(rows)
+    times = read_integers("reconsume_times", given.get("reconsume_times"), count, 0, np.int32, rejections)
+    times = np.where(rows, times, 0).astype(np.int32)
+    rejections.add(np.flatnonzero(times < 0), "reconsume_times", lambda row: f"{times[row]} is negative")
+    encoded = texts.dictionary_encode()
+    groups = [name.decode(errors="replace") for name in encoded.dictionary.cast(pa.large_binary()).to_pylist()]
+    group_codes = encoded.indices.fill_null(0).to_numpy()
+    maxima = np.array([rules.max_reconsume_times(group) for group in groups])[group_codes]
+    dead = rows & is_sent_too_often(times, maxima)
+    codes = np.where(rows, len(origins[0]) + 2 * group_codes + dead, origins[1]).astype(np.int32)
+    targets = [*origins[0], *(rules.retry_target(group, is_dead) for group in groups for is_dead in (False, True))]
+    for code in range(len(origins[0]), len(targets)):
+        if (refusal := targets[code].refusal) is not None:
+            rejections.add(np.flatnonzero(codes == code), "retry_group", refusal)
+    for code, origin in enumerate(origins[0]):
+        if (refusal := _refusal_of_origin(origin)) is not None:
+            rejections.add(np.flatnonzero(rows & (origins[1] == code)), "topic", refusal)
+    topics = pa.array([target.topic for target in origins[0]], pa.large_string())
+    properties = {RETRY_TOPIC: topics.take(pa.array(origins[1], mask=~rows))}
+    origin_ids = read_texts("origin_msg_id", given.get("origin_msg_id"), SEPARATORS, rejections)
+    if origin_ids is not None:
+        properties[ORIGIN_MESSAGE_ID] = _where(rows, origin_ids)
+    return Retries(rows, dead, times, properties), (tuple(targets), codes)
+
+
+def _refusal_of_origin(origin: TopicTarget) -> str | None:
+    """Why it can be no topic that a message was consumed from. Its name alone is asked for: a broker looks for no entry of it."""
+    try:
+        validate_topic(origin.topic)
+    except NameIllegalError as error:
+        return origin.refusal or error.describe()
+    return None
+
+
+def _where(rows: np.ndarray, texts: pa.Array) -> pa.Array:
+    return texts.take(pa.array(np.arange(len(texts)), mask=~rows))
+
+
+SENT_BACK_COLUMNS = (
     *("topic", "msg_id", "properties", "body"),
     *("reconsume_times", "born_timestamp", "born_host", "flag", "sys_flag", "delay_level"),
 )
 """What is read of a row. The first four must be there; `delay_level` is the consumer's wish, the others are as they were consumed."""
 
-NEEDED_COLUMNS = COLUMNS[:4]
+NEEDED_COLUMNS = SENT_BACK_COLUMNS[:4]
 _REPLACED_BY_DELAY = (REAL_TOPIC, REAL_QUEUE_ID, *TIMES)
 _KEPT_SYS_FLAG = MULTI_TAGS
 _UNSPECIFIED_HOST = "0.0.0.0:0"
@@ -93,7 +197,7 @@ def send_back_rows(
     Departure: a dead letter keeps its TIMER properties and is no timer message again, whatever they say.
     """
     count = rows.num_rows
-    given = {name: rows.column(name) for name in COLUMNS if name in rows.schema.names}
+    given = {name: rows.column(name) for name in SENT_BACK_COLUMNS if name in rows.schema.names}
     topics = read_origin_topics(given["topic"], rejections)
     msg_ids = read_origin_ids(given["msg_id"], rejections)
 
@@ -280,3 +384,116 @@ def host_of_text(text: str) -> bytes:
         return ipaddress.ip_address(host_of(text)).packed + int(port).to_bytes(4, "big", signed=True)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text!r} is no address:port") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnRules:
+    """What tasks must know of group and store to send rows back; a value that is sent to them."""
+
+    group: SubscriptionGroupConfig
+    host: bytes
+    """Of the store."""
+    topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
+    max_reconsume_times: int | None = None
+    """How often the consumer tries again; None = as the group's entry says."""
+    delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
+    limits: Limits = Limits()  # noqa: RUF009 (a frozen value)
+    appends_crc: bool = False
+    broker_permission: int = PERM_READ | PERM_WRITE
+    """Java: brokerPermission."""
+
+    @property
+    def spread_group(self) -> SubscriptionGroupConfig:
+        """The group, with as many retry queues as its topic has of them."""
+        count = retry_queue_count(self.group, retry_topic_config(self.group, self.topics))
+        return replace(self.group, retry_queue_count=count)
+
+    def refusal(self) -> str | None:
+        """Why nothing can be sent back for this group; None if it can."""
+        return return_refusal(self.group, self.topics, self.broker_permission)
+
+
+def return_refusal(
+    group: SubscriptionGroupConfig,
+    topics: Mapping[str, TopicConfig] | None = None,
+    broker_permission: int = PERM_READ | PERM_WRITE,
+) -> str | None:
+    """Why nothing can be sent back for a group that has this entry; None if it can.
+
+    Departure: of a group without retry queues a broker says that it took the message, and forgets it.
+    """
+    target = retry_topic_config(group, topics or {})
+    match return_bar(group, target, broker_permission):
+        case ReturnBar.BROKER_FORBIDS:
+            return f"the broker takes no messages (brokerPermission {broker_permission})"
+        case ReturnBar.NO_RETRIES:
+            return f"group {group.group} takes no retries (retryQueueNums {group.retry_queue_count}): it would be lost"
+        case ReturnBar.TOPIC_FORBIDS:
+            return f"nobody may write to topic {target.topic!r} (perm {target.perm})"
+    return None
+
+
+class Returned(NamedTuple):
+    """A batch of rows, judged."""
+
+    parts: tuple[OutgoingMessages, ...]
+    """One for each kind of born host, stretch by stretch."""
+    rejected: tuple[RejectedRow, ...]
+    rejected_indices: np.ndarray
+    topics: Mapping[str, int]
+    """Topics that must be there, and with how many queues they are made."""
+
+
+class ReturnedRows:
+    """Sends one task's rows back. Retry queues take turns by the rows' numbers, so that a task that is run again does the same."""
+
+    def __init__(self, rules: ReturnRules) -> None:
+        self._rules = rules
+        self._row_count = 0
+
+    def prepare(self, batch: pa.RecordBatch, now_ms: int) -> Returned:
+        """The messages of a batch that has `NEEDED_COLUMNS` and any of `SENT_BACK_COLUMNS`."""
+        rules, first_row = self._rules, self._row_count
+        self._row_count += len(batch)
+        rejections = Rejections()
+        if (refusal := rules.refusal()) is not None:
+            rejections.add(np.arange(len(batch)), "topic", refusal)
+        sent = send_back_rows(
+            batch,
+            rules.spread_group,
+            rejections,
+            delays_ms=rules.delays_ms,
+            now_ms=now_ms,
+            max_reconsume_times=rules.max_reconsume_times,
+            first_row=first_row,
+            appends_crc=rules.appends_crc,
+        )
+        messages, dead = sent.messages, sent.dead
+        if (too_large := self._too_large(messages, sent.rows, rejections)).any():
+            messages, dead = messages.take(~too_large), dead[~too_large]
+        parts = outgoing_messages(messages, rules.host, rules.delays_ms, rules.limits, appends_crc=rules.appends_crc)
+        indices = np.array(sorted(rejections), np.int64)
+        rejected = tuple(RejectedRow(first_row + row, *rejections[row]) for row in indices.tolist())
+        return Returned(tuple(parts), rejected, indices, self._topics(dead))
+
+    def _topics(self, dead: np.ndarray) -> dict[str, int]:
+        if not len(dead):
+            return {}
+        wanted = [retry_topic_config(self._rules.group, self._rules.topics)]
+        if dead.any():
+            wanted.append(dead_letter_topic_config(self._rules.group.group, self._rules.topics))
+        return {topic.topic: topic.write_queue_count for topic in wanted}
+
+    def _too_large(self, messages: InnerMessages, rows: np.ndarray, rejections: Rejections) -> np.ndarray:
+        """Which of the messages are too large to be stored; a body that was compressed may be, as the source shows it."""
+        with_room = messages
+        if self._rules.appends_crc:
+            with_room = messages._replace(properties=with_crc_room(messages.properties))
+        too_large = np.zeros(len(rows), bool)
+        for excess in excesses(sizes_of_messages(with_room, len(self._rules.host)), self._rules.limits):
+            over = np.flatnonzero(excess.over)
+            reasons = {int(rows[message]): excess.reason(message) for message in over.tolist()}
+            column = "properties" if excess.what == "properties" else "body"
+            rejections.add(rows[over], column, reasons.__getitem__)
+            too_large[over] = True
+        return too_large

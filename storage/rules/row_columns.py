@@ -2,7 +2,7 @@
 
     rows ─read_columns─▶ MessageColumns of all rows, and for each row that is no message the first rule that it breaks
 
-Nothing here depends on other rows. What does (ranks, turns of queues) is given by `messages.py` to the rows that are left.
+Nothing here depends on other rows. What does (ranks, turns of queues) is given by `message_rows.py` to the rows that are left.
 Java: Message, Validators.checkMessage, DefaultMQProducerImpl.tryToCompressMessage.
 """
 
@@ -18,13 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import ColumnIllegalError
-from storage.format.compression import compress
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.properties import CRC_SIZE
-from storage.format.property_encoding import COLUMN_PROPERTIES, ROW_MARK, MapEntries, encoded_size, leading_properties
-from storage.format.record import V6_HOST_SIZE
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB
-from storage.format.texts import (
+from storage.format.arrays import (
     CONTROL_CHARACTERS,
     SEPARATORS,
     as_texts,
@@ -34,27 +28,51 @@ from storage.format.texts import (
     rows_with,
     sizes_of,
 )
-from storage.format.unique_key import RANK_DIGITS, UNIQUE_KEY_LENGTH
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.keys import RANK_DIGITS, UNIQUE_KEY_LENGTH
+from storage.format.properties import (
+    COLUMN_PROPERTIES,
+    CRC_SIZE,
+    ROW_MARK,
+    MapEntries,
+    encoded_size,
+    leading_properties,
+)
+from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, V6_HOST_SIZE, compress
 from storage.nearest_name import advice
-from storage.rules import delayed_rows as message_delays
-from storage.rules import retried_rows as message_retries
-from storage.rules import transaction_rows as message_transactions
-from storage.rules.delayed_rows import Delays, check_levels, read_delays
-from storage.rules.delays import TIMER_TOPIC
-from storage.rules.half_messages import HALF_EMPTY, HALF_TOPIC, half_refusals
-from storage.rules.message_check import BLANK_IN_KEY, EMPTY, NOT_UTF8, UNWANTED, WORD_SEPARATORS, of_property, reserved
-from storage.rules.retried_rows import Retries, read_retries
+from storage.rules.delays import DELAY_COLUMNS, TIMER_TOPIC, Delays, check_levels, read_delays
+from storage.rules.half_messages import (
+    HALF_EMPTY,
+    HALF_PROPERTIES,
+    HALF_TOPIC,
+    TRANSACTION_COLUMNS,
+    TransactionColumns,
+    half_refusals,
+    read_transactions,
+)
+from storage.rules.retry_rows import RETRY_COLUMNS, Retries, read_retries
 from storage.rules.row_rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
-from storage.rules.row_values import Rejections, read_integers, read_texts, read_times_ms
 from storage.rules.sizes import Excess, Limits, Sizes, excesses
-from storage.rules.transaction_rows import HALF_PROPERTIES, TransactionColumns, read_transactions
+from storage.rules.values import (
+    BLANK_IN_KEY,
+    EMPTY,
+    NOT_UTF8,
+    UNWANTED,
+    WORD_SEPARATORS,
+    Rejections,
+    of_property,
+    read_integers,
+    read_texts,
+    read_times_ms,
+    reserved,
+)
 
 COLUMNS = (
     *("body", "topic", "tags", "keys", "properties", "flag"),
     *("born_timestamp", "queue_id", "sharding_key", "unique_key"),
-    *message_delays.COLUMNS,
-    *message_retries.COLUMNS,
-    *message_transactions.COLUMNS,
+    *DELAY_COLUMNS,
+    *RETRY_COLUMNS,
+    *TRANSACTION_COLUMNS,
 )
 """What is read of a row; other columns are not looked at."""
 
@@ -171,7 +189,7 @@ def read_columns(
             given.get("deliver_at"),
             sizes_of(bodies),
             rejections,
-            rules,
+            rules.delay_rules,
             now_ms,
         )
     if columns.delays is not None:

@@ -1,6 +1,6 @@
 """What a store takes as a message: the rules that rows are held to, and the topics that they may go to.
 
-Which topics those are is decided in `storage/rules/row_topics.py`, once for each topic that rows name.
+Which topics those are is decided in `storage/rules/topics.py`, once for each topic that rows name.
 Java: Validators, HookUtils.checkBeforePutMessage, MessageExtEncoder.
 """
 
@@ -11,21 +11,18 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from storage.errors import NameIllegalError
-from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
+from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.java_hash import string_hash
-from storage.format.property_encoding import leading_properties
-from storage.format.record import V4_HOST_SIZE
-from storage.format.sys_flag import MULTI_TAGS
+from storage.format.properties import leading_properties
+from storage.format.record import MULTI_TAGS, V4_HOST_SIZE
 from storage.names import validate_group, validate_topic
-from storage.rules.delays import Congestion
-from storage.rules.half_messages import PREPARED
-from storage.rules.message_check import queue_limit
+from storage.rules.delays import Congestion, DelayRules
+from storage.rules.half_messages import PREPARED, TransactionRules
 from storage.rules.response_codes import RequestRefusedError
-from storage.rules.retries import dead_letter_topic_config, find_group, most_retries, retry_topic_config
-from storage.rules.row_topics import RowWish, TopicRules, check_route
+from storage.rules.retries import RetryRules, dead_letter_topic_config, most_retries, retry_topic_config
 from storage.rules.static_topics import LedQueues
+from storage.rules.topics import RowWish, TopicRules, check_route, queue_limit
 from storage.settings.nouns import SendConfig, TimerConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topic_queue_mappings import TopicQueueMapping
 from storage.tables.topics import TopicConfig
 
@@ -70,37 +67,6 @@ class TopicTarget(NamedTuple):
     def greatest_queue(self) -> int:
         """No queue id of rows of this topic is greater."""
         return self.queue_limit if self.led is None else int(self.led.physical.max())
-
-
-@dataclass(frozen=True, slots=True)
-class TransactionRules:
-    """That every row is a half message, whose end its column `transaction_state` says."""
-
-    producer_group: str | None = None
-    """Whom a broker asks back about all rows; None = each row's column says."""
-    marks: tuple[tuple[str, str], ...] = ()
-    """Properties that a half gets besides where its end is known, for who is asked back nevertheless."""
-    is_rejected: bool = False
-    """Java: rejectTransactionMessage."""
-
-
-@dataclass(frozen=True, slots=True)
-class RetryRules:
-    """What is to be known of the consumer groups that rows are sent to again."""
-
-    groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict, hash=False)
-    auto_create: bool = True
-    """Java: autoCreateSubscriptionGroup."""
-    create_system_groups: bool = True
-    """Java: enableCreateSysGroup."""
-    max_reconsume_times: int | None = None
-    """How often the consumers try again; None = as their group's entry says."""
-
-    def group(self, name: str) -> SubscriptionGroupConfig | None:
-        """The group's entry, or the one that it gets; None where it gets none."""
-        return find_group(
-            name, self.groups, auto_create=self.auto_create, create_system_groups=self.create_system_groups
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +155,13 @@ class MessageRules:
             needs_keys=config.attributes.get("cleanup.policy") == "COMPACTION",
             sys_flag=MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0,
             key_prefix_hash=string_hash(f"{name}#") & 0xFFFFFFFF,
+        )
+
+    @property
+    def delay_rules(self) -> DelayRules:
+        """What is said about delays."""
+        return DelayRules(
+            self.delays_ms, self.timer, self.is_congested, self.is_repeatable, self.is_sent, self.most_level
         )
 
     @property

@@ -20,8 +20,7 @@ import pyarrow as pa
 from storage.errors import StorageError
 from storage.put.put import Places, table_of
 from storage.put_status import PutStatus
-from storage.rules.few_messages import EncodedMessage, columns_of
-from storage.rules.inner_messages import InnerMessages, is_wait
+from storage.rules.inner_messages import EncodedMessage, InnerMessages, columns_of, is_wait
 from storage.service.replica_acks import CopiesWanted
 
 GROUP_MESSAGES = 64
@@ -54,7 +53,7 @@ class JoinedPut:
         self.waits = waits
         """Whether it is acknowledged when it is on the disk."""
         self.copies = copies
-        """How many it needs to be acknowledged (`rules/acks.py`)."""
+        """How many it needs to be acknowledged (`rules/put_guards.py`)."""
         self.is_done = False
         """Whether it stands in the log, or is refused."""
         self.promise = NOTHING

@@ -34,13 +34,12 @@ from storage.epoch_times import steady_time_ms
 from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
-from storage.log.placement import Placement
+from storage.log.writer import Placement
 from storage.message_store import MessageStore
-from storage.put.options import PutOptions
-from storage.put.put import NO_RESULTS, InnerPut, Places, Putter, put_few
+from storage.put.put import NO_RESULTS, InnerPut, Places, PutOptions, Putter, put_few
 from storage.put_status import PutStatus
-from storage.rules.acks import NOBODY, may_wait
 from storage.rules.inner_messages import InnerMessage, InnerMessages
+from storage.rules.put_guards import NOBODY, may_wait
 from storage.service.pending import Pending
 from storage.service.put_group import (
     NOTHING,

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from storage.put.store_writer import EVERYTHING, NOTHING_NEW
 from storage.put_status import PutStatus
-from storage.rules.acks import ALL_IN_SET, NOBODY, copies_needed, copies_of_batch, is_in_sync, may_wait
+from storage.rules.put_guards import ALL_IN_SET, NOBODY, copies_needed, copies_of_batch, is_in_sync, may_wait
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 
 

@@ -17,14 +17,13 @@ import numpy as np
 
 from storage.dispatch.queue_ends import DispatchedEnds
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.format.arrays import view_at
 from storage.format.bloom_filter import BitTest
 from storage.format.consume_queue import ENTRY_SIZE, decode_entries, is_ext_address, is_pre_blank
-from storage.format.index import index_key
 from storage.format.java_hash import index_key_hash
-from storage.format.layout import view_at
-from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE, STORE_TIME_POSITION, SYS_FLAG_POSITION
+from storage.format.keys import index_key
+from storage.format.record import BORN_HOST_V6, HEADERS, MINIMUM_RECORD_SIZE, STORE_TIME_POSITION, SYS_FLAG_POSITION
 from storage.format.record_batch import Records
-from storage.format.sys_flag import BORN_HOST_V6
 from storage.index.store import IndexStore
 from storage.message_store import MessageStore
 from storage.queues.consume_queue import ConsumeQueue, valid_entries

@@ -15,7 +15,6 @@ from storage.format.record import Message
 from storage.index.store import IndexStore, messages_with_key
 from storage.log.commit_log import CommitLog
 from storage.message_store import MessageStore
-from storage.put.deleted_topic import delete_queues, delete_topic
 from storage.put.settings import PutSettings
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -174,12 +173,12 @@ class SharedStore(ABC):
     def delete_topic(self, topic: str) -> None:
         """The topic's entry and queues are gone. Raises NameIllegalError, StoreNotWritableError, OSError."""
         with self.exclusive():
-            delete_topic(self._writer, topic)
+            self._writer.delete_topic(topic)
 
     def delete_queues(self, topic: str) -> None:
         """The queues of a topic without an entry are gone. Raises NameIllegalError, OSError."""
         with self.exclusive():
-            delete_queues(self._writer, topic)
+            self._writer.delete_queues(topic)
 
     @contextmanager
     def listening(self, arrived: Arrived) -> Iterator[None]:

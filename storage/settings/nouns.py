@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 
 from storage.errors import ConfigurationError
-from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
+from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 
 CONSUME_QUEUE_ENTRY_BYTES = 20
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import is_system_topic
 
 

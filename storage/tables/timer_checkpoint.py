@@ -9,7 +9,7 @@ from storage.errors import StateFileError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
-from storage.format.timer import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
+from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
 from storage.tables.document import integer, parse_document
 
 TIMER_CHECKPOINT_FILE = "timercheck"

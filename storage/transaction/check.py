@@ -38,20 +38,20 @@ import pyarrow.compute as pc
 
 from storage.errors import StoreLockedError
 from storage.failpoints import reach
-from storage.format.properties import PROPERTIES_LIMIT_BYTES
-from storage.format.property_encoding import with_crc_room
+from storage.format.properties import PROPERTIES_LIMIT_BYTES, with_crc_room
 from storage.message_store import MessageStore
 from storage.rules.half_messages import (
     CHECK_TIMES,
     HALF_TOPIC,
+    OP_TOPIC,
     QUEUE_ID,
     TransactionState,
     committed_messages,
+    op_messages,
     put_back_messages,
     put_back_unasked,
     real_queue,
 )
-from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.transaction.asking import Answers, Asking, Checker, Question, ask, half_id
 from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
 from storage.transaction.discard import discard

@@ -13,9 +13,8 @@ import numpy as np
 
 from storage.errors import IndexGeometryUnknownError
 from storage.format.properties import decode_property_maps
-from storage.format.record import Message
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
 from storage.format.record_batch import Records
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.queues.scan import scan_queue
 from storage.rules.half_messages import UNIQUE_KEY
 from storage.store_reader import StoreReader

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from storage.errors import IndexGeometryUnknownError
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import Message
 from storage.rules.delays import REAL_TOPIC, TIMER_TOPIC
 from storage.rules.half_messages import CHECK_TIMES, FIRST_OFFSET, HALF_TOPIC

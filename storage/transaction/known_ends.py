@@ -14,8 +14,7 @@ import numpy as np
 
 from storage.message_store import MessageStore
 from storage.queues.scan import scan_queue
-from storage.rules.half_messages import QUEUE_ID
-from storage.rules.op_messages import OP_TOPIC, ended_halves
+from storage.rules.half_messages import OP_TOPIC, QUEUE_ID, ended_halves
 
 
 class OffsetRanges:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage.rules.half_messages import QUEUE_ID
-from storage.rules.op_messages import OP_TOPIC, EndedHalves, ended_halves
+from storage.rules.half_messages import OP_TOPIC, QUEUE_ID, EndedHalves, ended_halves
 from storage.store_reader import StoreReader
 from storage.transaction.half_queue import scan_topic
 

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from storage.files.atomic_file import read_table
 from storage.message_store import MessageStore
-from storage.rules.half_messages import GROUP, HALF_TOPIC, QUEUE_ID
-from storage.rules.op_messages import OP_TOPIC
+from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.counted_topics import CountedTopics

@@ -21,8 +21,7 @@ from spark_mq.remoting.client_bodies import (
 )
 from storage.format.fastjson import parse_sent
 from storage.format.java_hash import string_hash
-from storage.format.message_id import encode_offset_message_id
-from storage.format.record import Message, decode_record
+from storage.format.record import Message, decode_record, encode_offset_message_id
 from storage.rules.response_codes import ResponseCode
 from tests.broker.peers import Peers
 

@@ -25,7 +25,7 @@ from storage.batch.ledger import Batch
 from storage.errors import RowIllegalError
 from storage.format.record import Message
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.row_rules import RetryRules
+from storage.rules.retries import RetryRules
 from tests.broker.put_cases import CASES
 from tests.broker.put_cases.case import KEY, PAST_MS, PutCase
 from tests.broker.put_stores import conf_text, open_case_store

@@ -30,11 +30,10 @@ from spark_mq.broker.store_put import put_into
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.failpoints import ENVIRONMENT
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.put_status import PutStatus
-from storage.rules.half_messages import HALF_TOPIC, IMMUNITY, TransactionState, half_message
+from storage.rules.half_messages import HALF_TOPIC, IMMUNITY, OP_TOPIC, TransactionState, half_message
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService

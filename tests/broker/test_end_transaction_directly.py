@@ -15,12 +15,11 @@ import pytest
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from spark_mq.broker.put_response import Appended, PutOutcome
 from storage import Message, MessageStore, StoreConfig, open_store
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.format.record_batch import Records
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.log import commit_log
-from storage.rules.half_messages import half_message
+from storage.rules.half_messages import OP_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.transaction.known_ends import OffsetRanges

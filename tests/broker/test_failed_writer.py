@@ -27,7 +27,7 @@ from spark_mq.remoting import read_body
 from spark_mq.remoting.route_bodies import RegisterBrokerBody, TopicConfigTable
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.service.served_store import ServedStore

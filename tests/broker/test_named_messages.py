@@ -13,7 +13,7 @@ from spark_mq.broker.named_messages import message_in, named_topic
 from spark_mq.remoting.message_headers import ConsumeDirectlyRequest, EndTransactionRequest, ViewMessageRequest
 from storage import open_store
 from storage.format.java_hash import string_hash
-from storage.format.message_id import decode_offset_message_id
+from storage.format.record import decode_offset_message_id
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from tests.broker.peers import BrokerPeers, FakeClock

@@ -8,7 +8,7 @@ import pytest
 
 from spark_mq.broker.send import SendMessageHandler
 from storage import MessageStore
-from storage.format.message_id import decode_offset_message_id
+from storage.format.record import decode_offset_message_id
 from tests.broker.put_cases import CASES
 from tests.broker.put_cases.case import CONFS, PutCase
 from tests.broker.put_stores import open_case_store

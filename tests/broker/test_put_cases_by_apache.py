@@ -15,8 +15,7 @@ import pytest
 
 from spark_mq.broker.send import SendMessageHandler
 from storage import MessageStore, open_store
-from storage.format.message_id import decode_offset_message_id
-from storage.format.record import Message
+from storage.format.record import Message, decode_offset_message_id
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
 from tests.broker.put_cases import CASES

@@ -26,7 +26,7 @@ from spark_mq.broker.send_request import SendRequest
 from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError
-from storage.format.message_id import decode_offset_message_id
+from storage.format.record import decode_offset_message_id
 from storage.put_status import PutStatus
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode

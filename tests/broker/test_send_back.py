@@ -14,7 +14,7 @@ from spark_mq.broker.send_back import (
     plan_send_back,
 )
 from storage import Message
-from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
+from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode

@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 
 from spark_mq.broker.send_back import SendBackRequest, plan_send_back
 from storage import Message, MessageStore, open_store
-from storage.format.delay_level import DEFAULT_LEVELS, parse_delay_levels
+from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
 from storage.format.record import HOST_FLAGS, host_text
 from storage.names import dead_letter_topic, retry_topic
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage, InnerMessages
-from storage.rules.retry_rows import SentBack, send_back_rows
-from storage.rules.returned_rows import ReturnedRows, ReturnRules
-from storage.rules.row_values import Rejections
+from storage.rules.retry_rows import ReturnedRows, ReturnRules, SentBack, send_back_rows
+from storage.rules.values import Rejections
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig

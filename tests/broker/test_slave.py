@@ -17,7 +17,7 @@ from spark_mq.remoting import message_headers as wire
 from spark_mq.remoting.consumer_headers import ResetOffsetRequest
 from storage import open_store
 from storage.delay.timer_store import TimerMetrics
-from storage.format.timer import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
+from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig

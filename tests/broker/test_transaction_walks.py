@@ -15,7 +15,7 @@ import pytest
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from storage import Message, MessageStore, StoreConfig, open_store
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC, IMMUNITY, TransactionState, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode

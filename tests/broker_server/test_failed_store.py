@@ -18,7 +18,7 @@ from spark_mq.broker_server.settings import Configuration, read_configuration
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
+from storage.format.replication import EpochEntry
 from storage.ha.epochs import EpochFile
 from storage.ha.follower import Follower
 from storage.ha.roles import Term

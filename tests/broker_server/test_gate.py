@@ -44,7 +44,7 @@ from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackReq
 from spark_mq.remoting.route_bodies import TopicConfigData
 from spark_mq.remoting.wire_class import wire_name
 from storage import open_store
-from storage.format.message_id import decode_offset_message_id, encode_offset_message_id
+from storage.format.record import decode_offset_message_id, encode_offset_message_id
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config

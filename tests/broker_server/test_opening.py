@@ -15,7 +15,7 @@ from spark_mq.broker_server.opening import ControllerMode, opened_service, opene
 from spark_mq.broker_server.settings import Configuration, read_configuration
 from storage.batch.intent import Intent, save_intent
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
+from storage.format.replication import EpochEntry
 from storage.ha.epochs import EpochFile
 from storage.ha.roles import Role, Term
 from storage.message_store import MessageStore

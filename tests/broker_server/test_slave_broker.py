@@ -15,7 +15,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.errors import ConfigurationError
-from storage.format.epoch import EpochEntry
+from storage.format.replication import EpochEntry
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports, wait_until
 from tests.support.name_server import our_name_server

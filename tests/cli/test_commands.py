@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from spark_mq.cli import app
 from storage import open_store
 from storage.errors import CorruptMessageError
-from storage.format.sys_flag import COMPRESSED
+from storage.format.record import COMPRESSED
 from storage.rules.inner_messages import InnerMessage
 from tests.support.fixture_stores import Fixture, golden_lines
 

@@ -17,7 +17,7 @@ from spark_mq.cli import app
 from spark_mq.source.column_names import COLUMN_NAMES
 from spark_mq.source.rows import RowSource, arrow_schema, columns_named, to_record_batches
 from storage import Message, MessageStore, open_store
-from storage.format.property_encoding import EARLIER_LIFE, MADE_ANEW
+from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.names import is_retry_or_dead_letter_topic, is_system_topic
 from storage.queues.scan import scan_queue
 from tests.support.fixture_stores import Fixture

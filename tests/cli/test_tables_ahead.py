@@ -18,12 +18,10 @@ from spark_mq.broker_server.settings import read_configuration
 from spark_mq.cli import app
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.timer import TimerCheckpoint
+from storage.format.delay import SCHEDULE_TOPIC, TimerCheckpoint
 from storage.rules.delays import TIMER_TOPIC
-from storage.rules.half_messages import HALF_TOPIC
+from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC
 from storage.tables.followed_master import note_followed_master
 from storage.tables.timer_checkpoint import (
     FollowedTimer,

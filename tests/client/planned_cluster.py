@@ -10,8 +10,8 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_header, write_body, write_header
 from spark_mq.remoting.message_headers import SendMessageAnswer, SendMessageRequest
 from spark_mq.remoting.route_bodies import BrokerData, QueueData, TopicRouteData
-from storage.format.message_id import encode_offset_message_id
 from storage.format.properties import decode_properties
+from storage.format.record import encode_offset_message_id
 from tests.support.planned_server import Peer, PlannedServer, planned_server
 
 SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)

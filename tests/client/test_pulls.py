@@ -11,8 +11,7 @@ from spark_mq.client.message import MessageQueue, decode_records
 from spark_mq.client.pulls import Pull, PullResult, PullStatus, pulled_messages, subscription
 from spark_mq.remoting import write_body
 from storage.errors import CorruptMessageError, CorruptRecordError
-from storage.format.record import encode_record
-from storage.format.sys_flag import COMPRESSED
+from storage.format.record import COMPRESSED, encode_record
 from tests.client.java_vectors import java_says
 from tests.support.message_builder import make_message
 

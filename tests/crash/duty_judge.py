@@ -15,11 +15,10 @@ from typing import Any
 from jobs.verify_store import verify_store
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import dead_letter_topic, retry_topic
 from storage.rules.delays import TIMER_TOPIC
-from storage.rules.half_messages import DISCARD_TOPIC, GROUP, HALF_TOPIC
-from storage.rules.op_messages import OP_TOPIC
+from storage.rules.half_messages import DISCARD_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC
 from storage.tables.consumer_offsets import FILE_NAME as CONSUMER_OFFSETS
 from storage.tables.delay_offsets import FILE_NAME as DELAY_OFFSETS
 from storage.tables.timer_checkpoint import read_timer_checkpoint

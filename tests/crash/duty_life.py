@@ -32,7 +32,7 @@ from storage import Message, MessageStore, open_store
 from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.names import retry_topic
 from storage.rules.half_messages import CHECK_TIMES, DISCARD_TOPIC, TransactionState
 from storage.rules.response_codes import ResponseCode

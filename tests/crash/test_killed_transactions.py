@@ -33,8 +33,7 @@ from storage import open_store
 from storage.batch.ledger import TOPIC as LEDGER
 from storage.batch.ledger import Batch
 from storage.failpoints import COMMIT, ENVIRONMENT, TRANSACTIONS
-from storage.format.record import Message
-from storage.format.sys_flag import TRANSACTION_COMMIT
+from storage.format.record import TRANSACTION_COMMIT, Message
 from storage.rules.response_codes import ResponseCode
 from tests.crash.sink_store import SinkStore
 

@@ -17,7 +17,7 @@ from storage import MessageStore, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
-from storage.format.sys_flag import TRANSACTION_COMMIT
+from storage.format.record import TRANSACTION_COMMIT
 from storage.rules.half_messages import HALF_TOPIC
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import SinkStore

@@ -23,8 +23,9 @@ from storage.format.record import Message
 from storage.format.record_block import encode_parts
 from storage.put.half_ends import with_states
 from storage.put.settings import put_settings
+from storage.rules.half_messages import TransactionRules
 from storage.rules.message_rows import MessageRows
-from storage.rules.row_rules import MessageRules, TransactionRules
+from storage.rules.row_rules import MessageRules
 from tests.crash.sink_store import SinkStore
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from uuid import uuid4
 
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, is_whole

@@ -16,9 +16,9 @@ from storage.errors import StoreLockedError
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import PIECE_BYTES, LocalFile, LocalFileInMemory
+from storage.format.arrays import Memory
 from storage.format.kernels.compiled import DECODE
-from storage.format.memory import Memory
-from storage.format.window_layout import WindowLayout
+from storage.format.window_decoder import WindowLayout
 from tests.support.kernels import loaded
 
 FILES = LocalFileSystem()

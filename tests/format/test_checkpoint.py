@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from storage.format.checkpoint import PAGE_SIZE, Checkpoint, decode_checkpoint, encode_checkpoint
+from storage.log.checkpoint import PAGE_SIZE, Checkpoint, decode_checkpoint, encode_checkpoint
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 
 

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import CorruptRecordError
-from storage.format.compression import PLAIN_BODY_LIMIT_BYTES, compress, decompress
-from storage.format.record import Message, decode_record
+from storage.format.record import PLAIN_BODY_LIMIT_BYTES, Message, compress, decode_record, decompress
 from tests.support.fixture_stores import Fixture, golden_lines
 
 COMPRESSORS: dict[int, Callable[[bytes], bytes]] = {

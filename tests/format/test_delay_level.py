@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from storage.errors import ConfigurationError
-from storage.format.delay_level import DEFAULT_LEVELS, deliver_time_ms, parse_delay_levels
+from storage.format.delay import DEFAULT_LEVELS, deliver_time_ms, parse_delay_levels
 from storage.settings.nouns import DelayConfig
 from tests.support.fixture_stores import Fixture, golden_lines
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.format.arrays import struct_of, view_at, words_of
 from storage.format.consume_queue import ENTRY, EXT_UNIT
-from storage.format.index import HEADER, ITEM
-from storage.format.layout import struct_of, view_at, words_of
+from storage.format.keys import HEADER, ITEM
 from storage.format.record import HEADERS
 
 LAYOUTS = {

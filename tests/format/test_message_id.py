@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.format.message_id import decode_offset_message_id, encode_offset_message_id, hex_strings
+from storage.format.record import decode_offset_message_id, encode_offset_message_id, hex_strings
 from tests.support.fixture_stores import Fixture, golden_lines
 
 

@@ -16,8 +16,7 @@ import pyarrow as pa
 import pytest
 
 from storage.errors import CorruptRecordError
-from storage.format.properties import decode_properties, stated_crc
-from storage.format.property_encoding import CRC_ROOM, with_crc_room
+from storage.format.properties import CRC_ROOM, decode_properties, stated_crc, with_crc_room
 from storage.format.record import Message, NeedMoreBytes, decode_record, encode_record
 from storage.format.record_batch import Records
 from storage.format.record_block import encode_block, stamp_crcs

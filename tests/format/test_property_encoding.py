@@ -5,12 +5,12 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from storage.format.properties import decode_properties
-from storage.format.property_encoding import (
+from storage.format.properties import (
     COLUMN_PROPERTIES,
     EARLIER_LIFE,
     MADE_ANEW,
     MapEntries,
+    decode_properties,
     encode_columns,
     encoded_size,
     leading_properties,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from storage.errors import CorruptRecordError
 from storage.format.properties import decode_properties, decode_property_maps
 from storage.format.record import (
+    COMPRESSED,
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
@@ -27,7 +28,6 @@ from storage.format.record import (
     host_text,
 )
 from storage.format.record_batch import Records, gather_bytes
-from storage.format.sys_flag import COMPRESSED
 from tests.oracle.damage import files, walk
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture
 from tests.support.message_builder import make_message

@@ -6,8 +6,15 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from storage.format.record_block import OutgoingMessages, RecordBlock, encode_block, stamp, stamp_halves
-from storage.format.record_content import content_sum, copy_origins
+from storage.format.record_block import (
+    OutgoingMessages,
+    RecordBlock,
+    content_sum,
+    copy_origins,
+    encode_block,
+    stamp,
+    stamp_halves,
+)
 
 V4, V6 = b"\x7f\0\0\x01\0\0\x2a\x9f", bytes(15) + b"\x01\0\0\x2a\x9f"
 OTHERS = {V4: b"\x0a\0\0\x09\0\0\x11\x22", V6: bytes(range(16)) + b"\0\0\x11\x22"}

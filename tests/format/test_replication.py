@@ -7,18 +7,20 @@ import random
 import pytest
 
 from storage.errors import CorruptRecordError
-from storage.format.epoch import EpochEntry, decode_epochs, encode_epochs
 from storage.format.record import NeedMoreBytes
 from storage.format.replication import (
     MOST_BODY_BYTES,
     Decoded,
     Dialect,
+    EpochEntry,
     Frame,
     MasterHandshake,
     Report,
     SlaveHandshake,
+    decode_epochs,
     decode_from_master,
     decode_from_slave,
+    encode_epochs,
     encode_from_master,
     encode_from_slave,
     encode_header,

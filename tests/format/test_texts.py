@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from storage.format.texts import (
+from storage.format.arrays import (
     CONTROL_CHARACTERS,
     SEPARATORS,
     as_texts,

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.format.java_hash import string_hash
-from storage.format.timer import (
+from storage.format.delay import (
     CHECKPOINT_PAGE_BYTES,
     FILLER_SIZE,
     MAGIC_DELETE,
@@ -35,6 +34,7 @@ from storage.format.timer import (
     is_filler,
     is_unit,
 )
+from storage.format.java_hash import string_hash
 from tests.support.fixture_stores import Fixture, golden_lines
 
 NAMES = ("timer", "timer-killed")

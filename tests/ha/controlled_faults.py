@@ -15,14 +15,13 @@ from spark_mq.controller import decisions, journal
 from spark_mq.controller.state import Group
 from spark_mq.remoting.controller_bodies import SyncStateSet
 from spark_mq.remoting.controller_headers import AlterSyncStateSetRequest
-from storage.format.epoch import EpochEntry
-from storage.format.replication import Dialect, FrameEpoch
+from storage.format.replication import Dialect, EpochEntry, FrameEpoch
 from storage.ha import epochs, truncation
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.master_session import MasterSession
 from storage.ha.sync_state import SyncState
 from storage.put.store_writer import Confirmed
-from storage.rules.acks import ALL_IN_SET, NOBODY
+from storage.rules.put_guards import ALL_IN_SET, NOBODY
 from storage.service.replica_acks import ReplicaAcks
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from tests.ha.faults import FAULTS as OPERATED_FAULTS

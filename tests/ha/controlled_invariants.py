@@ -12,8 +12,8 @@ import numpy as np
 
 from spark_mq.controller.state import Group
 from storage.batch.ledger import TOPIC as LEDGER
-from storage.format.epoch import EpochEntry
 from storage.format.record import Message, decode_record
+from storage.format.replication import EpochEntry
 from storage.ha.epochs import epoch_at, flaw_of, load_epochs
 from storage.ha.replicas import UNPROVEN
 from storage.put_status import PutStatus

@@ -19,7 +19,7 @@ import pyarrow as pa
 from storage import StoreConfig
 from storage.errors import StorageError
 from storage.put_status import PutStatus
-from storage.rules.acks import ALL_IN_SET
+from storage.rules.put_guards import ALL_IN_SET
 from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig

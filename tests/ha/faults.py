@@ -17,10 +17,10 @@ from storage.ha.listener import ReplicationListener
 from storage.ha.master_session import MasterSession
 from storage.ha.replicas import Replica, Replicas
 from storage.ha.session import Acknowledged, Asked, SessionEvent
+from storage.log.dispatch import RawCheck
 from storage.log.writer import CommitLogWriter
-from storage.put.raw_records import RawCheck
 from storage.put.store_writer import StoreWriter
-from storage.rules.acks import NOBODY
+from storage.rules.put_guards import NOBODY
 from storage.service import replica_acks
 from storage.service.replica_acks import AckFrontier, ReplicaAcks, Ticket
 from tests.ha.lives import OPERATED, Kind, lived

@@ -22,11 +22,11 @@ from spark_mq.hand_over.messages import (
 )
 from spark_mq.hand_over.staged_commit import StagedCommit
 from storage.batch.commit import CommitOutcome
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment, sink_digest
 from storage.errors import PutRefusedError, StorageError
-from storage.rules.row_topics import RowWish
+from storage.rules.topics import RowWish
 from tests.storage.test_errors import EXAMPLES
 
 BATCH = Batch("sink", "query", 7)

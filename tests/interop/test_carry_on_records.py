@@ -18,21 +18,21 @@ import pytest
 
 from spark_mq.broker.send_back import SendBackRequest, plan_send_back
 from storage.delay.schedule import due_messages
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.record import Message, host_text
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, Message, host_text
 from storage.format.record_batch import Records
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED
 from storage.rules.delays import route_delayed
 from storage.rules.half_messages import (
     HALF_TOPIC,
+    OP_TOPIC,
     committed_messages,
     half_message,
+    op_messages,
     put_back_messages,
 )
 from storage.rules.inner_messages import InnerMessage, InnerMessages
-from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.rules.retry_rows import send_back_rows
-from storage.rules.row_values import Rejections
+from storage.rules.values import Rejections
 from storage.settings.load import StoreConfig, parse_config
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from tests.support.fixture_stores import Fixture

@@ -24,8 +24,8 @@ from spark_mq.broker.send_request import SendRequest
 from storage import MessageStore, open_store
 from storage.format.properties import decode_properties
 from storage.format.record import Message
+from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import FILE_NAME as TOPICS_FILE

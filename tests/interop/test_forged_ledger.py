@@ -26,7 +26,7 @@ from storage.batch.commit import CommitOutcome
 from storage.batch.ledger import END, GROUP_PREFIX, MARK, QUEUE_ID, TOPIC
 from storage.batch.sink_progress import confirm_progress
 from storage.errors import SinkProgressError
-from storage.format.message_id import decode_offset_message_id
+from storage.format.record import decode_offset_message_id
 from tests.broker.remoting_client import Answer, ask, call
 from tests.crash.sink_store import SinkStore, rows_of
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until

@@ -19,7 +19,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from storage import open_store
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.tables.topics import TopicConfig
 from tests.support.java_broker import Oracle, wait_until

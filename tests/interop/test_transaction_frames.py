@@ -15,9 +15,13 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, write_body
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.remoting.command import ONEWAY_FLAG
-from storage.format.message_id import decode_offset_message_id
-from storage.format.record import Message, decode_record
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import (
+    TRANSACTION_COMMIT,
+    TRANSACTION_ROLLBACK,
+    Message,
+    decode_offset_message_id,
+    decode_record,
+)
 from tests.broker.peers import SocketPeers
 from tests.interop.test_leaving_clients import make_topic
 from tests.support import own_servers

@@ -16,9 +16,8 @@ from jobs.check_transactions import CheckpointChecker, first_answer, load_checke
 from spark_mq.conditions import OptionError
 from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message, open_store
-from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC, TransactionState, half_message
+from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC, OP_TOPIC, TransactionState, half_message
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC
 from tests.support.held_check import check_half_messages
 from tests.support.message_builder import make_message
 

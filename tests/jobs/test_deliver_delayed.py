@@ -18,7 +18,7 @@ from jobs.run import JobReport
 from jobs.verify_store import verify_store
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.delay.schedule import read_plan
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.tables.delay_offsets import DelayOffsets

@@ -41,7 +41,7 @@ from spark_mq.source import rows
 from storage import Message, MessageStore, open_store
 from storage.errors import StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.sys_flag import COMPRESSED
+from storage.format.record import COMPRESSED
 from storage.rules.inner_messages import InnerMessage
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture

@@ -18,10 +18,9 @@ from jobs.verify_store import verify_store
 from storage import Message, MessageStore
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.errors import CorruptRecordError
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.rules.half_messages import HALF_TOPIC, half_message
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC
 from storage.tables.consumer_offsets import ConsumerOffsets
 from tests.model.held_store import HeldStore, PowerLoss, served
 from tests.model.store_model import Asked, Queue, Stored, StoreModel

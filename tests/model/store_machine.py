@@ -24,8 +24,8 @@ from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
 from storage.delay import schedule
 from storage.errors import SinkAheadError
-from storage.format.delay_level import SCHEDULE_TOPIC
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.group_progress import write_group_offsets

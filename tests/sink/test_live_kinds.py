@@ -26,7 +26,7 @@ from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_rows import columns_to_send
 from spark_mq.sink.live_writers import LiveBatchWriter
 from storage.batch.ledger import Batch
-from storage.format.message_id import encode_offset_message_id
+from storage.format.record import encode_offset_message_id
 from tests.support.fake_broker import BROKER, FakeBroker, RoutesTo, TakingBroker
 
 BATCH = Batch("sink", "query", 7)

@@ -28,9 +28,9 @@ from spark_mq.sink.columns import (
     columns_to_write,
 )
 from spark_mq.sink.options import SinkOptions
-from storage.rules import kafka_rows as kafka_rows
-from storage.rules import retry_rows
 from storage.rules import row_columns as message_columns
+from storage.rules.message_rows import KAFKA_COLUMNS
+from storage.rules.retry_rows import SENT_BACK_COLUMNS
 
 OPTIONS = SinkOptions(path="/store", topic="T")
 TEXT_MAP = MapType(StringType(), StringType())
@@ -58,7 +58,7 @@ def take(*, options: SinkOptions = OPTIONS, mode: str = "append", **columns: Dat
 
 def test_all_columns_that_messages_are_made_of_can_be_given_and_no_other_is_promised() -> None:
     assert set(SINK_COLUMNS) == set(message_columns.COLUMNS)
-    assert set(KAFKA_SINK_COLUMNS) <= set(kafka_rows.COLUMNS)
+    assert set(KAFKA_SINK_COLUMNS) <= set(KAFKA_COLUMNS)
 
 
 def test_columns_are_taken_in_the_frames_order() -> None:
@@ -220,7 +220,7 @@ def test_the_sources_rows_go_back_as_they_are() -> None:
 
 
 def test_what_is_taken_of_rows_that_go_back_is_what_is_read_of_them() -> None:
-    assert set(SEND_BACK_COLUMNS) == set(retry_rows.COLUMNS)
+    assert set(SEND_BACK_COLUMNS) == set(SENT_BACK_COLUMNS)
 
 
 @pytest.mark.parametrize("name", ["topic", "msg_id", "properties", "body"])

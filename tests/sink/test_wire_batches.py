@@ -10,8 +10,8 @@ import pytest
 
 from spark_mq.remoting.batch_body import decode_batch
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
+from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, MULTI_TAGS
 from storage.format.record_block import OutgoingMessages
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_ZLIB, MULTI_TAGS
 
 ZLIB = COMPRESSED | COMPRESSION_ZLIB
 

@@ -19,10 +19,9 @@ from storage import open_store
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import window_decoder
-from storage.format.memory import Memory
-from storage.format.sys_flag import BORN_HOST_V6
-from storage.format.wanted import Wanted
-from storage.format.window_decoder import Claims, decoding_of
+from storage.format.arrays import Memory
+from storage.format.record import BORN_HOST_V6
+from storage.format.window_decoder import Claims, Wanted, decoding_of
 from storage.queues.scan import scan_queue
 from storage.store_layout import StoreLayout
 from tests.support.fixture_stores import Fixture

@@ -12,8 +12,7 @@ import pytest
 
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, slice_of
 from storage import open_store
-from storage.format.record import encode_record
-from storage.format.sys_flag import INNER_BATCH
+from storage.format.record import INNER_BATCH, encode_record
 from storage.queues.scan import scan_queue
 from tests.support.fixture_stores import Fixture
 from tests.support.log_records import log_records

@@ -23,7 +23,7 @@ from spark_mq.conditions import OptionError
 from spark_mq.data_source import SparkMqDataSource
 from spark_mq.source import rows
 from spark_mq.store_conditions import StoreConditionError
-from storage.format.sys_flag import COMPRESSED
+from storage.format.record import COMPRESSED
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 

@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 from spark_mq.conditions import OptionError
 from spark_mq.data_source import SparkMqDataSource
 from spark_mq.store_conditions import StoreConditionError
-from storage.format.sys_flag import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD
+from storage.format.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD
 
 from ..support.store_builder import StoreBuilder
 from .conftest import ReadStore

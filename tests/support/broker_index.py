@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from storage.format.index import HEADER_SIZE, HEADER_STRUCT, ITEM, ITEM_STRUCT, SLOT
+from storage.format.keys import HEADER_SIZE, HEADER_STRUCT, ITEM, ITEM_STRUCT, SLOT
 
 
 def put_keys(path: Path, slot_count: int, keys: list[tuple[int, int, int]]) -> None:

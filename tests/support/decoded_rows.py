@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from storage.format.arrays import Memory, is_utf8
 from storage.format.kernels.compiled import sealed
-from storage.format.memory import Memory
 from storage.format.properties import decode_property_maps
 from storage.format.record import HEADERS, HOST_FLAGS, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records
-from storage.format.texts import is_utf8
-from storage.format.wanted import Wanted
-from storage.format.window_decoder import Claims, Decoded, Decoding
+from storage.format.window_decoder import Claims, Decoded, Decoding, Wanted
 
 MOST_PROPERTIES = 64
 """Of a record, or no kernel does it."""

@@ -32,10 +32,8 @@ from spark_mq.remoting.route_bodies import (
     TopicRouteData,
 )
 from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
-from storage.format.message_id import encode_offset_message_id
 from storage.format.properties import decode_properties
-from storage.format.record import encode_record
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_offset_message_id, encode_record
 from storage.rules.response_codes import ResponseCode
 from tests.support.message_builder import make_message
 from tests.support.planned_server import Peer, PlannedServer

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from storage.compiler import COMPILER, ENVIRONMENT
-from storage.format import few
+from storage.format import arrays as few
 from storage.format.kernels.compiled import MODULES, KernelModule
 
 T = TypeVar("T")

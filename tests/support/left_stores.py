@@ -25,8 +25,7 @@ from spark_mq.sink.partition_writer import stage_rows
 from storage import Message, MessageStore, open_store
 from storage.batch.ledger import Batch
 from storage.delay.schedule import deliver_due
-from storage.format.record import host_text
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK, host_text
 from storage.rules.half_messages import HALF_TOPIC, TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE

@@ -22,8 +22,8 @@ from storage.format.record import (
     MAGIC_BLANK,
     Message,
     encode_record,
+    has_queue_entry,
 )
-from storage.format.sys_flag import has_queue_entry
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")
 START_MS = 1_700_000_000_000  # the store time of the first message; each later one is a second later

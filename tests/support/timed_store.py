@@ -11,8 +11,8 @@ from storage.delay.timer_log import TimerLog
 from storage.delay.timer_report import TimerReport
 from storage.delay.timer_store import deliver_timed
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay import TimerCheckpoint
 from storage.format.record import Message
-from storage.format.timer import TimerCheckpoint
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import TimerConfig

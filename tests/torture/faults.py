@@ -27,7 +27,7 @@ import storage.recovery.offsets_ahead
 import storage.recovery.opening
 import storage.recovery.passes
 import storage.retention
-import storage.rules.returned_rows
+import storage.rules.retry_rows
 import storage.tables.broker_names
 import storage.tables.topics
 from spark_mq.broker.broker import Broker
@@ -51,7 +51,6 @@ from storage.batch.staged_segment import SegmentReader, StagedBatch
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records
-from storage.format.unique_key import UNIQUE_KEY_LENGTH
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
 from storage.message_store import MessageStore
@@ -401,32 +400,6 @@ def first_consumer_is_judged_for_all() -> AbstractContextManager[Any]:
     )
 
 
-def unique_keys_begin_anew() -> AbstractContextManager[Any]:
-    """In the kernel, as a rank of 16 bits would."""
-    from storage.format.kernels import encode
-
-    original, most = encode.write_unique_keys, UNIQUE_KEY_LENGTH << 16
-
-    def write(out: np.ndarray, prefix: np.ndarray, first_rank: int) -> bool:
-        pieces = (out[start : start + most] for start in range(0, len(out), most))
-        return all(original(piece, prefix, first_rank) for piece in pieces)
-
-    return mock.patch.object(encode, "write_unique_keys", write)
-
-
-def ranks_begin_anew() -> AbstractContextManager[Any]:
-    from storage.format.kernels import enter
-
-    original = enter.rank
-
-    def rank(ranks: np.ndarray, counts: np.ndarray, codes: np.ndarray) -> bool:
-        is_done = bool(original(ranks, counts, codes))
-        ranks &= 0xFFFF
-        return is_done
-
-    return mock.patch.object(enter, "rank", rank)
-
-
 def failed_broker_is_left_as_it_is() -> AbstractContextManager[Any]:
     async def look_only(self: SupervisedBroker, failed: object, failure: str) -> None:
         return None
@@ -538,7 +511,7 @@ def retries_are_spread_over_the_groups_number() -> Iterator[None]:
         return int(config.retry_queue_count)
 
     with ExitStack() as planted:
-        for module in (spark_mq.broker.send_back, storage.rules.returned_rows):
+        for module in (spark_mq.broker.send_back, storage.rules.retry_rows):
             planted.enter_context(mock.patch.object(module, "retry_queue_count", of_group))
         yield
 

@@ -12,12 +12,12 @@ import numpy as np
 from storage.delay import timer_log
 from storage.errors import StorageError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format import checkpoint, record, timer
 from storage.format import consume_queue as entries_format
-from storage.format.index import index_file_size
+from storage.format import delay, record
+from storage.format.keys import index_file_size
 from storage.index import store as index_store
 from storage.index import writer as index_writer
-from storage.log import commit_log
+from storage.log import checkpoint, commit_log
 from storage.queues import consume_queue
 from storage.queues import ext as consume_queue_ext
 from tests.support.message_builder import make_message
@@ -152,7 +152,7 @@ def _indexes(samples: Samples) -> list[bytes]:
 
 def _read_timer_log(content: bytes, directory: Path) -> bool:
     """Units over two files: those that a walk gives are found at their places, and walks end."""
-    file_bytes = 20 * timer.UNIT_SIZE + timer.FILLER_SIZE
+    file_bytes = 20 * delay.UNIT_SIZE + delay.FILLER_SIZE
     (directory / "timerlog").mkdir(exist_ok=True)
     padded = content[: 2 * file_bytes].ljust(2 * file_bytes, b"\0")
     for start in (0, file_bytes):
@@ -167,15 +167,15 @@ def _read_timer_log(content: bytes, directory: Path) -> bool:
             log.units_at(places)
         log.last_unit()
         for run in log.units_between(0, 2 * file_bytes):
-            timer.due_times_ms(run.units)
+            delay.due_times_ms(run.units)
     return len(positions) > 0
 
 
 def _timer_logs(samples: Samples) -> list[bytes]:
-    units = np.zeros(20, timer.UNIT)
-    units["size_bytes"], units["magic"], units["previous_position"] = timer.UNIT_SIZE, timer.MAGIC_DEFAULT, -1
+    units = np.zeros(20, delay.UNIT)
+    units["size_bytes"], units["magic"], units["previous_position"] = delay.UNIT_SIZE, delay.MAGIC_DEFAULT, -1
     units["write_time_ms"], units["delay_ms"] = 1_700_000_000_000, 1_000 * np.arange(20)
-    ours = units.tobytes() + timer.encode_filler(timer.FILLER_SIZE) + units.tobytes()
+    ours = units.tobytes() + delay.encode_filler(delay.FILLER_SIZE) + units.tobytes()
     return [ours, *samples.files("timerlog/*", 2_200)]
 
 
@@ -183,10 +183,10 @@ def _read_pages(content: bytes, directory: Path) -> bool:
     """The two checkpoints: any bytes are read, and what was read is written the same."""
     page = checkpoint.encode_checkpoint(checkpoint.decode_checkpoint(content))
     assert len(content) < 40 or page[:40] == content[:40]
-    timer_page = timer.encode_timer_checkpoint(timer.decode_timer_checkpoint(content))
+    timer_page = delay.encode_timer_checkpoint(delay.decode_timer_checkpoint(content))
     assert timer_page[:56] == content[:56].ljust(56, b"\0")
-    timer.is_unit(timer.decode_units(content))
-    timer.decode_slots(content[: len(content) // 32 * 32])
+    delay.is_unit(delay.decode_units(content))
+    delay.decode_slots(content[: len(content) // 32 * 32])
     entries_format.decode_entries(content[: len(content) // 20 * 20])
     return len(content) >= 40
 

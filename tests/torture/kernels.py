@@ -10,25 +10,14 @@ from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
+from storage.format.arrays import Memory
 from storage.format.kernels.compiled import DECODE
-from storage.format.memory import Memory
-from tests.format.kernels import fuzz_decode, test_encode, test_enter, test_walk
+from tests.format.kernels import fuzz_decode, test_walk
 from tests.support.kernels import loaded, need_kernels
 from tests.torture.kind import Kind, Outcome
 
 SEEDS, EXAMPLES = 10, 100
 COMPARISONS: tuple[Callable[..., None], ...] = (
-    test_encode.test_records_are_the_same,
-    test_encode.test_property_strings_are_the_same,
-    test_encode.test_hashes_of_texts_are_the_same,
-    test_encode.test_keys_are_the_same,
-    test_encode.test_unique_keys_are_the_same,
-    test_encode.test_rows_become_the_same_records,
-    test_enter.test_records_get_the_same_stamps,
-    test_enter.test_records_get_the_same_sums,
-    test_enter.test_records_get_the_same_places,
-    test_enter.test_queues_get_the_same_entries,
-    test_enter.test_index_files_are_the_same,
     test_walk.test_walks_find_the_same_records_and_topics,
     test_walk.test_sums_of_stretches_are_the_same,
 )

@@ -54,7 +54,7 @@ _REPLAY = _Room("spark_mq.replay", "tests/jobs/test_replay_dead_letters.py")
 _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
 _PATIENT = _Room("spark_mq.client.calls", "tests/sink/test_live_brokers.py")
 _PLACES = _Room("spark_mq.sink.parking_places", "tests/sink/test_rows_that_wait.py")
-_SHOWN_LEVELS = _Room("storage.rules.delayed_rows", "tests/sink/test_rows_that_wait.py")
+_SHOWN_LEVELS = _Room("storage.rules.delays", "tests/sink/test_rows_that_wait.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
 _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
 _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
@@ -79,10 +79,25 @@ _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
+_KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
+_PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
+        # Many rows
+        "unique keys begin anew after 65,536 rows": _KEYS.line(
+            "UniqueKeys.__init__",
+            'first_rank + count, dtype=">i8")',
+            'first_rank + count, dtype=">i8") & 0xFFFF',
+            "test_ranks_go_on_beyond_16_bits",
+        ),
+        "ranks in a queue begin anew after 65,536 rows": _PLACEMENT.line(
+            "_ranks",
+            "np.arange(len(codes)) - ",
+            "np.arange(len(codes)) % 65_536 - ",
+            "test_each_queue_counts_for_itself_however_many_there_are",
+        ),
         # Transactions of one unique key
         "a half that is sent again with its key counts as the one before": _ONE.line(
             "find_transaction",

@@ -21,11 +21,11 @@ from storage import StoreConfig
 from storage.batch import ledger as batch_ledger
 from storage.delay import delivery_plan, timer_records
 from storage.errors import MessageIllegalError, NameIllegalError, PutRefusedError
-from storage.format import batch_items, message_id, properties, record, record_batch, record_block
+from storage.format import batch_items, properties, record, record_batch, record_block
 from storage.format.record_batch import Records
 from storage.names import validate_broker_name, validate_group, validate_path_element, validate_topic
-from storage.rules import inner_messages, message_check, op_messages
-from storage.rules.few_messages import columns_of, few_block
+from storage.rules import half_messages, inner_messages, topics
+from storage.rules.inner_messages import columns_of, few_block
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.sizes import Limits
 from storage.tables.topics import TopicConfig
@@ -151,7 +151,7 @@ def _read_ops(content: bytes, directory: Path) -> bool:
     assert ended.half_offsets.tolist() == expected
     assert ended.op_offsets.tolist() == [7] * len(expected)
     ended.done_before(8, 3)
-    bodies = op_messages.op_bodies(ended.half_offsets, 40)
+    bodies = half_messages.op_bodies(ended.half_offsets, 40)
     assert b"".join(bodies) == b"".join(b"%d," % number for number in expected)
     return bool(expected)
 
@@ -205,7 +205,7 @@ def _read_request(content: bytes, directory: Path) -> bool:
         **numbers,
     )
     rules = PutRules(config=StoreConfig(), host=HOST_V4, now_ms=_NOW_MS)
-    topic = message_check.check_topic(
+    topic = topics.check_topic(
         request.topic, request.topic_wish, {"TopicA": TopicConfig("TopicA")}, rules.config.send, rules.address
     ).config
     message = put_plan.requested_message(request, 0, request.properties)
@@ -242,7 +242,7 @@ def _requests(samples: Samples) -> list[bytes]:
 
 def _read_message_id(content: bytes, directory: Path) -> bool:
     text = content.decode("latin-1")
-    assert message_id.encode_offset_message_id(*message_id.decode_offset_message_id(text)) == text.upper()
+    assert record.encode_offset_message_id(*record.decode_offset_message_id(text)) == text.upper()
     return True
 
 

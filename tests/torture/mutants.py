@@ -50,7 +50,6 @@ _PROGRESS = "tests/crash/test_sink_progress.py"
 _LACKING = "tests/files/test_lacking_file_systems.py"
 _NAMES = "tests/storage/tables/test_broker_names.py"
 _DEMANDS = "tests/access/test_demands.py"
-_MANY_ROWS = "tests/format/kernels/test_many_rows.py"
 _FAILING = "tests/broker_server/test_failing_disk.py"
 _STARTED_ANEW = "test_a_broker_whose_store_has_failed_is_started_anew_when_its_disk_answers"
 _FAILED = "tests/broker/test_failed_writer.py"
@@ -345,12 +344,6 @@ MUTANTS: Mapping[str, Mutant] = MappingProxyType(
             faults.first_consumer_is_judged_for_all,
             (f"{_DEMANDS}::test_every_name_in_a_body_is_demanded_once",),
             _ASSERTED,
-        ),
-        "unique keys begin anew after 65,536 rows": Mutant(
-            faults.unique_keys_begin_anew, (f"{_MANY_ROWS}::test_rows_beyond_16_bits_are_the_same",), _ASSERTED
-        ),
-        "ranks in a queue begin anew after 65,536 rows": Mutant(
-            faults.ranks_begin_anew, (f"{_MANY_ROWS}::test_rows_beyond_16_bits_are_the_same",), _ASSERTED
         ),
         **{
             name: Mutant(partial(line_faults.planted, line), (line.judge,), _ASSERTED)

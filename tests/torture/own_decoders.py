@@ -15,7 +15,7 @@ import pyarrow as pa
 from spark_mq.conditions import OffsetJsonError
 from spark_mq.source import lag, offsets
 from storage.batch import intent, redo, staged_segment
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.staged_segment import StagedSegment
 from storage.delay import delivery_plan
 from storage.dispatch import hint
@@ -24,7 +24,7 @@ from storage.files import failed_sync
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import OutgoingMessages, encode_block
 from storage.index import trust as index_trust
-from storage.log.tail import RecordIdentity
+from storage.log.commit_log import RecordIdentity
 from storage.recovery import quarantine
 from storage.tables import ledger_notes
 from tests.support.message_builder import HOST_V4

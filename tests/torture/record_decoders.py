@@ -14,7 +14,7 @@ import zstandard
 
 from storage.errors import CorruptRecordError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format import compression, java_hash, record, record_batch
+from storage.format import java_hash, record, record_batch
 from storage.format.record import Message
 from storage.log import commit_log
 from tests.support.message_builder import make_message
@@ -123,7 +123,7 @@ def _read_chain(content: bytes, directory: Path) -> bool:
 def _read_compressed(content: bytes, directory: Path) -> bool:
     for kind in (0, 0x100, 0x200, 0x300, 0x400):
         try:
-            compression.decompress(content, kind)
+            record.decompress(content, kind)
         except CorruptRecordError:
             continue
         return True
@@ -138,7 +138,7 @@ def _compressed(samples: Samples) -> list[bytes]:
 def _compression_bombs() -> tuple[bytes, ...]:
     """Bodies that grow a thousandfold: three to a little, three to more than any may."""
     compressors = zlib.compress, lz4.frame.compress, zstandard.compress
-    zeros = bytes(1 << 12), bytes(compression.PLAIN_BODY_LIMIT_BYTES + (8 << 20))
+    zeros = bytes(1 << 12), bytes(record.PLAIN_BODY_LIMIT_BYTES + (8 << 20))
     return tuple(compress(plain) for plain in zeros for compress in compressors)
 
 
@@ -233,7 +233,7 @@ RECORD_DECODERS: Sequence[Decoder] = (
         inputs=800,
         bombs=_compression_bombs,
         max_bytes=4 << 20,
-        memory_bytes=3 * compression.PLAIN_BODY_LIMIT_BYTES,
+        memory_bytes=3 * record.PLAIN_BODY_LIMIT_BYTES,
     ),
     Decoder("walks over a log", _logs, _read_log, inputs=500),
 )

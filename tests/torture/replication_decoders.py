@@ -6,18 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from storage.errors import CorruptRecordError
-from storage.format.epoch import EpochEntry, decode_epochs, encode_epochs
 from storage.format.record import NeedMoreBytes
 from storage.format.replication import (
     MOST_BODY_BYTES,
     Dialect,
+    EpochEntry,
     Frame,
     FrameEpoch,
     MasterHandshake,
     Report,
     SlaveHandshake,
+    decode_epochs,
     decode_from_master,
     decode_from_slave,
+    encode_epochs,
     encode_from_master,
     encode_from_slave,
 )

@@ -13,7 +13,7 @@ from storage.delay.timer_store import TimerMetrics
 from storage.errors import ConfigurationError, StateFileError
 from storage.files import atomic_file
 from storage.files.local_file_system import LocalFileSystem
-from storage.format import delay_level, fastjson
+from storage.format import delay, fastjson
 from storage.format.bloom_filter import BloomFilter
 from storage.settings import java_properties
 from storage.settings import load as config
@@ -156,7 +156,7 @@ def _read_conf(content: bytes, directory: Path) -> bool:
     config.refuse_for_writing(parsed)
     config.configured_log_directories(parsed)
     assert all(delay > -1 for delay in parsed.delay.delays_ms)
-    assert delay_level.deliver_time_ms(99, _NOW_MS, parsed.delay.delays_ms) < 2**63
+    assert delay.deliver_time_ms(99, _NOW_MS, parsed.delay.delays_ms) < 2**63
     return bool(parsed.settings)
 
 
@@ -174,8 +174,8 @@ def _escaped(text: str) -> str:
 
 
 def _read_levels(content: bytes, directory: Path) -> bool:
-    delays = delay_level.parse_delay_levels(content.decode("latin-1"))
-    assert not delays or delay_level.deliver_time_ms(99, _NOW_MS, delays) < 2**63
+    delays = delay.parse_delay_levels(content.decode("latin-1"))
+    assert not delays or delay.deliver_time_ms(99, _NOW_MS, delays) < 2**63
     return bool(delays)
 
 

@@ -37,7 +37,7 @@ ROOMS = (
     "source",
     "sink",
 )
-OF_REPLICATION = ("storage/format/replication.py", "storage/format/epoch.py")
+OF_REPLICATION = ("storage/format/replication.py", "storage/format/replication.py")
 READING = frozenset(
     {
         *("unpack", "unpack_from", "from_bytes", "frombuffer", "view_at", "loads", "raw_decode", "decode", "fromhex"),

@@ -28,7 +28,7 @@ from storage.errors import (
 )
 from storage.files.atomic_file import read_with_backup
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.rules.half_messages import TransactionState, half_message
 from storage.rules.inner_messages import InnerMessage

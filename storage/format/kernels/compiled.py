@@ -1,6 +1,6 @@
 """Modules of kernels, and when they are used: once a process has handled so many rows that loading them pays.
 
-    kernels = ENCODE.for_rows(count)        for_rows() where a part is done of what somebody counts
+    kernels = DECODE.for_rows(count)        for_rows() where a part is done of what somebody counts
     if kernels is not None: ... the kernel, which says where it does not know a row
     ... else, and for rows that no kernel knows: the exact path, which is what tests hold kernels against
 
@@ -10,25 +10,15 @@ Who has few rows never waits for a compiler (`storage/compiler.py` says where co
 from __future__ import annotations
 
 from types import ModuleType
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from storage.compiler import COMPILER, KERNELS, ROWS_BETWEEN_LOOKS, ROWS_THAT_PAY, ROWS_WITHOUT_KERNELS
-from storage.format.texts import bytes_and_offsets
-
-_NOTHING = np.empty(0, np.uint8)
 
 
 def as_int64(numbers: np.ndarray) -> np.ndarray:
     """Whole numbers as most kernels read them."""
     return sealed(numbers.astype(np.int64, copy=False))
-
-
-def as_int32(numbers: np.ndarray) -> np.ndarray:
-    """The same of 32 bits."""
-    return sealed(numbers.astype(np.int32, copy=False))
 
 
 def sealed(array: np.ndarray) -> np.ndarray:
@@ -39,13 +29,6 @@ def sealed(array: np.ndarray) -> np.ndarray:
         array = array.view()
         array.flags.writeable = False
     return array
-
-
-def strings_of(kernels: ModuleType, array: pa.Array) -> tuple[Any, Any]:
-    """A large_string or large_binary array as a kernel takes it: `Strings`, and `Bits` that say which are there."""
-    data, offsets = bytes_and_offsets(array)
-    bits = np.frombuffer(array.buffers()[0], np.uint8) if array.null_count else _NOTHING
-    return kernels.Strings(sealed(data), sealed(offsets)), kernels.Bits(sealed(bits), array.offset)
 
 
 class KernelModule:
@@ -77,10 +60,6 @@ class KernelModule:
         self._module, self._is_off, self._rows, self._next_look = None, False, 0, ROWS_THAT_PAY
 
 
-ENCODE = KernelModule("encode")
-"""Rows to records: property strings, keys' hashes, the records themselves."""
 DECODE = KernelModule("decode")
 """Records to rows."""
-ENTER = KernelModule("enter")
-"""Records into the log, its queues and its index: stamps, entries, items."""
-MODULES = ENCODE, DECODE, ENTER
+MODULES = (DECODE,)

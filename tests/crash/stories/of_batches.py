@@ -10,7 +10,7 @@ from uuid import UUID
 
 from storage import MessageStore
 from storage.batch.commit import commit_batch
-from storage.batch.dead_letter_file import DeadLetterFile
+from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, sink_digest
 from storage.retention import Occasion, apply_expiry, plan_expiry

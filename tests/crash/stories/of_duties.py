@@ -11,7 +11,7 @@ from spark_mq.broker.end_transaction import end_transaction, request_for
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from storage import StoreConfig
 from storage.delay.schedule import deliver_due
-from storage.format.sys_flag import TRANSACTION_COMMIT
+from storage.format.record import TRANSACTION_COMMIT
 from storage.rules.half_messages import HALF_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode

@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 
 from storage.format import window_decoder
+from storage.format.arrays import is_utf8
 from storage.format.kernels.compiled import DECODE
 from storage.format.record import MAGIC_V1, MAGIC_V2, encode_record
-from storage.format.texts import is_utf8
-from storage.format.wanted import Wanted
+from storage.format.window_decoder import Wanted
 from tests.support.decoded_rows import EVERYTHING, NAMES, Window, assert_as_exact, assert_walked_as_exact, decode
 from tests.support.kernels import loaded
 from tests.support.message_builder import make_message

@@ -14,10 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.format.kernels.compiled import DECODE
-from storage.format.record import MAGIC_V1, MAGIC_V2, encode_record
-from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
-from storage.format.wanted import Wanted
-from storage.format.window_decoder import MOST_BYTES
+from storage.format.record import BORN_HOST_V6, COMPRESSED, MAGIC_V1, MAGIC_V2, STORE_HOST_V6, encode_record
+from storage.format.window_decoder import MOST_BYTES, Wanted
 from tests.support.decoded_rows import EVERYTHING, NAMES, Window, assert_as_exact, decode, is_regular
 from tests.support.kernels import loaded
 from tests.support.message_builder import make_message
@@ -229,7 +227,7 @@ def test_rows_that_are_not_given_are_not_decoded(kernels: ModuleType) -> None:
     window = laid_out([encode_record(make_message())] * 3, [])
     positions = np.array(window.positions, np.int64)
     buffer = np.frombuffer(window.content, np.uint8)
-    from storage.format.memory import Memory
+    from storage.format.arrays import Memory
     from storage.format.window_decoder import Claims, Decoding
 
     for parts in ([slice(0, 2)], [slice(1, 3)], [slice(0, 1), slice(2, 3)], []):
@@ -247,7 +245,7 @@ def test_what_says_to_be_huge_is_left_to_the_exact_path(kernels: ModuleType) -> 
 
 
 def test_memory_that_is_used_again_changes_no_batch_before(kernels: ModuleType) -> None:
-    from storage.format.memory import Memory
+    from storage.format.arrays import Memory
 
     memory = Memory()
     first = laid_out([encode_record(make_message(body=b"1", properties={"TAGS": "first", "a": "1"}))] * 5, [])

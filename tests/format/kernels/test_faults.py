@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import ModuleType
 from typing import Any, NamedTuple
 from unittest import mock
@@ -14,8 +13,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from storage.compiler import cached_in
-from storage.format.kernels.compiled import DECODE, ENCODE, ENTER, KernelModule
-from tests.format.kernels import test_commit_records, test_encode, test_enter, test_lay_out, test_many_rows
+from storage.format.kernels.compiled import DECODE, KernelModule
+from tests.format.kernels import test_lay_out
 from tests.support.kernels import ON, kernels, need_kernels
 from tests.support.shares import one_in
 
@@ -30,90 +29,11 @@ class Fault(NamedTuple):
     judge: Callable[[], None]
 
 
-RECORDS, TEXTS = test_encode.test_records_are_the_same, test_encode.test_hashes_of_texts_are_the_same
-STRINGS, KEYS = test_encode.test_property_strings_are_the_same, test_encode.test_keys_are_the_same
-PIECES = test_encode.test_pieces_are_the_records_in_whole_ones
-UNIQUE = test_encode.test_unique_keys_are_the_same
-STAMPS, SUMS = test_enter.test_records_get_the_same_stamps, test_enter.test_records_get_the_same_sums
-COMMITS = test_commit_records.test_they_are_those_that_are_encoded
-PLACES, ENTRIES = test_enter.test_records_get_the_same_places, test_enter.test_queues_get_the_same_entries
-
 WINDOWS, OVERLAPS = test_lay_out.test_each_range_stands_in_its_window, test_lay_out.test_ranges_may_overlap
 RUNS = test_lay_out.test_one_window_has_the_runs_that_are_read_at_once
 
 
-def many(made: Callable[[], list[Any]]) -> Callable[[], None]:
-    """More rows than 16 bits count."""
-    return partial(test_many_rows.test_rows_beyond_16_bits_are_the_same, made)
-
-
 FAULTS = (
-    Fault(ENCODE, "join_records", "put_be16(out, at, end - begin)", "put_be16(out, at, end - begin + 2)", RECORDS),
-    Fault(ENCODE, "join_records", "row * header_size, header_size", "0, header_size", RECORDS),
-    Fault(ENCODE, "join_records", "names.data, name, ", "names.data, 0, ", RECORDS),
-    Fault(ENCODE, "join_records", "body_end - body) & _CRC_MASK", "body_end - body)", RECORDS),
-    Fault(ENCODE, "join_records", "range(first, count)", "range(count)", PIECES),
-    Fault(ENCODE, "lay_column", "values.data, begin, size", "values.data, 0, size", STRINGS),
-    Fault(ENCODE, "lay_column", "move(out, at, around.after, 0, after)", "pass", STRINGS),
-    Fault(ENCODE, "hash_strings", "seen |= byte", "pass", TEXTS),
-    Fault(ENCODE, "hash_strings", "if _is_there(valid, row):", "if _is_there(valid, 0):", TEXTS),
-    Fault(ENCODE, "hash_keys", "is_new &= found[place] != key", "pass", KEYS),
-    Fault(ENCODE, "hash_keys", "range(first, total)", "range(first + 1, total)", KEYS),
-    Fault(ENCODE, "hash_keys", "seen |= byte", "pass", KEYS),
-    Fault(ENCODE, "hash_keys", "if position > begin:", "if position >= begin:", KEYS),
-    Fault(ENCODE, "write_unique_keys", "rank = first_rank + row", "rank = first_rank + (row & 15)", UNIQUE),
-    Fault(ENCODE, "hash_unique_keys", " * _POWER_OF_PREFIX", "", UNIQUE),
-    Fault(ENCODE, "hash_unique_keys", "_UNIQUE_KEY_SIZE + digit", "_UNIQUE_KEY_SIZE + _PREFIX_SIZE", UNIQUE),
-    Fault(ENTER, "stamp", "stamps.queue_offsets[row]", "stamps.queue_offsets[0]", STAMPS),
-    Fault(ENTER, "stamp", "times[0 if len(times) == 1 else row]", "times[0]", STAMPS),
-    Fault(ENTER, "join_commits", "(flags & _NO_TRANSACTION) |", "flags |", COMMITS),
-    Fault(ENTER, "join_commits", "halves, topic_end, rest", "halves, topic_end - 1, rest", COMMITS),
-    Fault(ENTER, "join_commits", "queues.queue_ids[code]", "queues.queue_ids[0]", COMMITS),
-    Fault(ENTER, "join_commits", "queues.magics[code]", "queues.magics[0]", COMMITS),
-    Fault(ENTER, "stamp_crcs", "size - crc_size) & _CRC_MASK", "size - crc_size + 1) & _CRC_MASK", SUMS),
-    Fault(ENTER, "stamp_crcs", "at + digit", "at + digits - 1 - digit", SUMS),
-    Fault(ENTER, "rank", "counts[code] += 1", "counts[code] += 2", PLACES),
-    Fault(ENTER, "sort_entries", "out.store_times_ms[at]", "out.store_times_ms[row]", ENTRIES),
-    Fault(ENTER, "sort_entries", "entered.tags_codes[row]", "entered.tags_codes[row] & 0xFFFFFFFF", ENTRIES),
-    Fault(ENTER, "enter_keys", "free += previous == 0", "free += 1", test_enter.test_index_files_are_the_same),
-    Fault(ENTER, "enter_keys", "= first_number + row", "= first_number", test_enter.test_index_files_are_the_same),
-    Fault(ENTER, "enter_keys", "slots[slot] = ", "slots[0] = ", test_enter.test_index_files_are_the_same),
-    Fault(
-        ENCODE, "write_unique_keys", "first_rank + row", "first_rank + (row & 0xFFFF)", many(test_many_rows.unique_keys)
-    ),
-    Fault(
-        ENCODE,
-        "hash_unique_keys",
-        "row * _UNIQUE_KEY_SIZE",
-        "(row & 0xFFFF) * _UNIQUE_KEY_SIZE",
-        many(test_many_rows.unique_keys),
-    ),
-    Fault(ENCODE, "hash_strings", "hashes[row] = ", "hashes[row & 0xFFFF] = ", many(test_many_rows.hashes_of_keys)),
-    Fault(
-        ENCODE,
-        "hash_keys",
-        "prefixes[0 if len(prefixes) == 1 else row]",
-        "prefixes[0] + (row >> 16)",
-        many(test_many_rows.hashes_of_keys),
-    ),
-    Fault(
-        ENCODE,
-        "join_records",
-        "row * header_size, header_size",
-        "(row & 0xFFFF) * header_size, header_size",
-        many(test_many_rows.records),
-    ),
-    Fault(
-        ENTER, "stamp", "stamps.queue_offsets[row]", "stamps.queue_offsets[row & 0xFFFF]", many(test_many_rows.stamps)
-    ),
-    Fault(ENTER, "rank", "= counts[code]", "= counts[code] & 0xFFFF", many(test_many_rows.places)),
-    Fault(
-        ENTER,
-        "sort_entries",
-        "entered.queue_offsets[row]",
-        "entered.queue_offsets[row & 0xFFFF]",
-        many(test_many_rows.entries),
-    ),
     Fault(DECODE, "lay_out", "joins, first = False,", "first =", WINDOWS),
     Fault(DECODE, "lay_out", "end - (reach if joins else begin)", "end - reach", WINDOWS),
     Fault(DECODE, "lay_out", "if not limits.keep:", "if True:", WINDOWS),

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.files.file_system import coalesce
+from storage.format.arrays import Memory
 from storage.format.kernels.compiled import DECODE
-from storage.format.memory import Memory
-from storage.format.window_layout import LaidRanges, WindowLayout
+from storage.format.window_decoder import LaidRanges, WindowLayout
 from tests.support.kernels import loaded
 
 FILE = np.random.default_rng(7).integers(0, 255, 1_000, np.uint8)

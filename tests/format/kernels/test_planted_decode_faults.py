@@ -11,8 +11,8 @@ from unittest import mock
 
 import pytest
 
+from storage.format.arrays import Memory
 from storage.format.kernels.compiled import DECODE
-from storage.format.memory import Memory
 from tests.format.kernels import fuzz_decode
 from tests.support.kernels import loaded
 from tests.support.shares import one_in

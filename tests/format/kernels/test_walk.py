@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from storage import open_store
 from storage.format.java_hash import crcs_between
 from storage.format.kernels.compiled import DECODE, as_int64, sealed
-from storage.format.record import HEADERS, encode_record
-from storage.format.sys_flag import BORN_HOST_V6, COMPRESSED
+from storage.format.record import BORN_HOST_V6, COMPRESSED, HEADERS, encode_record
 from storage.log.dispatch import DISPATCHED, dispatch, index_keys, queue_entries
 from tests.format.kernels.test_decode import property_strings, records
 from tests.support.decoded_rows import assert_walked_as_exact
@@ -108,3 +107,20 @@ def test_a_walk_decodes_on_the_way(pristine_store: Callable[[str], Fixture]) -> 
     with kernels(ON), open_store(pristine_store("clean").root) as opened:
         walked = [records for _, records in opened.log.walk(opened.log.minimum, wanted=DISPATCHED)]
     assert [len(records) for records in walked if records.decoded is not None]
+
+
+def test_a_walk_finds_more_records_than_16_bits_count() -> None:
+    """With their topics, from the first to the last."""
+    count = (1 << 16) + 300
+    one, other = (encode_record(make_message(topic, 0, 0, body=b"x")) for topic in ("T", "Other"))
+    content = np.frombuffer((one * 999 + other) * (count // 1_000 + 1), np.uint8)
+    positions, sizes, properties = (np.zeros(count, np.int64) for _ in range(3))
+    walking = loaded(DECODE)
+    assert walking.walk(sealed(content), 0, positions, sizes, properties) == count
+    assert np.array_equal(positions[1:], np.cumsum(sizes[:-1]))
+    assert sizes[0] == len(one)
+    assert sizes[count // 1_000 * 1_000 - 1] == len(other)
+    rows = walking.Rows(sealed(content), sealed(positions), sealed(sizes), sealed(np.empty(0, np.int64)), properties)
+    codes = np.empty(count, np.int32)
+    assert walking.number_topics(rows, 0, count, codes, np.empty(9, np.int64), np.empty(9, np.int64)) == 2
+    assert np.flatnonzero(codes).tolist() == list(range(999, count, 1_000))

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from storage.batch.dead_letter_file import DeadLetterFile
-from storage.batch.intent import Intent, drop_intent, intent_directory, load_intents, remove_undecided, save_intent
+from storage.batch.intent import (
+    DeadLetterFile,
+    Intent,
+    drop_intent,
+    intent_directory,
+    load_intents,
+    remove_undecided,
+    save_intent,
+)
 from storage.batch.staged_segment import StagedSegment, sink_digest
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem

@@ -27,8 +27,9 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import RecordRun, encode_parts
 from storage.put.half_ends import with_states
 from storage.put.settings import put_settings
+from storage.rules.half_messages import TransactionRules
 from storage.rules.message_rows import MessageRows, Prepared
-from storage.rules.row_rules import MessageRules, TransactionRules
+from storage.rules.row_rules import MessageRules
 from storage.settings.load import load_config
 
 FILES = LocalFileSystem()

@@ -12,7 +12,7 @@ import pytest
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.delay.schedule import DeliveryReport, Undeliverable, deliver_due, read_plan
 from storage.errors import StateFileError
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage

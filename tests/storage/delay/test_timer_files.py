@@ -17,7 +17,7 @@ from storage.delay.timer_store import TimerMetrics
 from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.timer import MAGIC_DEFAULT, NO_POSITION, UNIT, UNIT_SIZE, WHEEL_SLOTS, encode_filler
+from storage.format.delay import MAGIC_DEFAULT, NO_POSITION, UNIT, UNIT_SIZE, WHEEL_SLOTS, encode_filler
 from tests.support.fixture_stores import Fixture
 
 FILES = LocalFileSystem()

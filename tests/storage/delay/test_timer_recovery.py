@@ -20,7 +20,7 @@ from storage.delay.timer_log import TimerLog
 from storage.delay.timer_recovery import recover_timer
 from storage.delay.timer_store import deliver_timed
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.timer import SLOT, UNIT_SIZE, WHEEL_SLOTS
+from storage.format.delay import SLOT, UNIT_SIZE, WHEEL_SLOTS
 from storage.rules.delays import TIMER_TOPIC
 from storage.tables.timer_checkpoint import (
     FollowedTimer,

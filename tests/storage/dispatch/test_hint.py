@@ -16,7 +16,7 @@ import pytest
 from storage import MessageStore, StoreConfig, open_store
 from storage.dispatch.hint import Hint, drop_hint, load_hint, save_hint
 from storage.files.local_file_system import LocalFileSystem
-from storage.log.tail import RecordIdentity
+from storage.log.commit_log import RecordIdentity
 
 
 class Unsynced(LocalFileSystem):

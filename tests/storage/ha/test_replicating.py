@@ -19,11 +19,11 @@ import pytest
 from storage import StoreConfig, open_store
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
 from storage.format.record import BLANK, MAGIC_BLANK
 from storage.format.replication import (
     Decoded,
     Dialect,
+    EpochEntry,
     Frame,
     Report,
     SlaveHandshake,

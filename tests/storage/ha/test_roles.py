@@ -8,8 +8,7 @@ import pytest
 
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
-from storage.format.replication import FrameEpoch, MasterHandshake
+from storage.format.replication import EpochEntry, FrameEpoch, MasterHandshake
 from storage.ha.begun_epoch import forget_epoch, lost_epoch, note_epoch
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.replicas import UNPROVEN, Replica

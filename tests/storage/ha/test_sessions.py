@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from storage.format.epoch import EpochEntry
 from storage.format.replication import (
     Decoded,
     Dialect,
+    EpochEntry,
     Frame,
     FrameEpoch,
     MasterHandshake,

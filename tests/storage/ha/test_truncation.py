@@ -11,7 +11,7 @@ import pytest
 from storage import StoreConfig, open_store
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.epoch import EpochEntry
+from storage.format.replication import EpochEntry
 from storage.ha import truncation
 from storage.ha.epochs import load_epochs, save_epochs
 from storage.ha.truncation import truncate_store

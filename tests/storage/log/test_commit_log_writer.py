@@ -19,8 +19,7 @@ from storage.format.record import BLANK_SIZE, Message, encode_record
 from storage.format.record_block import BlockColumns
 from storage.log import writer as commit_log_writer
 from storage.log.commit_log import CommitLog
-from storage.log.placement import Placement
-from storage.log.writer import CommitLogWriter
+from storage.log.writer import CommitLogWriter, Placement
 from tests.support.fixture_stores import Fixture
 from tests.support.message_builder import make_message
 

@@ -7,12 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from storage.compiler import COMPILER
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import parse_delay_levels
+from storage.format.delay import parse_delay_levels
 from storage.format.java_hash import index_key_hash
-from storage.format.kernels import compiled
-from storage.format.kernels.compiled import ENCODE, ENTER, KernelModule
 from storage.format.record import Message, encode_record
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
@@ -135,19 +132,3 @@ def test_keys_of_a_record_are_entered_once_each_in_log_order() -> None:
 def test_no_records_make_no_entries() -> None:
     batch = dispatched([])
     assert (len(batch), list(queue_entries(batch)), len(index_keys(batch).key_hashes)) == (0, [], 0)
-
-
-def test_records_that_are_entered_load_what_enters_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A rebuild, a slave, an audit encode nothing and stamp nothing: nobody else counts their rows."""
-    asked: list[str] = []
-    monkeypatch.setattr(COMPILER, "_mode", "auto")
-    monkeypatch.setattr(COMPILER, "load", asked.append)
-    monkeypatch.setattr(compiled, "ROWS_THAT_PAY", 200)
-    modules = ENCODE, ENTER
-    for module in modules:
-        monkeypatch.setattr(module, "__dict__", KernelModule(module.name.rpartition(".")[2]).__dict__)
-    messages = [make_message(commitlog_offset=1_000 * number) for number in range(150)]
-    dispatched(messages)
-    assert asked == []
-    dispatched(messages)
-    assert asked == [module.name for module in modules]

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import MessageIllegalError
-from storage.log.placement import Filler, Placement, place, slices, sorted_by_code
+from storage.format.arrays import sorted_by_code
+from storage.log.writer import Filler, Placement, place, slices
 
 FILE_SIZE = 256
 LARGEST = FILE_SIZE - 8
@@ -127,17 +128,18 @@ def test_nothing_is_placed_where_nothing_is_given() -> None:
 @pytest.mark.parametrize("queue_count", [1, 2, 65_536, 65_537, 200_000])
 def test_each_queue_counts_for_itself_however_many_there_are(queue_count: int) -> None:
     random = np.random.default_rng(queue_count)
-    codes = random.integers(0, queue_count, 5_000, dtype=np.int32)
+    count = 140_000 if queue_count == 2 else 5_000  # of one queue more than 16 bits count
+    codes = random.integers(0, queue_count, count, dtype=np.int32)
     codes[:3] = codes[-3:] = queue_count - 1, 0, queue_count - 1
     begin = random.integers(0, 2**40, queue_count)
-    placement = place(np.full(5_000, 20, np.int32), codes, begin, 0, 1 << 20, 1 << 20)
+    placement = place(np.full(count, 20, np.int32), codes, begin, 0, 1 << 23, 1 << 23)
     counted = begin.tolist()
     for code, queue_offset in zip(codes.tolist(), placement.queue_offsets.tolist(), strict=True):
         assert queue_offset == counted[code]
         counted[code] += 1
     assert placement.next_queue_offsets.tolist() == counted
     order = sorted_by_code(codes, queue_count)
-    assert order.tolist() == sorted(range(5_000), key=codes.__getitem__)
+    assert order.tolist() == sorted(range(count), key=codes.__getitem__)
 
 
 @given(

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from storage.rules.acks import ALL_IN_SET
+from storage.rules.put_guards import ALL_IN_SET
 from storage.service.replica_acks import AckFrontier, Ticket
 
 

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage import StoreConfig, open_store
-from storage.format import few
+from storage.files.local_file_system import LocalFileSystem
+from storage.format import arrays as few
+from storage.format.record_block import stamp
+from storage.index.store import IndexStore
+from storage.index.writer import IndexWriter
+from storage.log.dispatch import IndexKeys
+from storage.log.writer import place
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import load_config
 
@@ -23,6 +35,9 @@ maxIndexNum=60
 """
 NOW_MS = 1_700_000_000_000
 KEPT = ("commitlog", "consumequeue", "index")
+INT64 = st.integers(-(2**63), 2**63 - 1)
+RECORD = 120
+"""Bytes from one record's beginning to the next one's."""
 
 
 def config_in(directory: Path) -> StoreConfig:
@@ -77,3 +92,95 @@ def test_few_records_leave_the_bytes_of_many(seed: int, tmp_path: Path, monkeypa
     assert one_by_one == many
     assert len([name for name in one_by_one if name.startswith("commitlog")]) > 3, "the log rolls"
     assert len([name for name in one_by_one if name.startswith("index")]) > 1, "the index rolls"
+
+
+def both(function: Callable[[], Any]) -> tuple[Any, Any]:
+    """What it gives one by one, and by arrays."""
+    one_by_one = function()
+    with mock.patch.object(few, "FEW_ROWS", 0):
+        return one_by_one, function()
+
+
+def numbers(draw: st.DrawFn, elements: st.SearchStrategy[int], count: int, dtype: str = "int64") -> np.ndarray:
+    return np.array(draw(st.lists(elements, min_size=count, max_size=count)), dtype)
+
+
+@st.composite
+def stamps(draw: st.DrawFn) -> tuple[Any, ...]:
+    count = draw(st.integers(0, 9))
+    positions = RECORD * np.arange(count) + draw(st.integers(0, 7))
+    times = numbers(draw, INT64, count) if draw(st.booleans()) else draw(INT64)
+    columns = numbers(draw, INT64, count), numbers(draw, INT64, count)
+    return positions, *columns, times, draw(st.sampled_from([8, 20]))
+
+
+@given(stamps(), st.integers(0, 255))
+def test_records_get_the_same_stamps(case: tuple[Any, ...], filler: int) -> None:
+    def stamped() -> bytes:
+        data = np.full(RECORD * 10, filler, np.uint8)
+        stamp(data, *case)
+        return data.tobytes()
+
+    one_by_one, many = both(stamped)
+    assert one_by_one == many
+
+
+@pytest.mark.parametrize("position", [-200, 1_000, 1_000 - 70])
+def test_a_stamp_that_leaves_the_buffer_is_refused_either_way(position: int) -> None:
+    """Not by writing elsewhere. A few bytes before the beginning are those at the end, as in NumPy."""
+
+    def attempt() -> str:
+        data = np.zeros(100, np.uint8)
+        try:
+            stamp(data, np.array([0, position]), np.zeros(2, np.int64), np.zeros(2, np.int64), 1, 8)
+        except IndexError:
+            return "refused"
+        return "taken"
+
+    assert both(attempt) == ("refused", "refused")
+
+
+@given(st.data())
+def test_records_get_the_same_places(data: st.DataObject) -> None:
+    queues = data.draw(st.integers(1, 5))
+    codes = numbers(data.draw, st.integers(0, queues - 1), data.draw(st.integers(1, 20)), "int32")
+    sizes = numbers(data.draw, st.integers(91, 200), len(codes), "int32")
+    nexts = numbers(data.draw, st.integers(0, 9), queues)
+
+    def placed() -> list[Any]:
+        found = place(sizes, codes, nexts, 300, 1_000, 1_000)
+        return [*((str(column.dtype), column.tolist()) for column in found[:3]), *found[3:]]
+
+    one_by_one, many = both(placed)
+    assert one_by_one == many
+
+
+@st.composite
+def key_parts(draw: st.DrawFn) -> list[IndexKeys]:
+    parts, offset, time = [], 0, draw(st.sampled_from([0, 1_700_000_000_000]))
+    for count in draw(st.lists(st.integers(0, 25), min_size=1, max_size=3)):
+        hashes = numbers(draw, st.integers(0, 12) | st.integers(0, 2**31 - 1), count, "int32")
+        steps = np.cumsum(numbers(draw, st.integers(0, 900), count))
+        times = time + numbers(draw, st.integers(-5_000, 10**13), count)
+        parts.append(IndexKeys(hashes, offset + steps, times))
+        offset += int(steps[-1]) if count else 0
+    return parts
+
+
+@given(key_parts(), st.sampled_from([1, 7, 3_000]), st.sampled_from([6, 40]))
+def test_index_files_are_the_same(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[IndexKeys], slots: int, items: int
+) -> None:
+    """Over several files, entered and flushed in parts."""
+
+    def entered() -> dict[str, bytes]:
+        root = tmp_path_factory.mktemp("index")
+        files = LocalFileSystem()
+        writer = IndexWriter(files, IndexStore(files, str(root), slots, items), lambda: 1_000)
+        for part in parts:
+            writer.append(part)
+            writer.flush()
+        return {path.name: path.read_bytes() for path in root.glob("index/*")}
+
+    one_by_one, many = both(entered)
+    assert one_by_one == many

@@ -12,7 +12,7 @@ from spark_mq.broker.send_request import SendRequest
 from storage import open_store
 from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.timer import SLOT, WHEEL_SLOTS
+from storage.format.delay import SLOT, WHEEL_SLOTS
 from storage.put.settings import full_slots
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config

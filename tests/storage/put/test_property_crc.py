@@ -33,7 +33,7 @@ from storage.errors import (
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.properties import decode_properties
 from storage.format.record_batch import Records
-from storage.put.options import PutOptions, message_rules
+from storage.put.put import PutOptions, message_rules
 from storage.put_status import PutStatus
 from storage.queues.scan import scan_queue
 from storage.recovery.verify import Kind

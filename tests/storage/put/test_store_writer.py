@@ -17,8 +17,7 @@ from storage.dispatch.hint import load_hint
 from storage.errors import StorageError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
-from storage.format.checkpoint import decode_checkpoint
-from storage.log.checkpoint import read_checkpoint
+from storage.log.checkpoint import decode_checkpoint, read_checkpoint
 from storage.recovery.verify import verify
 from storage.tables.topics import TopicTable
 

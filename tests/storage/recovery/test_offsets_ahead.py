@@ -16,14 +16,12 @@ from storage import open_store
 from storage.delay.schedule import deliver_due
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.delay_level import SCHEDULE_TOPIC
+from storage.format.delay import SCHEDULE_TOPIC
 from storage.ha.following import promote
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.message_store import MessageStore
-from storage.put.deleted_topic import delete_topic
-from storage.rules.half_messages import HALF_TOPIC
+from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, op_messages
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
@@ -199,7 +197,7 @@ def test_groups_of_a_topic_that_was_deleted_are_compared_when_it_is_made_again(t
     write(tmp_path, OFFSETS_FILE, {"T@G": {"0": 1}})
     store.release()
     store = opened(tmp_path)
-    delete_topic(store.writer, "T")
+    store.writer.delete_topic("T")
     store.release()
     with opened(tmp_path) as store:
         assert store.recovery is None

@@ -6,7 +6,7 @@ import pytest
 
 from storage.errors import PutRefusedError
 from storage.put_status import PutStatus
-from storage.rules.acks import ALL_IN_SET, NOBODY, copies_needed
+from storage.rules.put_guards import ALL_IN_SET, NOBODY, copies_needed
 from storage.settings.load import parse_config
 
 

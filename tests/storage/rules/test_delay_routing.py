@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from storage.errors import PutRefusedError
-from storage.format.sys_flag import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.put_status import PutStatus
 from storage.rules.delays import Congestion, DelayWish, Waits, is_slot_full, judge_delays, route_delayed
 from storage.rules.inner_messages import InnerMessage

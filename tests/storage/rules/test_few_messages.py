@@ -8,10 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.format.properties import decode_properties
+from storage.format.record import TRANSACTION_PREPARED
 from storage.format.record_block import RecordBlock, encode_block
-from storage.format.sys_flag import TRANSACTION_PREPARED
-from storage.rules.few_messages import EncodedMessage, columns_of, few_block, read_back
-from storage.rules.inner_messages import InnerMessage, encode_properties, outgoing_messages
+from storage.rules.inner_messages import (
+    EncodedMessage,
+    InnerMessage,
+    columns_of,
+    encode_properties,
+    few_block,
+    outgoing_messages,
+    read_back,
+)
 from storage.rules.sizes import Limits
 
 HOST = bytes((10, 0, 0, 9)) + (10911).to_bytes(4, "big")

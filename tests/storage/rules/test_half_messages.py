@@ -16,8 +16,7 @@ import pytest
 
 from storage import Message, MessageStore, open_store
 from storage.errors import PutRefusedError
-from storage.format.record import HOST_FLAGS
-from storage.format.sys_flag import committed_flags
+from storage.format.record import HOST_FLAGS, committed_flags
 from storage.put_status import PutStatus
 from storage.rules.half_messages import (
     CHECK_TIMES,
@@ -25,12 +24,16 @@ from storage.rules.half_messages import (
     HALF_DELAYED,
     HALF_EMPTY,
     HALF_TOPIC,
+    OP_TOPIC,
+    OpBatch,
     committed_messages,
     discarded_messages,
     half_message,
     half_properties,
     half_refusals,
     integers,
+    op_bodies,
+    op_messages,
     put_back_messages,
     put_back_unasked,
     real_queue,
@@ -38,7 +41,6 @@ from storage.rules.half_messages import (
     with_property,
 )
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
-from storage.rules.op_messages import OP_TOPIC, OpBatch, op_bodies, op_messages
 from tests.support.fixture_stores import Fixture
 
 ADDED_BY_BROKER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "LabCluster"}

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq.source.rows import HEADERS, KAFKA_COLUMNS
-from storage.rules.kafka_rows import from_kafka_columns, is_kafka
+from storage.rules.message_rows import from_kafka_columns, is_kafka
 
 TYPES = {name: column.arrow_type for name, column in KAFKA_COLUMNS.items()}
 

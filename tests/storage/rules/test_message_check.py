@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from storage.rules.auto_topics import built_in_topics, topic_from_template, unit_sys_flag
-from storage.rules.message_check import check_start, topic_text
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.rules.topics import built_in_topics, check_start, topic_from_template, topic_text, unit_sys_flag
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture

@@ -17,15 +17,15 @@ import pytest
 from storage import open_store
 from storage.errors import PutRefusedError
 from storage.format.java_hash import index_key_hash, string_hash
-from storage.format.property_encoding import EARLIER_LIFE, MADE_ANEW
+from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.format.record import Message, decode_record
 from storage.format.record_block import DUE_IN, encode_block
 from storage.names import is_retry_or_dead_letter_topic
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.message_rows import MessageRows, Prepared, RejectedRow
+from storage.rules.message_rows import MessageRows, Prepared
 from storage.rules.row_rules import MessageRules
-from storage.rules.row_values import Rejections
+from storage.rules.values import RejectedRow, Rejections
 from storage.settings.nouns import TimerConfig
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture

@@ -19,18 +19,17 @@ from spark_mq.source.rows import COLUMNS as SOURCE_COLUMNS
 from spark_mq.source.rows import KAFKA_COLUMNS, Column, RowSource, arrow_schema, to_record_batch
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.java_hash import index_key_hash, string_hash
-from storage.format.property_encoding import EARLIER_LIFE, MADE_ANEW
-from storage.format.record import Message, decode_record
+from storage.format.properties import EARLIER_LIFE, MADE_ANEW
+from storage.format.record import Message, decode_record, has_queue_entry
 from storage.format.record_batch import Records
 from storage.format.record_block import OutgoingMessages, encode_block
-from storage.format.sys_flag import has_queue_entry
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import dispatch, index_keys
 from storage.names import is_retry_or_dead_letter_topic, is_system_topic
 from storage.queues.scan import QueueSlice
-from storage.rules.kafka_rows import from_kafka_columns
-from storage.rules.message_rows import MessageRows, RejectedRow
+from storage.rules.message_rows import MessageRows, from_kafka_columns
 from storage.rules.row_rules import MessageRules
+from storage.rules.values import RejectedRow
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture
 from tests.support.named_rows import each_named

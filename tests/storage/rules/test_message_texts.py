@@ -5,10 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from storage.format.texts import CONTROL_CHARACTERS, SEPARATORS
-from storage.rules.message_check import WORD_SEPARATORS, property_fault, text_fault
+from storage.format.arrays import CONTROL_CHARACTERS, SEPARATORS
 from storage.rules.row_columns import read_properties
-from storage.rules.row_values import Rejections
+from storage.rules.values import WORD_SEPARATORS, Rejections, property_fault, text_fault
 
 
 @pytest.mark.parametrize(

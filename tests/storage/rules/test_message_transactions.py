@@ -19,11 +19,12 @@ import pytest
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import RowIllegalError
 from storage.format.java_hash import index_key_hash, string_hash
-from storage.format.property_encoding import EARLIER_LIFE, MADE_ANEW
+from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.format.record import Message, decode_record
 from storage.format.record_block import OutgoingMessages, encode_block
+from storage.rules.half_messages import TransactionRules
 from storage.rules.message_rows import Commits, MessageRows, Prepared
-from storage.rules.row_rules import MessageRules, TransactionRules
+from storage.rules.row_rules import MessageRules
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.named_rows import each_named

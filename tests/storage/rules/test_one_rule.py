@@ -32,65 +32,61 @@ DELAYS, HALVES, INNER, RETRIES, SIZES = (
     f"storage.rules.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "sizes")
 )
 CLIENT = "spark_mq.client.outgoing_messages"
-COLUMNS, ROW_DELAYS, ROWS, ROW_RETRIES, RETURNED, RETURNS, ROW_RULES, ROW_TRANSACTIONS = (
-    f"storage.rules.{name}"
-    for name in (
-        *("row_columns", "delayed_rows", "message_rows", "retried_rows"),
-        *("retry_rows", "returned_rows", "row_rules", "transaction_rows"),
-    )
+COLUMNS, ROWS, ROW_RETRIES, ROW_RULES = (
+    f"storage.rules.{name}" for name in ("row_columns", "message_rows", "retry_rows", "row_rules")
 )
 PUT, SETTINGS, HALF_ENDS, CHECK = (
     *("storage.put.put", "storage.put.settings", "storage.put.half_ends"),
     "storage.transaction.check",
 )
-FLAGS, COMMIT_RECORDS = "storage.format.sys_flag", "storage.format.commit_records"
-GUARDS, TOPICS, ROW_TOPICS = (f"storage.rules.{name}" for name in ("put_guards", "message_check", "row_topics"))
+FLAGS, COMMIT_RECORDS = "storage.format.record", "storage.format.record_parts"
+GUARDS, TOPICS = (f"storage.rules.{name}" for name in ("put_guards", "topics"))
 
 RULES = [
     # A message waits
-    Rule("where a message waits, and which may not", DELAYS, "judge_delays", f"{DELAYS} {ROW_DELAYS} {RETURNED}"),
+    Rule("where a message waits, and which may not", DELAYS, "judge_delays", f"{DELAYS} {ROW_RETRIES}"),
     Rule("until when the timer keeps it", DELAYS, "timer_out_ms", DELAYS),
     Rule("flow control of the timer", DELAYS, "is_slot_full", "storage.put.settings"),
     Rule("flow control as the wheel says", "storage.put.settings", "full_slots", SETTINGS),
     # How large
-    Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {RETURNS} {CLIENT}"),
+    Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {ROW_RETRIES} {CLIENT}"),
     Rule("sizes of a request", SIZES, "refuse_excess", REQUEST),
     Rule("sizes of a request's batch", SIZES, "refuse_first_excess", REQUEST),
     Rule("sizes of what a broker itself puts", SIZES, "refuse_any_excess", f"{INNER} spark_mq.broker.send"),
     Rule("a record that the timer can read", SIZES, "timer_record_limit", f"{SIZES} storage.delay.timer_records"),
-    Rule("length of a topic's name", SIZES, "topic_limit", f"{GUARDS} {RETURNED}"),
+    Rule("length of a topic's name", SIZES, "topic_limit", f"{GUARDS} {ROW_RETRIES}"),
     # Transactions
     Rule("rejection of transactions", HALVES, "takes_transactions", f"{REQUEST} {SETTINGS}"),
     Rule("which messages become no halves", HALVES, "half_refusals", f"{HALVES} {COLUMNS} {CLIENT}"),
-    Rule("what a half says", HALVES, "half_properties", f"{HALVES} {ROWS} {ROW_TRANSACTIONS}"),
-    Rule("what a client says of a half", HALVES, "client_properties", f"{HALVES} {ROW_TRANSACTIONS} {CLIENT}"),
+    Rule("what a half says", HALVES, "half_properties", f"{HALVES} {ROWS}"),
+    Rule("what a client says of a half", HALVES, "client_properties", f"{HALVES} {CLIENT}"),
     Rule("flags of what is committed", FLAGS, "committed_flags", f"{HALVES} {ROWS} {COMMIT_RECORDS}"),
     Rule("what a commit makes visible", HALVES, "committed_messages", f"{END} {CHECK}"),
     Rule("where a half belongs", HALVES, "real_queues", f"{HALVES} storage.transaction.half_queue"),
     # Retries and dead letters
-    Rule("retry or dead letter, and its level", RETRIES, "sent_back_to", f"{SEND_BACK} {RETURNED}"),
-    Rule("how often a message failed", RETRIES, "next_reconsume_times", f"{SEND_BACK} {RETURNED}"),
-    Rule("what a message sent back says", RETRIES, "sent_back_says", f"{RETRIES} {RETURNED}"),
-    Rule("whether a group takes messages back", RETRIES, "return_bar", f"{SEND_BACK} {RETURNS}"),
-    Rule("how often a group tries again", RETRIES, "most_retries", f"{RETRY} {ROW_RULES} {RETURNED}"),
+    Rule("retry or dead letter, and its level", RETRIES, "sent_back_to", f"{SEND_BACK} {ROW_RETRIES}"),
+    Rule("how often a message failed", RETRIES, "next_reconsume_times", f"{SEND_BACK} {ROW_RETRIES}"),
+    Rule("what a message sent back says", RETRIES, "sent_back_says", f"{RETRIES} {ROW_RETRIES}"),
+    Rule("whether a group takes messages back", RETRIES, "return_bar", f"{SEND_BACK} {ROW_RETRIES}"),
+    Rule("how often a group tries again", RETRIES, "most_retries", f"{RETRY} {ROW_RULES} {ROW_RETRIES}"),
     Rule("what is sent to a retry topic too often", RETRIES, "is_sent_too_often", f"{RETRY} {ROW_RETRIES}"),
     # Guards
     Rule("state of the store, body, topic", GUARDS, "check_before_put", REQUEST),
     Rule("inner batches", GUARDS, "check_inner_batch", REQUEST),
-    Rule("batch consume queues", GUARDS, "has_batch_queues", f"{GUARDS} {SEND} {ROW_TOPICS}"),
+    Rule("batch consume queues", GUARDS, "has_batch_queues", f"{GUARDS} {SEND} {TOPICS}"),
     # Topics
     Rule("start gate", TOPICS, "check_start", f"{SEND} {SETTINGS}"),
-    Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {ROW_TOPICS}"),
+    Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {TOPICS}"),
     # What a record says to queues and index
     Rule("queue entries", "storage.log.dispatch", "entries_by_queue", "storage.log.dispatch storage.dispatch.writer"),
     Rule(
         "when a delayed message is due",
-        "storage.format.delay_level",
+        "storage.format.delay",
         "due_codes",
-        f"storage.format.delay_level storage.log.dispatch {ROW_DELAYS}",
+        f"storage.format.delay storage.log.dispatch {DELAYS}",
     ),
-    Rule("keys in the index", "storage.format.message_keys", "message_keys", f"storage.log.dispatch {ROWS}"),
-    Rule("keys of a few messages", "storage.format.message_keys", "few_message_keys", "storage.rules.few_messages"),
+    Rule("keys in the index", "storage.format.keys", "message_keys", f"storage.log.dispatch {ROWS}"),
+    Rule("keys of a few messages", "storage.format.keys", "few_message_keys", "storage.rules.inner_messages"),
 ]
 
 RETIRED = (
@@ -148,6 +144,6 @@ def test_what_stood_twice_does_not_come_back(name: str) -> None:
 
 def test_a_caller_is_told_from_who_only_imports_or_has_another_function_of_that_name() -> None:
     rule = Rule("", DELAYS, "judge_delays", "")
-    assert calls(ROW_DELAYS, rule)
+    assert calls(ROW_RETRIES, rule)
     assert not calls(SEND, rule)
-    assert not calls(ROW_DELAYS, rule._replace(module=SIZES))
+    assert not calls(ROW_RETRIES, rule._replace(module=SIZES))

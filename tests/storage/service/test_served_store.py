@@ -14,7 +14,6 @@ from storage.format.record import Message, decode_record
 from storage.ha.follower import FollowedLog
 from storage.ha.session import Received
 from storage.log.dispatch import QueueEntries
-from storage.put.deleted_topic import delete_topic
 from storage.service.put_service import PutService
 from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
 from storage.service.served_store import ServedStore
@@ -186,7 +185,7 @@ def test_a_replica_serves_a_topic_that_its_master_deleted_and_made_again_from_it
     with open_store(tmp_path / "master", config=config(), read_only=False, create=True) as master:
         put(master, 0)
         start, middle = master.log.files[1].start, master.log_end
-        delete_topic(master.writer, "T")
+        master.writer.delete_topic("T")
         put(master, 100, count=COUNT + 5)
         log = {place: bytes(path.read_bytes()) for place, path in log_files(tmp_path / "master")}
         end = master.log_end

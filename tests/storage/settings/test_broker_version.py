@@ -10,8 +10,8 @@ import pytest
 
 from storage import MessageStore, open_store
 from storage.errors import ConfigurationError, PutRefusedError, RowIllegalError
+from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC
 from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion, parse_broker_version
 from storage.settings.load import parse_config
 from storage.tables.topics import TopicConfig

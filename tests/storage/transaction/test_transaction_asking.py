@@ -17,11 +17,12 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.rules.half_messages import (
     HALF_TOPIC,
     IMMUNITY,
+    OP_TOPIC,
     TransactionState,
     half_message,
+    op_messages,
 )
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.settings.nouns import TransactionConfig
 from storage.transaction import check as check_module
 from storage.transaction.asking import Asking

@@ -22,11 +22,12 @@ from storage.rules.half_messages import (
     FIRST_OFFSET,
     HALF_TOPIC,
     IMMUNITY,
+    OP_TOPIC,
     TransactionState,
     half_message,
+    op_messages,
 )
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC, op_messages
 from storage.settings.nouns import RetentionConfig, TransactionConfig
 from storage.transaction import check as check_module
 from storage.transaction import half_queue

@@ -21,9 +21,8 @@ import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.failpoints import ENVIRONMENT
-from storage.rules.half_messages import CHECK_TIMES, DISCARD_TOPIC, GROUP, HALF_TOPIC, IMMUNITY, half_message
+from storage.rules.half_messages import CHECK_TIMES, DISCARD_TOPIC, GROUP, HALF_TOPIC, IMMUNITY, OP_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
-from storage.rules.op_messages import OP_TOPIC
 from storage.settings.nouns import FlushConfig, TransactionConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets

@@ -169,8 +169,8 @@ ORDERS = (
         stories=("opening with a bad record amid others",),
     ),
     Order(
-        "A missing log file (`storage/log/gaps.py`)",
-        "storage.log.gaps:bridge",
+        "A missing log file (`storage/log/damage.py`)",
+        "storage.log.damage:bridge",
         (
             Step("file made beside the log's directory", f"{_FILES}.create_file"),
             Step("filler", f"{_FILES}.write"),

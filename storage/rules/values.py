@@ -1,16 +1,29 @@
-"""Single columns of rows, read: texts, whole numbers and times, and for each row that breaks a rule the first one. Pure."""
+"""What may stand in a property or in a column of rows: of one message; and of columns, the first rule that each row breaks. Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from storage.format.texts import as_texts, empty_as_null, malformed_rows, rows_with
-from storage.rules.message_check import NOT_UTF8, UNWANTED
+from storage.format.arrays import CONTROL_CHARACTERS, SEPARATORS, as_texts, empty_as_null, malformed_rows, rows_with
+from storage.format.properties import is_reserved_name
 
+WORD_SEPARATORS = CONTROL_CHARACTERS + b" "
+UNWANTED = {
+    SEPARATORS: "it holds 0x01 or 0x02, which separate properties",
+    CONTROL_CHARACTERS: "it holds a control character",
+    WORD_SEPARATORS: "it holds a control character or a blank",
+}
+"""By the ASCII characters that a text must not hold: the rule that one breaks which does."""
+NOT_UTF8 = "it is not UTF-8"
+BLANK_IN_KEY = "a key of the list holds a blank: a reader would take it for two keys"
+EMPTY = "it is empty: no reader would see it"
+_PATTERNS = {unwanted: re.compile(f"[{re.escape(unwanted.decode())}]") for unwanted in UNWANTED}
 _TICKS_PER_MS = {"us": 1_000, "ns": 1_000_000}
 
 
@@ -19,6 +32,18 @@ class Rejection(NamedTuple):
 
     column: str
     rule: str
+
+
+class RejectedRow(NamedTuple):
+    """A row that is no message: its number in the task, from 0, and the column and rule that it breaks."""
+
+    row: int
+    column: str
+    rule: str
+
+    def describe(self) -> str:
+        """In one sentence."""
+        return f"row {self.row}, column {self.column}: {self.rule}"
 
 
 class Rejections(dict[int, Rejection]):
@@ -74,3 +99,45 @@ def read_times_ms(column: pa.Array | None, count: int, absent: int) -> np.ndarra
         column = column.cast(pa.int64())
     values = np.asarray(column.fill_null(absent * ticks).to_numpy(), np.int64)
     return values // ticks if ticks > 1 else values
+
+
+# Properties of one message
+
+
+@lru_cache(4_096)
+def text_fault(text: str, unwanted: bytes) -> str | None:
+    """Why a text may not become the value of a property; None where it may."""
+    if _PATTERNS[unwanted].search(text):
+        return UNWANTED[unwanted]
+    return None if _is_utf8(text) else NOT_UTF8
+
+
+def property_fault(name: object, value: object, *, allowed: str = "") -> str | None:
+    """Why a program may not give its message that property; None where it may. `allowed` is a reserved name that it may use here."""
+    for what, text in (("name", name), ("value", value)):
+        if not isinstance(text, str):
+            return f"property {name!r}: its {what} is {type(text).__name__}, not text"
+        if not text:
+            return of_property(str(name), what, EMPTY)
+        fault = text_fault(text, SEPARATORS)
+        if fault is not None:
+            return of_property(str(name), what, fault)
+    return reserved(str(name)) if is_reserved_name(str(name)) and name != allowed else None
+
+
+def of_property(name: str, what: str, rule: str) -> str:
+    """The words of a rule that the name or the value of a property breaks."""
+    return f"property {name!r}: {rule.replace('it ', f'its {what} ', 1)}"
+
+
+def reserved(name: str) -> str:
+    """Error texts for reserved names."""
+    return f"{name} is reserved for brokers and clients; take another name"
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,187 @@
+"""How values become arrays: one declaration of a layout for many values and for one, memory that is used again, Arrow columns of text.
+
+A column of text from outside becomes Arrow `large_string` without its bytes being moved or believed: a caller that needs them
+well-formed asks `malformed_rows`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_STRUCT_CODES = {
+    ("i", 1): "b",
+    ("u", 1): "B",
+    ("i", 2): "h",
+    ("u", 2): "H",
+    ("i", 4): "i",
+    ("u", 4): "I",
+    ("i", 8): "q",
+}
+
+
+def struct_of(layout: np.dtype) -> struct.Struct:
+    """The scalar `struct.Struct` of a packed big-endian NumPy structure; `V` fields become `bytes`."""
+    codes = [">"]
+    for name in layout.names or ():
+        field = layout[name]
+        codes.append(f"{field.itemsize}s" if field.kind == "V" else _STRUCT_CODES[field.kind, field.itemsize])
+    scalar = struct.Struct("".join(codes))
+    if scalar.size != layout.itemsize:
+        raise ValueError(f"the layout {layout} is not packed and big-endian")
+    return scalar
+
+
+def view_at(buffer: np.ndarray, positions: np.ndarray, layout: np.dtype) -> np.ndarray:
+    """The structures that begin at the given byte positions of a `uint8` buffer, gathered.
+
+    Every position must be within `len(buffer) - layout.itemsize`. A view of stride 1 makes the gather one
+    memory copy a row, several times cheaper than an index matrix.
+    """
+    if not len(positions):
+        return np.empty(0, layout)
+    void = np.dtype((np.void, layout.itemsize))
+    rows = np.ndarray((len(buffer) - layout.itemsize + 1,), void, buffer, strides=(1,))
+    return rows[positions].view(layout)
+
+
+def words_of(text: bytes) -> list[tuple[int, np.ndarray]]:
+    """A text as machine words, for comparing it with many places at once: (position, word), the last overlapping if need be."""
+    if not text:
+        return []
+    width = next(width for width in (8, 4, 2, 1) if width <= len(text))
+    starts = [*range(0, len(text) - width, width), len(text) - width]
+    return [(at, np.frombuffer(text[at : at + width], f"u{width}")[0]) for at in starts]
+
+
+def sorted_by_code(codes: np.ndarray, count: int) -> np.ndarray:
+    """Row numbers sorted by code, equal codes in their order. Small codes are sorted by radix, in linear time."""
+    return np.argsort(codes.astype(np.uint16) if count <= 1 << 16 else codes, kind="stable")
+
+
+def row_windows(places: np.ndarray, sizes: np.ndarray, window_bytes: int) -> Iterator[tuple[slice, int]]:
+    """Ranges of a buffer, whose `places` ascend, in parts of about so many bytes, or of one: which ranges, and where the last ends."""
+    ends = np.maximum.accumulate(places + sizes)
+    first = 0
+    while first < len(places):
+        last = max(first + 1, int(np.searchsorted(ends, places[first] + window_bytes, side="right")))
+        yield slice(first, last), int(ends[last - 1])
+        first = last
+
+
+FEW_ROWS = 64
+
+
+def is_few(count: int) -> bool:
+    """Whether so many rows go one by one."""
+    return count <= FEW_ROWS
+
+
+class Memory:
+    """Memory that one reader uses again and again for what is gathered before it is copied into arrays of its size."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, np.ndarray] = {}
+
+    def take(self, name: str, size_bytes: int) -> np.ndarray:
+        """So many bytes, holding anything, of those that were taken by this name before."""
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < size_bytes:
+            kept = self._kept[name] = np.empty(size_bytes + size_bytes // 4, np.uint8)
+        return kept[:size_bytes]
+
+    def longs(self, name: str, count: int) -> np.ndarray:
+        """The same as int64."""
+        return self.take(name, 8 * count).view(np.int64)
+
+    def ints(self, name: str, *shape: int) -> np.ndarray:
+        """The same as int32."""
+        return self.take(name, 4 * int(np.prod(shape))).view(np.int32).reshape(shape)
+
+
+SEPARATORS = b"\x01\x02"
+"""What stands between and within properties."""
+CONTROL_CHARACTERS = bytes(range(0x20)) + b"\x7f"
+_DELETE = 0x7F
+
+
+def as_texts(column: pa.Array) -> pa.Array:
+    """A string, binary or null column as large_string; binary is taken for UTF-8 unseen."""
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        return column.cast(pa.large_binary()).view(pa.large_string())
+    return column.cast(pa.large_string())
+
+
+def empty_as_null(texts: pa.Array) -> pa.Array:
+    """The same with null for every empty text: a property without a value does not exist (Java drops it on reading)."""
+    sizes = pc.binary_length(texts)
+    if (pc.min(sizes).as_py() or 0) > 0 or texts.null_count == len(texts):
+        return texts
+    return pc.if_else(pc.greater(sizes, 0), texts, pa.scalar(None, pa.large_string()))
+
+
+def sizes_of(texts: pa.Array) -> np.ndarray:
+    """Bytes of each text, int64; 0 for null."""
+    sizes = pc.binary_length(texts)
+    return np.asarray((sizes.fill_null(0) if texts.null_count else sizes).to_numpy(), np.int64)
+
+
+def is_valid(column: pa.Array) -> np.ndarray:
+    """Which rows are not null."""
+    if not column.null_count:
+        return np.ones(len(column), bool)
+    return np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool)
+
+
+def bytes_and_offsets(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    """The bytes of a large_string or large_binary array and where in them each row begins and ends: n + 1 offsets."""
+    _, offsets_buffer, data_buffer = texts.buffers()
+    if not len(texts):
+        return np.empty(0, np.uint8), np.zeros(1, np.int64)
+    offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, offset=8 * texts.offset)
+    data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+    return data[offsets[0] : offsets[-1]], offsets - offsets[0]
+
+
+def rows_with(texts: pa.Array, characters: bytes) -> np.ndarray:
+    """Which rows, ascending, hold one of these ASCII characters."""
+    data, offsets = bytes_and_offsets(texts)
+    greatest = max(character for character in characters if character != _DELETE)
+    if not len(data) or (data.min() > greatest and not (_DELETE in characters and (data == _DELETE).any())):
+        return np.empty(0, np.int64)
+    unwanted = np.zeros(256, bool)
+    unwanted[list(characters)] = True
+    places = np.flatnonzero(unwanted[data])
+    return _is_present(texts, np.unique(np.searchsorted(offsets, places, side="right") - 1))
+
+
+def malformed_rows(texts: pa.Array) -> np.ndarray:
+    """Which rows, ascending, are not UTF-8."""
+    data, offsets = bytes_and_offsets(texts)
+    if not len(data) or data.max() < 0x80:
+        return np.empty(0, np.int64)
+    try:
+        texts.cast(pa.large_binary()).cast(pa.large_string())
+    except pa.ArrowInvalid:
+        foreign = np.unique(np.searchsorted(offsets, np.flatnonzero(data >= 0x80), side="right") - 1)
+        wrong = [row for row in foreign.tolist() if not is_utf8(data[offsets[row] : offsets[row + 1]].tobytes())]
+        return _is_present(texts, np.array(wrong, np.int64))
+    return np.empty(0, np.int64)
+
+
+def _is_present(texts: pa.Array, rows: np.ndarray) -> np.ndarray:
+    """Of these rows those that are not null: bytes of a null row say nothing."""
+    return rows[is_valid(texts)[rows]] if texts.null_count else rows
+
+
+def is_utf8(text: bytes) -> bool:
+    """Whether a strict decoder takes the bytes."""
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
