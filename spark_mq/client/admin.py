@@ -400,7 +400,7 @@ class AsyncAdmin(QueueCalls):
     async def _of_those_who_know(
         self, code: RequestCode, header: Header, group: str, addresses: Iterable[str]
     ) -> list[tuple[str, RemotingCommand]]:
-        """The answers of those brokers where somebody of the group is; the refusal of all, where nobody is anywhere."""
+        """The answers of the brokers where a client of the group is; the refusal, where there is none at any."""
         absent = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
         accepted = (ResponseCode.SUCCESS, *absent)
         asked = list(addresses)
@@ -433,10 +433,10 @@ class AsyncAdmin(QueueCalls):
         self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, is_unique: bool
     ) -> FoundMessages:
         code = RequestCode.QUERY_MESSAGE
-        header = QueryMessageRequest(
+        query = QueryMessageRequest(
             topic=topic, key=key, max_messages=limit, begin_time_ms=begin_ms, end_time_ms=end_ms
         )
-        request = make_call(code, header)
+        request = make_call(code, query)
         fields = {**(request.ext_fields or {}), UNIQUE_KEY_QUERY: str(is_unique).lower()}
         request = request._replace(
             ext_fields=fields, version=ProtocolVersion.V4_9_3
@@ -450,8 +450,8 @@ class AsyncAdmin(QueueCalls):
         index_time_ms = 0
         for address, answer in answers:
             if answer.code == ResponseCode.SUCCESS:
-                told = read_answer_header(QueryMessageAnswer, answer, address, code)
-                index_time_ms = max(index_time_ms, told.index_last_update_time_ms)
+                header = read_answer_header(QueryMessageAnswer, answer, address, code)
+                index_time_ms = max(index_time_ms, header.index_last_update_time_ms)
                 name = self._instance.broker_name_at(address)
                 messages += [MessageExt.of(record, name) for record in _records(answer, address, code)]
         messages.sort(key=lambda each: each.store_time_ms)

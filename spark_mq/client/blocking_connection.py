@@ -113,13 +113,13 @@ class BlockingConnection(Generic[T]):
                         answers.append((waiter, command))
                     case Broken(error):
                         self._broken_by = FrameRefusedError(self.address, error.describe())
-                    case _:  # a server's own request or an answer too late: nobody waits for it here
+                    case _:  # a server's own request, or an answer too late
                         continue
             if answers:
                 return answers
 
     def close(self) -> None:
-        """Who still waits gets nothing."""
+        """Requests in flight get no answer."""
         self._connection.close("it was closed")
         self._socket.close()
 

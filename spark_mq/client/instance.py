@@ -4,11 +4,11 @@
     instance.release()                          # the last one closes it
 
 A route is asked for when it is first needed and then each 30 s for the topics of the members. Heartbeats go to all brokers of
-the known routes each 30 s, and at once over a new connection; slaves are told of consumers only. After a fork the child makes
+the known routes each 30 s, and at once over a new connection; slaves hear of consumers only. After a fork the child makes
 instances of its own; what it holds of the parent raises ClientClosedError.
 
 Java: MQClientInstance, MQClientManager. Departures: the registry goes by equal settings, not by client id; a client without
-members sends no heartbeats; who asks for a route with `refresh` is told when the name server knows none, where Java gives the
+members sends no heartbeats; a route asked for with `refresh` is an error if the name server knows none, where Java gives the
 one before. Members keep the one before, as in Java: a name server that was just started knows no topic for a while.
 """
 
@@ -289,10 +289,10 @@ class ClientInstance:
     # Members and heartbeats.
 
     async def add_member(self, member: Member) -> None:
-        """Take a producer or consumer in: routes of its topics are asked for, and all brokers are told.
+        """Take a producer or consumer in: routes of its topics are asked for, and all brokers get a heartbeat.
 
-        Raises GroupTakenError where the instance has one of that kind and group. What brokers cannot be told now, they are
-        told with the next heartbeat.
+        Raises GroupTakenError where the instance has one of that kind and group. A broker that cannot be
+        reached now hears of it with the next heartbeat.
         """
         self._check_open()
         place = (member.kind, member.group)
@@ -323,7 +323,7 @@ class ClientInstance:
                 _LOG.warning("a broker was not told that %s leaves: %s", member.group, outcome)
 
     async def send_heartbeat(self) -> None:
-        """Tell all brokers of the known routes who is here, now. What fails is logged: the next one may succeed."""
+        """Send the heartbeat to all brokers of the known routes, now. What fails is logged: the next one may succeed."""
         body = self._heartbeat_data()
         if body is not None:
             await asyncio.gather(*(self._beat(address, body) for address in sorted(self._heard_addresses())))
@@ -332,11 +332,11 @@ class ClientInstance:
         if not self._members:
             return None
         producers = [group for kind, group in self._members if kind == "producer"]
-        told = (member.consumer_data() for (kind, _), member in self._members.items() if kind == "consumer")
+        consumers = (member.consumer_data() for (kind, _), member in self._members.items() if kind == "consumer")
         return HeartbeatData(
             client_id=self.client_id,
             producers=tuple(ProducerData(group_name=group) for group in [*producers, INNER_PRODUCER_GROUP]),
-            consumers=tuple(data for data in told if data is not None),
+            consumers=tuple(data for data in consumers if data is not None),
         )
 
     def _heard_addresses(self) -> set[str]:
@@ -410,11 +410,11 @@ class KeptRoutes:
     """The last route of each topic that name servers have given, and the brokers that they name. Not for several threads at once.
 
     Of two routes that name the same broker the one that was given later counts: a broker may come back with another address, and not
-    every topic is asked for again. A route that was not given again for some polls, while others were, names nobody, unless it is
+    every topic is asked for again. A route that was not given again for some polls, while others were, names no broker, unless it is
     wanted.
 
     Java: MQClientInstance (topicRouteTable, brokerAddrTable, cleanOfflineBroker). Departure: in Java every route counts for ever, so
-    that a broker which has gone is not forgotten as long as a topic that nobody asks for again had it.
+    that a broker which has gone is not forgotten as long as a topic had it whose route is not asked for again.
     """
 
     def __init__(self, poll_interval_ms: int) -> None:

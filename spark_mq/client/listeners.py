@@ -6,7 +6,7 @@
                             else here once more after 5 s
     orderly      SUCCESS ─▶ done, the next ones at once
                  LATER   ─▶ the queue waits a moment, then the same messages again, without limit unless the group has one;
-                            then to the group's retry topic as a new message, of which the broker makes a dead letter
+                            then to the group's retry topic as a new message: the broker makes a dead letter of it
                  without auto_commit: SUCCESS ─▶ the next ones, stored by the next COMMIT; ROLLBACK ─▶ all since then again
 
 A listener runs in a thread of the consumer's. What it answers decides about all messages of the call; an exception, and

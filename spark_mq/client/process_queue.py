@@ -37,7 +37,7 @@ class Cached(NamedTuple):
 
 
 class ProcessQueue:
-    """One queue that this consumer reads. `limit` arguments count messages; times are ms of a clock that nobody sets.
+    """One queue that this consumer reads. `limit` arguments count messages; times are ms of a clock that cannot be set.
 
     Departure: Java goes by the machine's clock; one that is set forward lets its locks expire, and queues be given up and taken anew.
     """
@@ -60,7 +60,7 @@ class ProcessQueue:
         self.is_in_use = False
         """A listener has messages of it (orderly)."""
         self.is_served = False
-        """Somebody takes from it, and will look again before it stops (orderly)."""
+        """A task takes from it, and will look again before it stops (orderly)."""
         self.last_lock_ms = now_ms
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms
@@ -122,7 +122,7 @@ class ProcessQueue:
         return self._waiting[self._offsets[0]] if started_ms is not None and now_ms - started_ms > timeout_ms else None
 
     def take(self, limit: int, now_ms: int) -> list[MessageExt]:
-        """The next ones for a listener (orderly). None left: whoever takes may stop, the next `put` says to begin."""
+        """The next ones for a listener (orderly). None left: the taker may stop, the next `put` says to begin."""
         self.last_consume_ms = now_ms
         offsets, self._offsets = self._offsets[:limit], self._offsets[limit:]
         messages = [self._waiting.pop(offset) for offset in offsets]

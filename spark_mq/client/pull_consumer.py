@@ -83,7 +83,7 @@ class PullConsumer:
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | None = "*", *, expression_type: ExpressionType = "TAG"
     ) -> None:
-        """Read these queues, whoever else does, and no others. Raises ClientSettingError after `subscribe`.
+        """Read these queues and no others, even if other clients read them too. Raises ClientSettingError after `subscribe`.
 
         `expression` counts for all of them.
         """

@@ -222,7 +222,7 @@ class PullEngine:
                 read.is_failing = True
                 is_busy = isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL
                 await asyncio.sleep((BROKER_BUSY_MS if is_busy else FAILED_MS) / 1000)
-            except Exception:  # a queue that nobody pulls stands still
+            except Exception:  # a queue without pulls stands still
                 _LOG.exception("a pull of %s failed; it is tried again", queue)
                 await asyncio.sleep(FAILED_MS / 1000)
 

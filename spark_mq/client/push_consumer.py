@@ -84,7 +84,7 @@ class PushConsumer:
     ) -> None:
         """Give a `listener`, which many threads call at once, or an `orderly_listener`, called for a queue once at a time.
 
-        `queue_listener` is told when other queues are read. Raises NameIllegalError, ClientSettingError.
+        `queue_listener` is called when other queues are read. Raises NameIllegalError, ClientSettingError.
         """
         if (listener is None) == (orderly_listener is None):
             raise ClientSettingError("listener", listener, "give either listener or orderly_listener")

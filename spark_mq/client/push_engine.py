@@ -183,7 +183,7 @@ class PushEngine:
         while True:
             try:
                 return await reader.run()
-            except Exception:  # a queue that nobody pulls would wait two minutes for a rebalance
+            except Exception:  # a queue without pulls would wait two minutes for a rebalance
                 _LOG.exception("a queue's pull loop failed; it goes on")
                 await asyncio.sleep(UNBALANCED_INTERVAL_MS / 1000)
 
@@ -197,8 +197,8 @@ class PushEngine:
         """Tell the program, in a thread."""
         if self._queue_listener is not None:
             names = [self._named(queues) for queues in (all_queues, own)]
-            told = partial(self._queue_listener, without_namespace(self._client.namespace, topic), *names)
-            self._pool.submit(partial(_called, told), lambda _: None)
+            call = partial(self._queue_listener, without_namespace(self._client.namespace, topic), *names)
+            self._pool.submit(partial(_called, call), lambda _: None)
 
     def _named(self, queues: list[MessageQueue]) -> list[MessageQueue]:
         return [queue._replace(topic=without_namespace(self._client.namespace, queue.topic)) for queue in queues]
@@ -258,9 +258,9 @@ class PushEngine:
         return are_done
 
 
-def _called(told: Callable[[], object]) -> None:
+def _called(call: Callable[[], object]) -> None:
     try:
-        told()
+        call()
     except BaseException:  # as in `listeners.answer_of`
         _LOG.exception("the program's queue listener failed")
 

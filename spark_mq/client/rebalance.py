@@ -228,7 +228,7 @@ class Rebalancer:
     # Giving up.
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> bool:
-        """Drop queues; whether there were any that nobody had dropped before. Those that nobody works on are handed over at once."""
+        """Drop queues; whether any was not dropped before. Those without a listener at work are handed over at once."""
         dropped = [queue for queue in queues if not self._table[queue].is_dropped]
         for queue in dropped:
             self.drop(queue)
@@ -269,7 +269,7 @@ class Rebalancer:
             await asyncio.sleep(_LOOK_MS / 1000)
 
     async def give_up_all(self) -> None:
-        """Drop all queues and hand them over; those too whose hand-over had begun before. No rebalance may run."""
+        """Drop all queues and hand them over; those too whose hand-over has started. No rebalance may run."""
         for queue in list(self._table):
             self.drop(queue)
         await _ended(self._handing_over.values())

@@ -136,14 +136,14 @@ class RemotingClient:
     def disconnect_if_mute(self, address: str) -> None:
         """Close the connection to the address if a request has timed out there and nothing at all has come since it was sent.
 
-        Who waits there gets a BrokerUnreachableError.
+        Requests in flight there get a BrokerUnreachableError.
         """
         transport = self._open.get(address)
         if transport is not None and transport.is_mute:
             transport.close(BrokerUnreachableError(address, "nothing came over the connection"))
 
     async def close(self, timeout_ms: int = 1_000) -> None:
-        """End all connections; what was sent one-way still leaves, within the time. Who waits gets a ClientClosedError."""
+        """End all connections; what was sent one-way still leaves, within the time. Requests in flight get a ClientClosedError."""
         self._closed = ClientClosedError("the client", "it is closed")
         for task in [*self._connecting.values(), *self._tasks]:
             task.cancel()

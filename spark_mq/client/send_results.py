@@ -130,7 +130,7 @@ def goes_again(error: ClientError, *, is_waited_for: bool, retried_codes: Set[in
 
 
 def is_network_failure(error: ClientError) -> bool:
-    """Whether nobody knows what became of the request: it may or may not have reached the broker."""
+    """Whether it is unknown what became of the request: it may or may not have reached the broker."""
     return isinstance(error, BrokerUnreachableError | RequestTimeoutError | BrokerNotFoundError)
 
 

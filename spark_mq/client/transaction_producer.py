@@ -11,7 +11,7 @@
     with TransactionProducer(ClientSettings("ns:9876"), "payments", Payments()) as producer:
         result = producer.send_in_transaction(Message("orders", b"..."))
 
-The end is told one-way (37). Where it does not reach the broker, the broker asks (39): after 6 s, then each 30 s, 15 times in all,
+The end is sent one-way (37). Where it does not reach the broker, the broker asks (39): after 6 s, then each 30 s, 15 times in all,
 and any producer of the group. So `check` must know what each of them did.
 """
 
@@ -87,8 +87,8 @@ class TransactionProducer(Producer):
         A half that is stored with another status than SEND_OK is rolled back; the listener is not asked. A delay level is dropped, as
         in Java, and a deliver time is refused. Raises ClientError where the half was not sent; the listener is not asked either.
         """
-        begun = self._begin_send()
-        sent = self._send(self._maker.half(message), None, timeout_ms, begun)
+        started_at = self._begin_send()
+        sent = self._send(self._maker.half(message), None, timeout_ms, started_at)
         state, error = TransactionState.ROLLBACK, None
         if sent.status is SendStatus.SEND_OK:
             transaction_id = sent.transaction_id or sent.message_id

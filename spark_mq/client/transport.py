@@ -54,7 +54,7 @@ class Promise(Protocol):
 
 
 class Waiter(NamedTuple):
-    """Who waits for an answer: until when (the loop's clock), with which time-out, and what was asked."""
+    """A request in flight: what gets its answer, until when (the loop's clock), and with which time-out."""
 
     future: Promise
     request: RemotingCommand
