@@ -34,12 +34,11 @@ async def orderly(
     client_id: str = "c1",
     *,
     pool: InlinePool | None = None,
+    seconds: float = 0,
     **settings: Any,
 ) -> Consumer:
-    consumer = await Consumer(
-        cluster, listener, client_id, replace(FIRST, **settings), is_orderly=True, pool=pool
-    ).begun()
-    return consumer
+    consumer = Consumer(cluster, listener, client_id, replace(FIRST, **settings), is_orderly=True, pool=pool)
+    return await consumer.begun(seconds)
 
 
 def offsets_of(consumer: Consumer) -> list[int]:
@@ -49,8 +48,7 @@ def offsets_of(consumer: Consumer) -> list[int]:
 async def test_a_failed_message_holds_its_queue_back_and_no_other() -> None:
     cluster = FakeCluster(T=2).put("T", 3, 0)
     cluster.put("T", 3, 1)
-    consumer = await orderly(cluster, answering(LATER))
-    await asyncio.sleep(0.5)
+    consumer = await orderly(cluster, answering(LATER), seconds=0.5)
     first = consumer.got[0][0]
     assert consumer.got[1:] == [(1 - first, offset) for offset in range(3)]
     await asyncio.sleep(1)
@@ -77,8 +75,7 @@ async def test_the_failures_are_counted_and_the_last_goes_to_the_retry_topic() -
         return SUCCESS if messages[0].queue_offset else LATER
 
     cluster = FakeCluster(T=1).put("T", 2)
-    consumer = await orderly(cluster, listen, max_reconsume_times=2)
-    await asyncio.sleep(5)
+    consumer = await orderly(cluster, listen, max_reconsume_times=2, seconds=5)
     assert times == [(0, 0), (0, 1), (0, 2), (1, 0)]
     (dead,) = consumer.brokers.sent
     assert (dead.properties["RECONSUME_TIME"], dead.properties["MAX_RECONSUME_TIMES"]) == ("3", "2")
@@ -97,8 +94,7 @@ async def test_of_a_call_only_those_that_failed_too_often_go_away() -> None:
 
 async def test_without_auto_commit_only_a_commit_stores() -> None:
     cluster = FakeCluster(T=1).put("T", 3)
-    consumer = await orderly(cluster, answering(SUCCESS, SUCCESS, SUCCESS, COMMIT, auto_commit=False))
-    await asyncio.sleep(1)
+    consumer = await orderly(cluster, answering(SUCCESS, SUCCESS, SUCCESS, COMMIT, auto_commit=False), seconds=1)
     assert consumer.engine.offsets("T") == {}
     cluster.put("T", 1)
     await asyncio.sleep(1)
@@ -107,8 +103,7 @@ async def test_without_auto_commit_only_a_commit_stores() -> None:
 
 async def test_a_rollback_gives_everything_since_the_last_commit_again() -> None:
     cluster = FakeCluster(T=1).put("T", 3)
-    consumer = await orderly(cluster, answering(COMMIT, SUCCESS, ROLLBACK, auto_commit=False))
-    await asyncio.sleep(3)
+    consumer = await orderly(cluster, answering(COMMIT, SUCCESS, ROLLBACK, auto_commit=False), seconds=3)
     assert offsets_of(consumer) == [0, 1, 2, 1, 2]
     assert consumer.engine.offsets("T") == {queue(): 1}
 
@@ -116,8 +111,7 @@ async def test_a_rollback_gives_everything_since_the_last_commit_again() -> None
 async def test_a_queue_is_not_taken_while_another_client_has_its_lock() -> None:
     cluster = FakeCluster(T=1).put("T", 1)
     cluster.locks[queue()] = "somebody"
-    consumer = await orderly(cluster)
-    await asyncio.sleep(5)
+    consumer = await orderly(cluster, seconds=5)
     assert consumer.got == []
     del cluster.locks[queue()]
     await asyncio.sleep(1.1)
@@ -126,8 +120,7 @@ async def test_a_queue_is_not_taken_while_another_client_has_its_lock() -> None:
 
 async def test_locks_are_renewed_each_20_seconds_and_a_lost_one_stops_the_listener() -> None:
     cluster = FakeCluster(T=1)
-    consumer = await orderly(cluster)
-    await asyncio.sleep(30)
+    consumer = await orderly(cluster, seconds=30)
     cluster.locks[queue()] = "somebody"
     cluster.put("T", 1)
     await asyncio.sleep(12)
@@ -142,11 +135,9 @@ async def test_locks_are_renewed_each_20_seconds_and_a_lost_one_stops_the_listen
 
 async def test_a_hand_over_waits_for_the_listener_then_stores_the_offset_and_only_then_unlocks() -> None:
     cluster, pool = FakeCluster(T=2).put("T", 2, 1), ManualPool()
-    first = await orderly(cluster, pool=pool)
-    await asyncio.sleep(1)
+    first = await orderly(cluster, pool=pool, seconds=1)
     (answer,) = pool.begin()  # a listener is at work on message 0 of queue 1
-    second = await orderly(cluster, client_id="c2")
-    await asyncio.sleep(3)
+    second = await orderly(cluster, client_id="c2", seconds=3)
     assert first.engine.rebalancer.owned("T") == [queue(0)]
     assert second.got == []
     cluster.events.clear()
@@ -158,11 +149,9 @@ async def test_a_hand_over_waits_for_the_listener_then_stores_the_offset_and_onl
 
 async def test_a_listener_that_never_ends_holds_a_hand_over_for_20_seconds() -> None:
     cluster, pool = FakeCluster(T=2).put("T", 2, 1), ManualPool()
-    await orderly(cluster, pool=pool)
-    await asyncio.sleep(2)
+    await orderly(cluster, pool=pool, seconds=2)
     pool.begin()
-    second = await orderly(cluster, client_id="c2")
-    await asyncio.sleep(15)
+    second = await orderly(cluster, client_id="c2", seconds=15)
     assert second.got == []
     await asyncio.sleep(10)
     assert offsets_of(second) == [0, 1]
@@ -197,8 +186,7 @@ async def test_order_holds_over_hand_overs_there_and_back() -> None:
 async def test_a_context_with_a_wrong_value_counts_as_a_failure_and_the_queue_goes_on() -> None:
     cluster = FakeCluster(T=1).put("T", 2)
     listener = answering(LATER, suspend_ms="500")
-    consumer = await orderly(cluster, lambda messages, context: listener(messages, context))
-    await asyncio.sleep(0.9)
+    consumer = await orderly(cluster, lambda messages, context: listener(messages, context), seconds=0.9)
     assert offsets_of(consumer) == [0]
     consumer.listener = answering()
     await asyncio.sleep(0.5)
@@ -223,8 +211,7 @@ async def test_what_a_listener_does_that_was_at_work_does_not_undo_a_reset() -> 
 
     cluster, pool = FakeCluster(T=1).put("T", 101), ManualPool()
     cluster.offsets[queue()] = 100
-    consumer = await orderly(cluster, pool=pool)
-    await asyncio.sleep(2)
+    consumer = await orderly(cluster, pool=pool, seconds=2)
     (answer,) = pool.begin()  # a listener is at work on message 100
     await consumer.engine.reset_offsets("T", {queue(): 10})
     answer()
@@ -235,8 +222,7 @@ async def test_what_a_listener_does_that_was_at_work_does_not_undo_a_reset() -> 
 async def test_what_a_listener_does_after_a_forced_hand_over_does_not_undo_a_reset() -> None:
     cluster, pool = FakeCluster(T=1).put("T", 101), ManualPool()
     cluster.offsets[queue()] = 100
-    consumer = await orderly(cluster, pool=pool)
-    await asyncio.sleep(2)
+    consumer = await orderly(cluster, pool=pool, seconds=2)
     (answer,) = pool.begin()  # a listener is at work on message 100
     await consumer.engine.reset_offsets("T", {queue(): 10})
     await asyncio.sleep(45)
@@ -254,11 +240,9 @@ async def test_what_a_listener_says_of_a_queue_that_was_handed_over_by_force_doe
     """The next consumer has its messages: they are neither stored as done, nor sent to the retry topic."""
 
     cluster, pool = FakeCluster(T=2).put("T", 2, 1), ManualPool()
-    first = await orderly(cluster, answering(status), pool=pool, max_reconsume_times=0)
-    await asyncio.sleep(2)
+    first = await orderly(cluster, answering(status), pool=pool, max_reconsume_times=0, seconds=2)
     (late,) = pool.begin()
-    await orderly(cluster, client_id="c2")
-    await asyncio.sleep(25)
+    await orderly(cluster, client_id="c2", seconds=25)
     late()
     await asyncio.sleep(1)
     assert first.brokers.sent == []

@@ -464,23 +464,6 @@ def test_a_group_is_taken_once_and_its_name_is_checked(cluster: PlannedCluster) 
         assert producer.send(MESSAGE)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"retries": -1},
-        {"send_timeout_ms": 0},
-        {"compression": "gzip"},
-        {"when_full": "drop"},
-        {"max_in_flight": True},
-        {"compress_over_bytes": -1},
-        {"max_try_timeout_ms": 0},
-    ],
-)
-def test_settings_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ClientSettingError, match=next(iter(options))):
-        ProducerSettings(**options)
-
-
 def test_a_queue_of_another_topic_and_a_selector_that_selects_none_are_refused(cluster: PlannedCluster) -> None:
     queue = MessageQueue("Other", "a", 0)
     with opened(cluster) as producer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,11 +21,15 @@ from tests.client.virtual_time import clock_ms
 FIRST = PullSettings(consume_from=ConsumeFrom.FIRST)
 
 
-async def engine_of(cluster: FakeCluster, client_id: str = "c1", settings: PullSettings = FIRST) -> PullEngine:
+async def engine_of(
+    cluster: FakeCluster, client_id: str = "c1", settings: PullSettings = FIRST, *, assigned: Sequence[int] = ()
+) -> PullEngine:
     engines: list[PullEngine] = []
     brokers = cluster.join(client_id, lambda: engines[0].rebalance_soon())
     engines.append(PullEngine(brokers, RemoteOffsetStore(brokers), settings, clock_ms))
     await engines[0].start()
+    if assigned:
+        engines[0].assign([queue(number) for number in assigned])
     return engines[0]
 
 
@@ -38,8 +43,7 @@ def offsets_of(messages: list[MessageExt]) -> list[int]:
 
 async def test_what_was_given_is_consumed_when_the_program_comes_back_and_stored_when_it_is_time() -> None:
     cluster = FakeCluster(T=1).put("T", 5)
-    engine = await engine_of(cluster)
-    engine.assign([queue()])
+    engine = await engine_of(cluster, assigned=[0])
     first = await engine.take([], 3, 1_000)
     assert offsets_of(first) == [0, 1, 2]
     await asyncio.sleep(11)
@@ -74,8 +78,7 @@ async def test_a_clock_that_was_set_back_does_not_keep_what_is_consumed_from_bei
 
 async def test_without_auto_commit_only_a_commit_stores() -> None:
     cluster = FakeCluster(T=1).put("T", 5)
-    engine = await engine_of(cluster, settings=replace(FIRST, auto_commit=False))
-    engine.assign([queue()])
+    engine = await engine_of(cluster, settings=replace(FIRST, auto_commit=False), assigned=[0])
     taken = await engine.take([], 5, 1_000)
     await engine.take(taken, 5, 30_000)
     assert cluster.offsets == {}
@@ -88,22 +91,19 @@ async def test_without_auto_commit_only_a_commit_stores() -> None:
 
 async def test_what_was_given_and_never_consumed_comes_again() -> None:
     cluster = FakeCluster(T=1).put("T", 5)
-    first = await engine_of(cluster)
-    first.assign([queue()])
+    first = await engine_of(cluster, assigned=[0])
     done = await first.take([], 2, 1_000)
     await first.commit(done)
     assert offsets_of(await first.take([], 2, 1_000)) == [2, 3]
     await first.close()
     cluster.leave("c1")
-    second = await engine_of(cluster, "c2")
-    second.assign([queue()])
+    second = await engine_of(cluster, "c2", assigned=[0])
     assert offsets_of(await second.take([], 9, 1_000)) == [2, 3, 4]
 
 
 async def test_a_take_waits_for_messages_and_no_longer_than_asked() -> None:
     cluster = FakeCluster(T=1)
-    engine = await engine_of(cluster)
-    engine.assign([queue()])
+    engine = await engine_of(cluster, assigned=[0])
     begun = clock_ms()
     assert await engine.take([], 5, 2_000) == []
     assert clock_ms() - begun == 2_000
@@ -114,8 +114,7 @@ async def test_a_take_waits_for_messages_and_no_longer_than_asked() -> None:
 
 async def test_a_seek_forgets_what_is_buffered_and_goes_on_there() -> None:
     cluster = FakeCluster(T=1).put("T", 50)
-    engine = await engine_of(cluster)
-    engine.assign([queue()])
+    engine = await engine_of(cluster, assigned=[0])
     done = await engine.take([], 10, 1_000)
     await engine.seek(queue(), 45)
     assert offsets_of(await engine.take(done, 100, 1_000)) == [45, 46, 47, 48, 49]
@@ -128,8 +127,7 @@ async def test_a_seek_forgets_what_is_buffered_and_goes_on_there() -> None:
 async def test_seeks_outside_of_the_queue_and_of_other_queues_are_refused() -> None:
     cluster = FakeCluster(T=2).put("T", 50)
     cluster.first_offsets[queue()] = 10
-    engine = await engine_of(cluster)
-    engine.assign([queue()])
+    engine = await engine_of(cluster, assigned=[0])
     for offset in (9, 51):
         with pytest.raises(SeekError, match="outside"):
             await engine.seek(queue(), offset)
@@ -139,8 +137,7 @@ async def test_seeks_outside_of_the_queue_and_of_other_queues_are_refused() -> N
 
 async def test_a_paused_queue_is_not_pulled_until_it_is_resumed() -> None:
     cluster = FakeCluster(T=2)
-    engine = await engine_of(cluster)
-    engine.assign([queue(0), queue(1)])
+    engine = await engine_of(cluster, assigned=[0, 1])
     engine.pause([queue(0)])
     await asyncio.sleep(30)
     cluster.put("T", 1, 0)
@@ -163,15 +160,13 @@ async def test_pulling_pauses_when_too_much_is_buffered() -> None:
 async def test_an_offset_outside_the_queue_is_replaced_by_the_brokers() -> None:
     cluster = FakeCluster(T=1).put("T", 10)
     cluster.first_offsets[queue()] = 7
-    engine = await engine_of(cluster)
-    engine.assign([queue()])
+    engine = await engine_of(cluster, assigned=[0])
     assert offsets_of(await engine.take([], 9, 1_000)) == [7, 8, 9]
 
 
 async def test_assigning_others_gives_up_those_before() -> None:
     cluster = FakeCluster(T=2)
-    engine = await engine_of(cluster)
-    engine.assign([queue(0)])
+    engine = await engine_of(cluster, assigned=[0])
     engine.assign([queue(1)])
     cluster.put("T", 1, 0)
     cluster.put("T", 1, 1)
@@ -182,8 +177,7 @@ async def test_assigning_others_gives_up_those_before() -> None:
 
 async def test_what_was_consumed_of_a_queue_that_is_assigned_no_more_is_stored() -> None:
     cluster = FakeCluster(T=2).put("T", 5)
-    engine = await engine_of(cluster)
-    engine.assign([queue(0)])
+    engine = await engine_of(cluster, assigned=[0])
     taken = await engine.take([], 99, 1_000)
     await engine.take(taken, 99, 0)
     engine.assign([queue(1)])
