@@ -33,7 +33,7 @@ from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import MessageExt, decode_records
 from spark_mq.client.routes import TopicRoute, read_address
-from spark_mq.client.settings import DEFAULT_TOPIC, ClientSettings
+from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.admin_bodies import (
     ClientConnection,
@@ -67,6 +67,7 @@ from storage.format.record import Message as Record
 from storage.format.record import decode_offset_message_id
 from storage.names import MASTER_ID, dead_letter_topic, retry_topic, validate_group, validate_topic
 from storage.rules.response_codes import ResponseCode
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 _READ_WRITE = 6
 _RUNNING_INFO_MS = 10_000  # so long the broker waits for the client
@@ -174,7 +175,7 @@ class AsyncAdmin(QueueCalls):
         attributes = ",".join(f"+{name}={value}" for name, value in (new.attributes or {}).items())
         header = CreateTopicRequest(
             topic=validate_topic(new.topic),
-            default_topic=DEFAULT_TOPIC,
+            default_topic=AUTO_CREATE_TOPIC,
             read_queue_count=new.read_queue_count,
             write_queue_count=new.write_queue_count,
             perm=new.perm,

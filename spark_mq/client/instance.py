@@ -36,12 +36,13 @@ from spark_mq.client.event_loop import event_loop, run, when_forked
 from spark_mq.client.members import BrokerRequests, Kind, Member
 from spark_mq.client.remoting_client import NameServers, RemotingClient
 from spark_mq.client.routes import TopicRoute, default_route, subscribe_address
-from spark_mq.client.settings import DEFAULT_TOPIC, ClientSettings, split_address
+from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.remoting.consumer_headers import UnregisterClientRequest
 from storage.addresses import same_address
 from storage.names import MASTER_ID, RETRY_PREFIX
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _FIRST_HEARTBEAT_MS = 1_000
@@ -262,7 +263,7 @@ class ClientInstance:
     async def _default_route(self, topic: str, queue_count: int) -> TopicRoute:
         kept = self._defaults.get(topic)
         if kept is None or not self._is_fresh(kept):
-            route = default_route(topic, await self.route(DEFAULT_TOPIC), queue_count)
+            route = default_route(topic, await self.route(AUTO_CREATE_TOPIC), queue_count)
             kept = self._defaults[topic] = KeptRoute(route, self._loop.time())
         return kept.route
 

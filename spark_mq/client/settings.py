@@ -23,6 +23,7 @@ from storage.epoch_times import current_time_ms, other_unit_rule
 from storage.format.record import COMPRESSION_LEVEL, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from storage.rules.response_codes import ResponseCode
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 Compression = Literal["zlib", "lz4", "zstd"]
 COMPRESSIONS: dict[str, int] = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
@@ -49,8 +50,6 @@ RETRIED_CODES: Set[int] = frozenset(
     }
 )
 """Refusals after which another broker is asked. Java: DefaultMQProducer.retryResponseCodes."""
-DEFAULT_TOPIC = "TBW102"
-"""Its route stands for topics that a broker will create when they are first sent to."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -190,7 +189,7 @@ class ProducerSettings:
     max_in_flight_bytes: int = 100 << 20
     when_full: Literal["block", "refuse"] = "block"
     """Whether `send_async` waits for room (at most the send's time-out) or raises TooManyInFlightError at once."""
-    template_topic: str = DEFAULT_TOPIC
+    template_topic: str = AUTO_CREATE_TOPIC
     """What a topic is made after that is not there. Java: createTopicKey."""
     default_queue_count: int = 4
     """How many queues such a topic gets a broker, at most."""

@@ -149,7 +149,9 @@ def produce(settings: ClientSettings) -> None:
     """A message that is waited for, one that is not, a batch, one of a transaction; all of them are there."""
     message = Message("Produced", b"body", keys="k")
     with Admin(settings) as admin, TransactionProducer(settings, "G", AlwaysCommit()) as producer:
-        guarded.make_topic("Produced", credentials=ADMIN)
+        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
+        admin.create_topic(NewTopic("Produced", 1, 1))
+        wait_until(lambda: "Produced" in admin.topics(), "the topic is registered")
         queue = producer.send(message).queue
         producer.send_async(message).result(10)
         producer.send_batch([message, message])
