@@ -39,7 +39,7 @@ from bench.rocketmq_broker import (
 )
 from bench.shared_commit import server, staged_rows
 from spark_mq.remoting import RequestCode
-from spark_mq.remoting.admin_bodies import HaRuntimeInfo
+from spark_mq.remoting.administration import HaRuntimeInfo
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.source.cluster_questions import ClusterQuestions, request

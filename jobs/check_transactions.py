@@ -35,8 +35,7 @@ from storage.files.remote import file_system_of, plain_path
 from storage.rules.half_messages import TransactionState
 from storage.tables.document import parse_document
 from storage.tables.put_statistics import PutStatistics
-from storage.transaction.asking import Asking, Checker
-from storage.transaction.check import CheckReport, check_half_messages
+from storage.transaction.check import Asking, Checker, CheckReport, check_half_messages
 
 ANSWERS_PATIENCE_MS = 60_000
 

@@ -19,8 +19,7 @@ from jobs.run import JobReport, open_to_write, run_job
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import StoreNotWritableError
-from storage.files.disk_use import disk_used_percent
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, disk_used_percent
 from storage.files.remote import file_system_of
 from storage.retention import ExpiryPlan, apply_expiry, plan_run
 

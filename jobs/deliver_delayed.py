@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from jobs.run import JobReport, open_to_write, positive_count, run_job
 from storage.delay.schedule import DeliveryReport, deliver_due
-from storage.delay.timer_report import TimerReport
-from storage.delay.timer_store import deliver_timed
+from storage.delay.timer_store import TimerReport, deliver_timed
 from storage.epoch_times import current_time_ms
 from storage.tables.put_statistics import PutStatistics
 

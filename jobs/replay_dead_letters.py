@@ -39,7 +39,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from jobs.run import JobReport, open_to_write, positive_count, run_job
 from spark_mq.cluster_arguments import cluster_of, spark_options
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import OptionError, as_condition
 from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.replay import (
     NOT_MADE,
@@ -62,15 +62,13 @@ from spark_mq.source.option_values import parse_time
 from spark_mq.source.starting_offsets import TimePoint
 from storage import open_store
 from storage.epoch_times import current_time_ms
-from storage.errors import StorageError, StoreLockedError, StoreNotWritableError
-from storage.errors.base import DescribedError
+from storage.errors import DescribedError, StorageError, StoreLockedError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.names import dead_letter_topic, validate_group
 from storage.settings.load import load_config
-from storage.tables.own_directory import own_directory, refuse_links
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.surroundings import refuse_foreign_log
+from storage.tables.surroundings import own_directory, refuse_foreign_log, refuse_links
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -266,7 +264,6 @@ def run(options: argparse.Namespace) -> JobReport:
         return with_fields(report, put=of_store.put) if "results" in report.figures else report
     if options.conf is not None:
         raise OptionError("--conf", "is for stores: leave it away with --name-server")
-    from spark_mq.client_conditions import from_client_error
     from spark_mq.cluster_replay import ClusterLetters, ReplayAtWorkError
 
     try:
@@ -277,7 +274,7 @@ def run(options: argparse.Namespace) -> JobReport:
     except DescribedError as error:
         if isinstance(error, StorageError):
             raise
-        raise from_client_error(error) from None
+        raise as_condition(error) from None
 
 
 def _locked_run(

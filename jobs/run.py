@@ -35,8 +35,7 @@ from spark_mq.session import SESSION_ERRORS
 from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import stop_on_signal
 from storage import MessageStore, open_store
-from storage.errors import StorageError, StoreLockedError
-from storage.errors.base import DescribedError
+from storage.errors import DescribedError, StorageError, StoreLockedError
 from storage.files.os_errors import from_os_error
 from storage.tables.put_statistics import PutStatistics
 

@@ -17,7 +17,7 @@ from storage.files.remote import file_system_of, plain_path
 from storage.format.delay import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
 from storage.recovery.verify import VerifyReport, verify
-from storage.store_reader import read_state
+from storage.store import read_state
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
 

@@ -1,60 +1,38 @@
-"""Named error conditions of the Spark source and sink, and the one place where storage errors become them.
+"""Named error conditions of the Spark source and sink, and the one place where errors of storage and of the client become them.
 
-    SparkMqError
-      OptionError(option, rule)                       SPARK_MQ_INVALID_OPTION
-      UnknownOptionError(option, nearest)             SPARK_MQ_UNKNOWN_OPTION
-      OffsetJsonError(source, pointer, rule)          SPARK_MQ_INVALID_OFFSETS
-      QueuesNotMatchedError(option, unknown, omitted) SPARK_MQ_QUEUES_NOT_MATCHED
-      StartBeyondEndError(queue, start, end)          SPARK_MQ_START_BEYOND_END
-      NoOffsetForTimestampError(queue, timestamp_ms)  SPARK_MQ_NO_OFFSET_FOR_TIMESTAMP
-      NoGroupOffsetsError(group)                      SPARK_MQ_NO_GROUP_OFFSETS
-      CheckpointOfAnotherQueryError(difference, cure) SPARK_MQ_CHECKPOINT_OF_ANOTHER_QUERY
-      DataLossError(*losses)                          SPARK_MQ_DATA_LOSS
-      AvailableNowError(rule, *queues)                SPARK_MQ_AVAILABLE_NOW_CHANGED
-      SinkModeError(mode)                             SPARK_MQ_SINK_MODE
-      SinkSchemaError(column, rule)                   SPARK_MQ_SINK_SCHEMA
-      WritesOwnSourceError(topic)                     SPARK_MQ_WRITES_OWN_SOURCE
-      InvalidRowError(partition, count, *rejections)  SPARK_MQ_INVALID_ROW
-      WriteFailedError(rule)                          SPARK_MQ_WRITE_FAILED
-      NotConfirmedError(broker, count, status, why)   SPARK_MQ_SEND_NOT_CONFIRMED
-      BatchInDoubtError(batch, reason)                SPARK_MQ_BATCH_IN_DOUBT
-      SentRowsLostError(queue, rule)                  SPARK_MQ_SENT_ROWS_LOST
-      StagingLostError(sink, rule)                    SPARK_MQ_STAGING_LOST
-      ConvertedError(condition, text, *lines)
-        StoreConditionError                           SPARK_MQ_STORE_…, one per kind of storage error
-        ClusterConditionError                         one per kind of the client's errors
-
-A text begins with its condition in brackets, as Spark's own do, because Spark hands on nothing of a Python
-error but its text: the name is what a user can search for and what a program can test.
+A text begins with its condition in brackets, as Spark's own do, because Spark hands on nothing of a Python error but its text: the name
+is what a user can search for and what a program can test. Each class states its `condition`, and docs/errors.md explains all of them.
 """
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from contextlib import contextmanager
+from typing import ClassVar, NamedTuple
 
-from storage.errors.base import cause_and_cure
+from storage.errors import (
+    DescribedError,
+    ErrorWithValues,
+    OffsetOutOfRangeError,
+    StorageError,
+    StoreNotWritableError,
+    cause_and_cure,
+)
+from storage.files.os_errors import from_os_error
 
 _NAMES_SHOWN = 10
 
 
-class SparkMqError(Exception):
-    """Base of the named conditions.
+class SparkMqError(ErrorWithValues):
+    """Base of the named conditions. `describe` says what happened, where and by which rule: with it the text's first line begins."""
 
-    A subclass hands its values to `super().__init__` in the order of its own parameters, so that the error
-    survives pickling, and writes its text in `describe`.
-    """
-
-    condition: str = "SPARK_MQ_ERROR"
-
-    def describe(self) -> str:
-        """What happened, where and by which rule, in one sentence: with it the text's first line begins."""
-        return ": ".join(str(value) for value in self.args)
+    condition = "SPARK_MQ_ERROR"
+    advice: ClassVar[tuple[str, ...]] = ()
 
     def details(self) -> tuple[str, ...]:
         """What to do about it, which ends the first line unless `describe` says so; then more about what happened, line by line."""
-        return ()
+        return self.advice
 
     def __str__(self) -> str:
         cure, *others = self.details() or (None,)
@@ -63,16 +41,15 @@ class SparkMqError(Exception):
 
 
 class ConvertedError(SparkMqError):
-    """An error of a lower layer under its condition's name. `lines` say what to do."""
+    """An error of storage or of the client under its condition's name; the original is its `__context__`. `lines` say what to do."""
+
+    template = "{text}"
 
     def __init__(self, condition: str, text: str, *lines: str) -> None:
         super().__init__(condition, text, *lines)
         self.condition = condition
         self.text = text
         self.lines = lines
-
-    def describe(self) -> str:
-        return self.text
 
     def details(self) -> tuple[str, ...]:
         return self.lines
@@ -82,62 +59,23 @@ class OptionError(SparkMqError):
     """An option's value, or a combination of options, breaks `rule`."""
 
     condition = "SPARK_MQ_INVALID_OPTION"
-
-    def __init__(self, option: str, rule: str) -> None:
-        super().__init__(option, rule)
-        self.option = option
-        self.rule = rule
-
-    def describe(self) -> str:
-        return f"option {self.option}: {self.rule}"
+    template = "option {option}: {rule}"
+    option: str
+    rule: str
 
 
 class UnknownOptionError(SparkMqError):
     """No option has this name; `nearest` is the known name most like it, if any is like it at all."""
 
     condition = "SPARK_MQ_UNKNOWN_OPTION"
-
-    def __init__(self, option: str, nearest: str | None, hint: str | None = None) -> None:
-        super().__init__(option, nearest, hint)
-        self.option = option
-        self.nearest = nearest
-        self.hint = hint
-
-    def describe(self) -> str:
-        text = f"there is no option {self.option}"
-        return text if self.nearest is None else f"{text}; did you mean {self.nearest}?"
+    template = "there is no option {option}[; did you mean {nearest}?]"
+    option: str
+    nearest: str | None
+    hint: str | None = None
 
     def details(self) -> tuple[str, ...]:
-        if self.hint is not None:
-            return (self.hint,)
-        return (_LISTED,) if self.nearest is None else ()
-
-
-_LISTED = "docs/reading.md and docs/writing.md list the options"
-
-
-class OffsetJsonError(SparkMqError):
-    """JSON with offsets that does not have the promised shape.
-
-    `source` is the option's name, or "offset" for a checkpoint's; `pointer` is the JSON pointer (RFC 6901)
-    of the value that is wrong, "" for the whole text.
-    """
-
-    condition = "SPARK_MQ_INVALID_OFFSETS"
-
-    def __init__(self, source: str, pointer: str, rule: str) -> None:
-        super().__init__(source, pointer, rule)
-        self.source = source
-        self.pointer = pointer
-        self.rule = rule
-
-    def describe(self) -> str:
-        where = f" at {self.pointer}" if self.pointer else ""
-        return f"{self.source}{where}: {self.rule}"
-
-    def details(self) -> tuple[str, ...]:
-        shape = _SHAPES.get(self.source)
-        return () if shape is None else (f"write {shape}",)
+        listed = "docs/reading.md and docs/writing.md list the options" if self.nearest is None else None
+        return tuple(line for line in (self.hint or listed,) if line)
 
 
 _OFFSETS = '{"TOPIC": {"BROKER": {"0": 12}}}, with one broker {"TOPIC": {"0": 12}}'
@@ -153,18 +91,35 @@ _SHAPES = {
 """What options with JSON look like."""
 
 
-class QueuesNotMatchedError(SparkMqError):
-    """An option's JSON must name exactly the queues of the query: it names some that are not there, or omits
-    some that are.
+class OffsetJsonError(SparkMqError):
+    """JSON with offsets that does not have the promised shape.
+
+    `source` is the option's name, or "offset" for a checkpoint's; `pointer` is the JSON pointer (RFC 6901) of the value that is wrong,
+    "" for the whole text.
     """
 
-    condition = "SPARK_MQ_QUEUES_NOT_MATCHED"
+    condition = "SPARK_MQ_INVALID_OFFSETS"
+    template = "{source}[ at {pointer}]: {rule}"
+    source: str
+    pointer: str
+    rule: str
 
-    def __init__(self, option: str, unknown: Iterable[str], omitted: Iterable[str]) -> None:
-        self.option = option
-        self.unknown = tuple(unknown)
-        self.omitted = tuple(omitted)
-        super().__init__(option, self.unknown, self.omitted)
+    def details(self) -> tuple[str, ...]:
+        shape = _SHAPES.get(self.source)
+        return () if shape is None else (f"write {shape}",)
+
+
+class QueuesNotMatchedError(SparkMqError):
+    """An option's JSON must name exactly the queues of the query: it names some that are not there, or omits some that are."""
+
+    condition = "SPARK_MQ_QUEUES_NOT_MATCHED"
+    option: str
+    unknown: Iterable[str]
+    omitted: Iterable[str]
+
+    def __post_init__(self) -> None:
+        self.unknown = tuple(self.unknown)
+        self.omitted = tuple(self.omitted)
 
     def describe(self) -> str:
         faults = []
@@ -179,48 +134,29 @@ class StartBeyondEndError(SparkMqError):
     """A batch query whose start of a queue lies behind its end."""
 
     condition = "SPARK_MQ_START_BEYOND_END"
-
-    def __init__(self, queue: str, start: int, end: int) -> None:
-        super().__init__(queue, start, end)
-        self.queue = queue
-        self.start = start
-        self.end = end
-
-    def describe(self) -> str:
-        return f"queue {self.queue}: its start, {self.start}, is greater than its end, {self.end}"
-
-    def details(self) -> tuple[str, ...]:
-        return ("start it earlier, or end it later",)
+    template = "queue {queue}: its start, {start}, is greater than its end, {end}"
+    advice = ("start it earlier, or end it later",)
+    queue: str
+    start: int
+    end: int
 
 
 class NoOffsetForTimestampError(SparkMqError):
     """No message of the queue was stored at or after the starting timestamp."""
 
     condition = "SPARK_MQ_NO_OFFSET_FOR_TIMESTAMP"
-
-    def __init__(self, queue: str, timestamp_ms: int) -> None:
-        super().__init__(queue, timestamp_ms)
-        self.queue = queue
-        self.timestamp_ms = timestamp_ms
-
-    def describe(self) -> str:
-        return f"queue {self.queue} holds no message stored at or after {self.timestamp_ms} ms"
-
-    def details(self) -> tuple[str, ...]:
-        return ("set startingOffsetsByTimestampStrategy to latest to start such queues at their end",)
+    template = "queue {queue} holds no message stored at or after {timestamp_ms} ms"
+    advice = ("set startingOffsetsByTimestampStrategy to latest to start such queues at their end",)
+    queue: str
+    timestamp_ms: int
 
 
 class NoGroupOffsetsError(SparkMqError):
     """`startingOffsets=group`, but the group has stored no offset for any queue of the query."""
 
     condition = "SPARK_MQ_NO_GROUP_OFFSETS"
-
-    def __init__(self, group: str) -> None:
-        super().__init__(group)
-        self.group = group
-
-    def describe(self) -> str:
-        return f"group {self.group} has stored no offset for any queue of this query; check consumerGroup"
+    template = "group {group} has stored no offset for any queue of this query; check consumerGroup"
+    group: str
 
 
 class CheckpointOfAnotherQueryError(SparkMqError):
@@ -230,14 +166,9 @@ class CheckpointOfAnotherQueryError(SparkMqError):
     """
 
     condition = "SPARK_MQ_CHECKPOINT_OF_ANOTHER_QUERY"
-
-    def __init__(self, difference: str, cure: str) -> None:
-        super().__init__(difference, cure)
-        self.difference = difference
-        self.cure = cure
-
-    def describe(self) -> str:
-        return f"the checkpoint is another query's, or another store's: {self.difference}"
+    template = "the checkpoint is another query's, or another store's: {difference}"
+    difference: str
+    cure: str
 
     def details(self) -> tuple[str, ...]:
         return (self.cure, "Nothing was read or lost; failOnDataLoss does not matter here")
@@ -298,43 +229,26 @@ class SinkModeError(SparkMqError):
     """A way of writing that a log cannot do."""
 
     condition = "SPARK_MQ_SINK_MODE"
-
-    def __init__(self, mode: str) -> None:
-        super().__init__(mode)
-        self.mode = mode
-
-    def describe(self) -> str:
-        return f"a commit log is only appended to, {self.mode} would replace what it holds; write in mode append"
+    template = "a commit log is only appended to, {mode} would replace what it holds; write in mode append"
+    mode: str
 
 
 class SinkSchemaError(SparkMqError):
     """The DataFrame has a column that the sink does not take, or lacks one that it needs."""
 
     condition = "SPARK_MQ_SINK_SCHEMA"
-
-    def __init__(self, column: str, rule: str) -> None:
-        super().__init__(column, rule)
-        self.column = column
-        self.rule = rule
-
-    def describe(self) -> str:
-        return f"column {self.column}: {self.rule}"
+    template = "column {column}: {rule}"
+    column: str
+    rule: str
 
 
 class WritesOwnSourceError(SparkMqError):
     """A streaming query would write into a topic that it reads, in the same store or cluster."""
 
     condition = "SPARK_MQ_WRITES_OWN_SOURCE"
-
-    def __init__(self, topic: str) -> None:
-        super().__init__(topic)
-        self.topic = topic
-
-    def describe(self) -> str:
-        return f"the query reads topic {self.topic} where it would write to it: each row that it writes would come back to it"
-
-    def details(self) -> tuple[str, ...]:
-        return ("Name another topic (option topic), or say writeToSource=true if that is meant",)
+    template = "the query reads topic {topic} where it would write to it: each row that it writes would come back to it"
+    advice = ("Name another topic (option topic), or say writeToSource=true if that is meant",)
+    topic: str
 
 
 class Consequence(NamedTuple):
@@ -395,97 +309,64 @@ class InvalidRowError(SparkMqError):
             rows_by_rule.setdefault((column, rule), []).append(str(row))
         for (column, rule), rows in rows_by_rule.items():
             which = f"row{'' if len(rows) == 1 else 's'} {', '.join(rows)}"
-            yield (
-                f"{which}: the same"
-                if (column, rule) == self.rejections[0][1:]
-                else f"{which}, column {column}: {rule}"
-            )
+            is_first_rule = (column, rule) == self.rejections[0][1:]
+            yield f"{which}: the same" if is_first_rule else f"{which}, column {column}: {rule}"
 
 
 class WriteFailedError(SparkMqError):
-    """A write that cannot be done as it was asked for; nothing of it is in the store."""
+    """A write that cannot be done as requested; nothing of it is in the store."""
 
     condition = "SPARK_MQ_WRITE_FAILED"
-
-    def __init__(self, rule: str) -> None:
-        super().__init__(rule)
-        self.rule = rule
+    template = "{rule}"
+    rule: str
 
 
 class NotConfirmedError(SparkMqError):
     """A broker has stored rows, but not as safely as it is configured, and `acks=all` wants no less."""
 
     condition = "SPARK_MQ_SEND_NOT_CONFIRMED"
-
-    def __init__(self, broker: str, count: int, status: str, why: str) -> None:
-        super().__init__(broker, count, status, why)
-        self.broker = broker
-        self.count = count
-        self.status = status
-        self.why = why
-
-    def describe(self) -> str:
-        return f"broker {self.broker} has stored {self.count} rows and answers {self.status}: {self.why}"
-
-    def details(self) -> tuple[str, ...]:
-        return (
-            "acks=stored takes such an answer for success",
-            "With exactlyOnce the next try finds these rows and does not send them again; with atLeastOnce they are sent again",
-        )
+    template = "broker {broker} has stored {count} rows and answers {status}: {why}"
+    advice = (
+        "acks=stored takes such an answer for success",
+        "With exactlyOnce the next try finds these rows and does not send them again; with atLeastOnce they are sent again",
+    )
+    broker: str
+    count: int
+    status: str
+    why: str
 
 
 class BatchInDoubtError(SparkMqError):
-    """A batch of an exactly-once sink of which nobody can say yet what the brokers hold; nothing more was sent."""
+    """A batch of an exactly-once sink for which it is not known yet what the brokers hold; nothing more was sent."""
 
     condition = "SPARK_MQ_BATCH_IN_DOUBT"
-
-    def __init__(self, batch: str, reason: str) -> None:
-        super().__init__(batch, reason)
-        self.batch = batch
-        self.reason = reason
-
-    def describe(self) -> str:
-        return f"{self.batch} is in doubt: {self.reason}"
-
-    def details(self) -> tuple[str, ...]:
-        return (
-            "Start the query again when its brokers answer; fenceTimeout says how long a commit waits for them",
-            "Nothing is sent until every broker of the batch has told what it holds",
-        )
+    template = "{batch} is in doubt: {reason}"
+    advice = (
+        "Start the query again when its brokers answer; fenceTimeout says how long a commit waits for them",
+        "Nothing is sent until every broker of the batch has answered what it holds",
+    )
+    batch: str
+    reason: str
 
 
 class SentRowsLostError(SparkMqError):
     """Rows that an exactly-once sink has sent are not where they must be; sending the rest would break order or double rows."""
 
     condition = "SPARK_MQ_SENT_ROWS_LOST"
-
-    def __init__(self, queue: str, rule: str) -> None:
-        super().__init__(queue, rule)
-        self.queue = queue
-        self.rule = rule
-
-    def describe(self) -> str:
-        return f"queue {self.queue}: {self.rule}"
-
-    def details(self) -> tuple[str, ...]:
-        return ("docs/live.md says what to do", "What became of the batch cannot be known any more")
+    template = "queue {queue}: {rule}"
+    advice = ("docs/live.md says what to do", "What became of the batch cannot be known any more")
+    queue: str
+    rule: str
 
 
 class StagingLostError(SparkMqError):
     """The staging directory of an exactly-once sink does not know a query that is not new."""
 
     condition = "SPARK_MQ_STAGING_LOST"
-
-    def __init__(self, sink: str, rule: str) -> None:
-        super().__init__(sink, rule)
-        self.sink = sink
-        self.rule = rule
-
-    def describe(self) -> str:
-        return f"sink {self.sink}: {self.rule}"
-
-    def details(self) -> tuple[str, ...]:
-        return ("Restore the staging directory, or begin with a new checkpoint. docs/live.md says more",)
+    template = "sink {sink}: {rule}"
+    advice = ("Restore the staging directory, or begin with a new checkpoint. docs/live.md says more",)
+    sink: str
+    rule: str
 
 
 def names(queues: Iterable[str]) -> str:
@@ -495,4 +376,31 @@ def names(queues: Iterable[str]) -> str:
     return text if len(listed) <= _NAMES_SHOWN else f"{text} and {len(listed) - _NAMES_SHOWN} more"
 
 
-# Storage error → (condition, what a Spark user can do). A class not listed takes its nearest listed base.
+def as_condition(error: DescribedError | OSError) -> SparkMqError:
+    """The condition that an error of a store, a file or the client is for a Spark user.
+
+    It says all that the original does: raise it `from None`. An offset out of range is data loss, wherever it was found.
+    """
+    if isinstance(error, OSError):
+        return as_condition(from_os_error(error))
+    if isinstance(error, OffsetOutOfRangeError):
+        return DataLossError(error.describe())
+    if not isinstance(error, StorageError):
+        from spark_mq.client.errors import ClientSettingError  # a query over files need not load the client
+
+        if isinstance(error, ClientSettingError):
+            return OptionError(error.setting, error.rule)
+    return ConvertedError(error.condition, error.describe(), *error.advice())
+
+
+@contextmanager
+def writing_conditions(path: str) -> Iterator[None]:
+    """Turns what goes wrong while something is written for the store at `path` into its condition, a full disk among it."""
+    try:
+        yield
+    except StorageError as error:
+        raise as_condition(error) from None
+    except PermissionError as error:
+        raise as_condition(from_os_error(error, path)) from None
+    except OSError as error:
+        raise as_condition(StoreNotWritableError(path, str(error))) from None

@@ -23,8 +23,13 @@ from packaging.requirements import Requirement
 
 from spark_mq import doctor_probe
 from spark_mq.java import JVM_FOLDERS, MINIMUM_MAJOR, find_java, inspect_java, java_on_path
-from storage.settings.load import StoreConfig, refuse_for_reading, refuse_for_writing
-from storage.settings.unread import OF_A_BROKERS_PROCESS, unread_settings
+from storage.settings.load import (
+    OF_A_BROKERS_PROCESS,
+    StoreConfig,
+    refuse_for_reading,
+    refuse_for_writing,
+    unread_settings,
+)
 
 _PACKAGES_ROOT = Path(__file__).resolve().parent.parent
 _SHADOWABLE = sys.stdlib_module_names | {

@@ -12,7 +12,7 @@ from dataclasses import fields
 from typing import Any, Literal, NamedTuple, get_type_hints
 
 from spark_mq.conditions import OptionError, UnknownOptionError
-from storage.nearest_name import nearest
+from storage.names import nearest
 
 Mode = Literal["batch", "streaming"]
 

@@ -29,11 +29,8 @@ def named_for_spark() -> Iterator[None]:
 
     A connection's error is Spark's own: a worker reads its rows from one.
     """
-    from spark_mq.conditions import SparkMqError
-    from spark_mq.store_conditions import from_storage_error
-    from storage.errors import StorageError
-    from storage.errors.base import DescribedError
-    from storage.files.os_errors import from_os_error
+    from spark_mq.conditions import SparkMqError, as_condition
+    from storage.errors import DescribedError
 
     expect_hang_up()
     try:
@@ -41,19 +38,11 @@ def named_for_spark() -> Iterator[None]:
     except SparkMqError:
         _hide_traceback()
         raise
-    except StorageError as error:
-        _hide_traceback()
-        raise from_storage_error(error) from None
-    except DescribedError as error:
-        from spark_mq.client_conditions import from_client_error  # a query over files need not load the client
-
-        _hide_traceback()
-        raise from_client_error(error) from None
     except ConnectionError:
         raise
-    except OSError as error:
+    except (DescribedError, OSError) as error:
         _hide_traceback()
-        raise from_storage_error(from_os_error(error)) from None
+        raise as_condition(error) from None
 
 
 def _hide_traceback() -> None:

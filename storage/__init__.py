@@ -43,10 +43,10 @@ from storage.errors import (
     TopicNotFoundError,
 )
 from storage.format.record import Message
-from storage.message_store import MessageStore, open_store
 from storage.put.put import PutResult
+from storage.queues.get import GetResult, GetStatus
 from storage.settings.load import StoreConfig
-from storage.store_reader import GetResult, GetStatus
+from storage.store import MessageStore, open_store
 
 __all__ = [
     "AccessDeniedError",

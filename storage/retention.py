@@ -14,7 +14,7 @@ that comes later gets OffsetOutOfRangeError. Each deletion is durable before the
 files, oldest first, then what points to them. A crash in between leaves files that the next run finds expired.
 The log of this process says of each log file that goes which messages were in it and why, as a warning where it goes before its time,
 and what went of queues and index. Java: MappedFile.destroy and deleteExpiredFileByTime say it of each file.
-The timer's log is the timer's own duty (`delay/timer_log.py`). Java lets a file that somebody reads be for a while, and tries again
+The timer's log is the timer's own duty (`delay/timer_files.py`). Java lets a file that somebody reads be for a while, and tries again
 (destroyMapedFileIntervalForcibly, redeleteHangedFileInterval); here nobody has to wait. Not supported: replicasPerDiskPartition,
 and DLedger's log.
 """
@@ -35,17 +35,15 @@ from storage.batch.commit import settle
 from storage.batch.sink_progress import apply_renewals, newest_ends, plan_renewals
 from storage.errors import ConfigurationError
 from storage.failpoints import reach
-from storage.files.disk_use import disk_used_percent
-from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_file_system import LocalFileSystem, disk_used_percent
 from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_position
 from storage.format.keys import HEADER_SIZE, HEADER_STRUCT
 from storage.index.store import is_index_name
 from storage.log.commit_log import LogFile
-from storage.message_store import MessageStore
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.settings.nouns import CommitLogConfig, RetentionConfig
-from storage.store_reader import StoreReader
+from storage.store import MessageStore
 
 _LOG = logging.getLogger(__name__)
 _MS_PER_HOUR = 3_600_000
@@ -77,7 +75,7 @@ def plan_occasion(
     `hour` is the local one; the percents are `disk_used_percent` of the `written_directories` (the least full counts) and of
     consumequeue/. A disk of which nothing is known (−1) counts as too full, as in Java. Raises ConfigurationError.
     """
-    reasons = ["it was asked for"] if is_asked_for else []
+    reasons = ["it was requested"] if is_asked_for else []
     if hour in _hours(config.delete_when):
         reasons.append(f"it is the hour for it (deleteWhen={config.delete_when})")
     forcibly = _within(config.disk_space_clean_forcibly_ratio, 30, 85)
@@ -174,7 +172,7 @@ class ExpiryPlan:
 
 
 def plan_expiry(
-    store: StoreReader, file_system: LocalFileSystem, config: RetentionConfig, occasion: Occasion, *, now_ms: int
+    store: MessageStore, file_system: LocalFileSystem, config: RetentionConfig, occasion: Occasion, *, now_ms: int
 ) -> ExpiryPlan:
     """Looks at a store's files and decides; changes nothing.
 
@@ -199,7 +197,7 @@ def plan_expiry(
     )
 
 
-def _queue_expiry(store: StoreReader, file_system: LocalFileSystem, queue: ConsumeQueue, minimum: int) -> QueueExpiry:
+def _queue_expiry(store: MessageStore, file_system: LocalFileSystem, queue: ConsumeQueue, minimum: int) -> QueueExpiry:
     starts = queue.file_starts[:-1]
     paths = [queue.path_of(start) for start in starts[: count_expired(_last_places(queue, starts), minimum)]]
     paths += _expired_ext_paths(store, file_system, queue, minimum)
@@ -217,7 +215,7 @@ def _last_places(queue: ConsumeQueue, starts: Sequence[int]) -> Iterator[int]:
 
 
 def _expired_ext_paths(
-    store: StoreReader, file_system: LocalFileSystem, queue: ConsumeQueue, minimum: int
+    store: MessageStore, file_system: LocalFileSystem, queue: ConsumeQueue, minimum: int
 ) -> list[str]:
     """Extension files before the unit of the queue's first message; none where no message is left, or it has no unit."""
     directory = f"{store.root}/consumequeue_ext/{queue.topic}/{queue.queue_id}"

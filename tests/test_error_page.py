@@ -10,12 +10,17 @@ from pathlib import Path
 import pytest
 import typer.main
 
+from spark_mq import conditions
 from spark_mq.cli import app
+from spark_mq.client import errors as client_errors
 from spark_mq.sink.live_options import live_sink_option_rows
 from spark_mq.sink.options import sink_option_rows
 from spark_mq.source.options import option_rows
-from spark_mq.store_conditions import condition_names
+from storage import errors as storage_errors
 from tests.support.places import PROJECT
+
+ERRORS = (conditions, client_errors, storage_errors)
+"""The modules whose classes have conditions."""
 
 PAGE = (PROJECT / "docs" / "errors.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(SPARK_MQ_\w+)` \| (.+?) \| (.+?) \|$", re.MULTILINE)
@@ -39,6 +44,12 @@ JAVA_NAMES = {"maxMessageSize", "fileReservedTime", "storePathCommitLog", "regio
 
 def rows() -> dict[str, tuple[str, str]]:
     return {name: (meaning, cure) for name, meaning, cure in ROW.findall(PAGE)}
+
+
+def condition_names() -> set[str]:
+    """Every condition that an error of this package can have."""
+    kinds = [kind for module in ERRORS for kind in vars(module).values() if isinstance(kind, type)]
+    return {kind.condition for kind in kinds if hasattr(kind, "condition")}
 
 
 def texts_of(path: Path) -> Iterator[str]:

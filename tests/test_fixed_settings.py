@@ -13,8 +13,7 @@ from spark_mq.controller.settings import ControllerSettings
 from spark_mq.namesrv.settings import NOT_FOLLOWED as OF_NAME_SERVERS
 from spark_mq.namesrv.settings import NameServerSettings
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings
-from storage.settings.fixed import FIXED_SETTINGS, is_fixed, refusal_of_change
-from storage.settings.java_settings import JAVA_SETTINGS
+from storage.settings.java_settings import FIXED_SETTINGS, JAVA_SETTINGS, is_fixed, refusal_of_change
 from storage.settings.nouns import NOUNS
 
 CLASSES = (

@@ -28,7 +28,15 @@ from tests.support.pages import PAGES, TABLES, marked, page_text, rows
 from tests.support.places import PROJECT
 
 SOURCES = ("storage", "spark_mq", "jobs", "bench")
-DOCUMENTS = (*PAGES, *TABLES, "ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "storage/README.md", "bench/README.md")
+DOCUMENTS = (
+    *PAGES,
+    *TABLES,
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "storage/README.md",
+    "bench/README.md",
+)
 
 README_LINES = 200
 README_WIDTH = 145
@@ -158,7 +166,9 @@ def test_code_and_settings_name_no_heading_of_a_page_that_is_not_there() -> None
     """Error texts, docstrings and broker.conf name a page by its path, with `#` and a heading or without."""
     places = [path for root in (*SOURCES, "conf", "tests") for path in (PROJECT / root).rglob("*")]
     for path in (path for path in places if path.suffix in {".py", ".conf"} and path.is_file()):
-        for page, heading in re.findall(r"\b(docs/(?:tables/)?[\w-]+\.md|README\.md)(?:#([\w-]+))?", path.read_text("utf-8")):
+        for page, heading in re.findall(
+            r"\b(docs/(?:tables/)?[\w-]+\.md|README\.md)(?:#([\w-]+))?", path.read_text("utf-8")
+        ):
             assert page in (*PAGES, *TABLES), f"{path} names {page}"
             assert not heading or heading in anchors(page_text(page)), f"{path} names {page}#{heading}"
 

@@ -10,8 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from spark_mq.conditions import OptionError
-from spark_mq.store_conditions import StoreConditionError
+from spark_mq.conditions import ConvertedError, OptionError
 from spark_mq.worker_errors import expect_hang_up, named_for_spark
 from storage.errors import StoreNotFoundError
 
@@ -40,7 +39,7 @@ def test_a_workers_named_error_hides_its_traceback(main_module: ModuleType) -> N
 
 def test_a_storage_error_becomes_a_condition_without_a_cause(main_module: ModuleType) -> None:
     as_worker(main_module)
-    with pytest.raises(StoreConditionError) as caught, named_for_spark():
+    with pytest.raises(ConvertedError) as caught, named_for_spark():
         raise StoreNotFoundError("/s")
     assert caught.value.__suppress_context__
     assert isinstance(caught.value.__context__, StoreNotFoundError)

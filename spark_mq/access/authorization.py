@@ -14,18 +14,34 @@ import ipaddress
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from spark_mq.access.acls import Decision, Entry, Policies, PolicyType, parse_network
-from spark_mq.access.resources import BODY, MESSAGE, Action, Demand, Need, Resource, ResourceType
+from spark_mq.access.acls import (
+    BODY,
+    MESSAGE,
+    Action,
+    Decision,
+    Demand,
+    Entry,
+    Need,
+    Policies,
+    PolicyType,
+    Resource,
+    ResourceType,
+    parse_network,
+)
 from spark_mq.access.users import refused
 from spark_mq.remoting import Header, WireBody
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupList, TopicConfigList
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.administration import (
+    SubscriptionGroupList,
+    TopicConfigList,
+)
+from spark_mq.remoting.consumers import (
     AssignmentQuestion,
     CheckClientBody,
     HeartbeatData,
     LockBody,
     RequestModeBody,
 )
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _TOPIC, _GROUP = ResourceType.TOPIC, ResourceType.GROUP
@@ -125,8 +141,8 @@ _IN_BODIES: Mapping[tuple[type[Any], ResourceType], Callable[[Any], Sequence[str
     (AssignmentQuestion, _GROUP): lambda body: [body.consumer_group],
     (RequestModeBody, _GROUP): lambda body: [body.consumer_group],
     (RequestModeBody, _TOPIC): lambda body: [body.topic],
-    (TopicConfigList, _TOPIC): lambda body: [topic.topic_name for topic in body.topics],
-    (SubscriptionGroupConfig, _GROUP): lambda body: [body.group_name],
-    (SubscriptionGroupList, _GROUP): lambda body: [group.group_name for group in body.groups],
+    (TopicConfigList, _TOPIC): lambda body: [topic.topic for topic in body.topics],
+    (SubscriptionGroupConfig, _GROUP): lambda body: [body.group],
+    (SubscriptionGroupList, _GROUP): lambda body: [group.group for group in body.groups],
 }
 """By body and resource, the names in it."""

@@ -7,21 +7,29 @@ The password is the key that requests are signed with, so it stands there as it 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import TypeVar
 
-from spark_mq.access.resources import by_name
 from spark_mq.remoting import BodyError, RemotingCommand, WireBody, read_body, write_body
-from spark_mq.remoting.admin_bodies import UserInfo
-from spark_mq.remoting.signatures import ACCESS_KEY, is_signed_by
+from spark_mq.remoting.administration import UserInfo
+from spark_mq.remoting.command import ACCESS_KEY, is_signed_by
 from storage.errors import StateFileError
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
+_E = TypeVar("_E", bound=Enum)
 FILE_NAME = "users.json"
 _SUBJECT = "User:"
 _SHOWN = 255
 """So much of a name is repeated in a remark."""
+
+
+def by_name(kind: type[_E], name: str | None) -> _E | None:
+    """The member whose value is the name, in any case; None if there is none. Java: getByName."""
+    wanted = (name or "").lower()
+    return next((member for member in kind if member.value.lower() == wanted), None)
 
 
 class UserType(Enum):
@@ -139,3 +147,44 @@ def authenticate(users: UserTable, command: RemotingCommand) -> User:
     if not is_signed_by(command, user.password):
         raise refused("check signature failed.")
     return user
+
+
+# Which requests access control asks, and who is a user from the first start on. Java: AuthConfig.
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRules:
+    """By default it asks nobody anything."""
+
+    authenticates: bool = False
+    """Requests must be signed by a user."""
+    authorizes: bool = False
+    """He must be allowed what he asks for."""
+    unsigned_codes: frozenset[int] = frozenset()
+    """Requests that need no signature; without one nobody has asked them."""
+    free_codes: frozenset[int] = frozenset()
+    """Requests that need no permission."""
+    first_users: tuple[User, ...] = ()
+    """Made at the start where there is none of their name."""
+
+
+def name_and_secret(text: str | None, name_key: str, secret_key: str) -> tuple[str, str] | None:
+    """What a setting such as `{"username":"…","password":"…"}` says, None where it is not set; ValueError with the rule for another."""
+    if not text:
+        return None
+    try:
+        found = json.loads(text)
+        name, secret = found[name_key], found[secret_key]
+    except (ValueError, KeyError, TypeError):
+        name = secret = None
+    if not isinstance(name, str) or not isinstance(secret, str) or not name or not secret:
+        raise ValueError(f'it must be {{"{name_key}":"…","{secret_key}":"…"}}')
+    return name, secret
+
+
+def codes_of(text: str) -> frozenset[int]:
+    """Request codes between commas; ValueError with the rule for another text."""
+    words = [word.strip() for word in text.split(",") if word.strip()]
+    if not all(word.isascii() and word.isdecimal() for word in words):
+        raise ValueError("it must be request codes between commas")
+    return frozenset(map(int, words))

@@ -10,18 +10,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from spark_mq.access.acls import AclTable, PolicyType, acl_info, matching, read_acl
-from spark_mq.access.resources import by_name, parse_resource
-from spark_mq.access.users import User, UserStatus, UserTable, UserType, refused, subject_of, user_info, user_name
+from spark_mq.access.acls import AclTable, PolicyType, acl_info, matching, parse_resource, read_acl
+from spark_mq.access.users import (
+    User,
+    UserStatus,
+    UserTable,
+    UserType,
+    by_name,
+    refused,
+    subject_of,
+    user_info,
+    user_name,
+)
 from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body, write_body_list
-from spark_mq.remoting.admin_bodies import AclInfo, UserInfo
-from spark_mq.remoting.admin_headers import (
+from spark_mq.remoting.administration import (
     AclFilterRequest,
+    AclInfo,
     AclRequest,
     DeleteAclRequest,
     UserFilterRequest,
+    UserInfo,
     UserRequest,
 )
 from storage.rules.response_codes import RequestRefusedError, ResponseCode

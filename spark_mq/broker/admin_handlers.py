@@ -22,23 +22,21 @@ from spark_mq.remoting import (
     read_body,
     write_header,
 )
-from spark_mq.remoting.admin_bodies import HaClientInfo, HaRuntimeInfo
-from spark_mq.remoting.admin_headers import BrokerConfigAnswer, HaInfo
-from spark_mq.remoting.client_bodies import ConsumerStatus
+from spark_mq.remoting.administration import BrokerConfigAnswer, HaClientInfo, HaInfo, HaRuntimeInfo
 from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.command import CREDENTIALS
-from spark_mq.remoting.consumer_headers import ConsumerRunningInfoRequest, ConsumerStatusRequest
-from spark_mq.remoting.message_headers import ConsumeDirectlyRequest
-from spark_mq.remoting.route_bodies import KvTable
+from spark_mq.remoting.consumers import ConsumerRunningInfoRequest, ConsumerStatus, ConsumerStatusRequest
+from spark_mq.remoting.messages import ConsumeDirectlyRequest
+from spark_mq.remoting.routes import KvTable
 from storage.errors import ConfigurationError
 from storage.format.delay import CHECKPOINT
 from storage.format.fastjson import to_text
 from storage.format.record import decode_offset_message_id
 from storage.rules.response_codes import ResponseCode
-from storage.settings.fixed import refusal_of_change
-from storage.tables.data_version import DataVersion
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.master_copies import REQUEST_MODES_FILE, TIMER_METRICS_FILE
+from storage.settings.java_settings import refusal_of_change
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.document import DataVersion
+from storage.tables.masters import REQUEST_MODES_FILE, TIMER_METRICS_FILE
 
 _NO_DELAYS = '{"offsetTable":{}}'
 _NO_MODES = '{"messageRequestModeMap":{}}'

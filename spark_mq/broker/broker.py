@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 
-from spark_mq.access.rules import AccessRules
+from spark_mq.access.users import AccessRules
 from spark_mq.broker.access_handlers import AccessHandlers
 from spark_mq.broker.admin_handlers import AdminHandlers, ReplicaHandlers
 from spark_mq.broker.asked import Asked, Handler
@@ -43,7 +43,7 @@ from spark_mq.remoting import (
     read_header,
     write_header,
 )
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest
+from spark_mq.remoting.messages import CheckTransactionStateRequest
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.epoch_times import current_time_ms, is_time, steady_time_ms
 from storage.errors import PutRefusedError, StoreNotWritableError, StoreServedError
@@ -64,8 +64,7 @@ from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig
-from storage.transaction.asking import Asking
-from storage.transaction.check import CheckReport, check_half_messages
+from storage.transaction.check import Asking, CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
 
 _LOG = logging.getLogger(__name__)
@@ -228,7 +227,7 @@ class Broker:
 
     def store_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
         """A query that reads the store beside the broker has come so far: its group's next offsets by (topic, queue id), in memory
-        and in the file. As `storage.tables.group_progress` where no broker runs; while a reset waits they are refused, as of a request.
+        and in the file. As `write_group_offsets` where no broker runs; while a reset waits they are refused, as of a request.
 
         Raises StoreServedError, StoreNotWritableError, StateFileError, OSError.
         """

@@ -1,6 +1,6 @@
 """A running broker's settings: told as Java's properties, and changed by an operator.
 
-What is changed is written into the broker.conf that was read, in its place; what may not be changed says `storage/settings/fixed.py`.
+What is changed is written into the broker.conf that was read, in its place; what may not be changed says `FIXED_SETTINGS`.
 What sends, pulls, clients, transactions and retention go by holds at once; what the open store goes by (file sizes, flushes, sizes of
 messages) from the next start on.
 Java: Configuration, MixAll.string2Properties, AdminBrokerProcessor.validateBlackListConfigExist.

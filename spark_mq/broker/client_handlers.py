@@ -16,10 +16,11 @@ from spark_mq.broker.pull_filters import SQL92, is_tag_type
 from spark_mq.broker.sql92 import SqlError, compile_expression
 from spark_mq.client.allocation import Allocation, Averagely, AveragelyByCircle, sorted_client_ids
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_body
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     AssignmentQuestion,
     CheckClientBody,
     ConsumerData,
+    ConsumerGroupRequest,
     ConsumerList,
     ConsumeType,
     HeartbeatData,
@@ -30,12 +31,12 @@ from spark_mq.remoting.client_bodies import (
     QueueAssignments,
     RequestMode,
     RequestModeBody,
+    UnregisterClientRequest,
 )
-from spark_mq.remoting.consumer_headers import ConsumerGroupRequest, UnregisterClientRequest
 from storage.names import RETRY_PREFIX, retry_topic
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.retries import UNIT_SUBSCRIBED
-from storage.tables.master_copies import REQUEST_MODES_FILE, with_request_mode
+from storage.tables.masters import REQUEST_MODES_FILE, with_request_mode
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.remoting import MessageQueue, ProtocolVersion
-from spark_mq.remoting.client_bodies import ConsumerData, MessageModel, SubscriptionData
+from spark_mq.remoting.consumers import ConsumerData, MessageModel, SubscriptionData
 
 PRODUCER_EXPIRES_MS = 120_000
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from spark_mq.broker.pull_filters import compiled_text, is_tag_type
 from spark_mq.broker.sql92 import Expression
-from spark_mq.remoting.client_bodies import SubscriptionData
+from spark_mq.remoting.consumers import SubscriptionData
 from storage.format.bloom_filter import BitTest, BloomFilter, MapsOf
 from storage.format.properties import decode_properties
 from storage.tables.consumer_filters import BloomData, ConsumerFilter, ConsumerFilterTable

@@ -37,7 +37,6 @@ from spark_mq.broker.turns import Turns
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError, StoreNotWritableError
 from storage.failpoints import reach
 from storage.format.record import Message
-from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import OP_TOPIC, PRODUCER_GROUP, QUEUE_ID, OpBatch, committed_messages, op_messages
@@ -45,11 +44,11 @@ from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import BrokerState
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
+from storage.store import MessageStore
 from storage.tables.put_statistics import PutStatistics
-from storage.transaction.direct_outcome import find_transaction
 from storage.transaction.half_queue import half_at
 from storage.transaction.known_ends import KnownEnds
-from storage.transaction.outcomes import outcomes_of
+from storage.transaction.outcomes import find_transaction, outcomes_of
 from storage.transaction.progress import save_counts
 
 _LOG = logging.getLogger(__name__)

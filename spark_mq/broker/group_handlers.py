@@ -10,31 +10,31 @@ from dataclasses import replace
 
 from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.client_tables import KnownClient, subscriptions_by_topic
-from spark_mq.broker.entries import AttributeRefusedError, changed_attributes, group_entry, wire_group, wire_version
+from spark_mq.broker.entries import AttributeRefusedError, changed_attributes
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body
-from spark_mq.remoting.admin_bodies import (
+from spark_mq.remoting.administration import (
     ClientConnection,
     ConsumerConnection,
+    DeleteGroupRequest,
     GroupForbidden,
     GroupSubscription,
     ProducerConnection,
     ProducerInfo,
     ProducerTable,
-    SubscriptionGroupConfig,
     SubscriptionGroupList,
     SubscriptionGroupTable,
 )
-from spark_mq.remoting.admin_headers import DeleteGroupRequest
-from spark_mq.remoting.consumer_headers import (
+from spark_mq.remoting.consumers import (
     ConsumerGroupRequest,
     GroupForbiddenRequest,
     GroupRequest,
     GroupTopicRequest,
     ProducerGroupRequest,
 )
-from spark_mq.remoting.route_bodies import TopicList
+from spark_mq.remoting.routes import TopicList
 from storage.errors import NameIllegalError
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import validate_group
 from storage.rules.response_codes import ResponseCode
 from storage.tables.topics import QUEUE_COUNT_LIMIT
@@ -75,7 +75,7 @@ class GroupHandlers:
         """Departures: a name that no group may have is refused, and more retry queues than a topic may have; Java takes either."""
         groups = self._parts.groups
         try:
-            for group in map(group_entry, told):
+            for group in told:
                 known = groups.get(validate_group(group.group))
                 if group.retry_queue_count > QUEUE_COUNT_LIMIT:
                     remark = f"a group can have {QUEUE_COUNT_LIMIT} retry queues, not {group.retry_queue_count}"
@@ -112,9 +112,9 @@ class GroupHandlers:
         """201."""
         table = self._parts.service.group_table
         body = SubscriptionGroupTable(
-            subscription_group_table={name: wire_group(config) for name, config in self._parts.groups.items()},
+            subscription_group_table=dict(self._parts.groups),
             forbidden_table=table.forbidden,
-            data_version=wire_version(table.version),
+            data_version=table.version,
         )
         return asked.answer(body=body)
 
@@ -124,7 +124,7 @@ class GroupHandlers:
         found = self._parts.find_group(told.group)
         if found is None:
             return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-        return asked.answer(body=wire_group(found))
+        return asked.answer(body=found)
 
     # Who is online
 

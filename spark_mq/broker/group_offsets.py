@@ -12,7 +12,7 @@ from typing import Any
 
 from storage.names import is_system_group
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.data_version import DataVersion
+from storage.tables.document import DataVersion
 
 Key = tuple[str, str]
 """(topic, group)"""

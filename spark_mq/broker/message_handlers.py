@@ -22,7 +22,7 @@ from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import NO_TEMPLATE, SendRequest, broker_properties
 from spark_mq.broker.send_run import SendRun
 from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, make_request, read_header, write_header
-from spark_mq.remoting import message_headers as wire
+from spark_mq.remoting import messages as wire
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.format.properties import decode_properties
 from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC

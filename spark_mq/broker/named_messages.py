@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import Header
-from spark_mq.remoting import message_headers as wire
+from spark_mq.remoting import messages as wire
 from storage.format.record import Message, decode_offset_message_id, decode_record
 from storage.names import is_system_topic
 from storage.rules.delays import REAL_TOPIC

@@ -11,10 +11,10 @@ from spark_mq.broker.asked import NO_FIELDS, Asked, Handler
 from spark_mq.broker.client_tables import too_old_to_ask
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, write_body, write_header
-from spark_mq.remoting.client_bodies import OffsetTable
-from spark_mq.remoting.consumer_headers import (
+from spark_mq.remoting.consumers import (
     MaxOffsetRequest,
     OffsetAnswer,
+    OffsetTable,
     QueryConsumerOffsetRequest,
     QueueRequest,
     ResetOffsetRequest,

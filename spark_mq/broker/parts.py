@@ -11,9 +11,8 @@ from typing import cast
 
 from spark_mq.access.acls import FILE_NAME as ACLS_FILE
 from spark_mq.access.acls import AclTable
-from spark_mq.access.rules import AccessRules
 from spark_mq.access.users import FILE_NAME as USERS_FILE
-from spark_mq.access.users import UserTable, authenticate
+from spark_mq.access.users import AccessRules, UserTable, authenticate
 from spark_mq.broker.broker_settings import changed_text, with_settings
 from spark_mq.broker.client_tables import Change, ConsumerTable, ProducerTable, QueueLocks
 from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
@@ -23,13 +22,12 @@ from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, Arrivals, HeldPull,
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import HeaderEncoding, MessageQueue, RemotingCommand, RequestCode, make_request, write_header
-from spark_mq.remoting.admin_bodies import HaConnectionInfo
-from spark_mq.remoting.consumer_headers import ConsumerGroupRequest
-from spark_mq.remoting.controller_bodies import EpochEntryCache
-from storage.addresses import host_of
+from spark_mq.remoting.administration import HaConnectionInfo
+from spark_mq.remoting.consumers import ConsumerGroupRequest
+from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
-from storage.names import BUILT_IN_GROUPS
+from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.retries import find_group
 from storage.rules.topics import known_topics
@@ -42,7 +40,7 @@ from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
 from storage.tables.consumer_filters import ConsumerFilterTable
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.data_version import DataVersion
+from storage.tables.document import DataVersion
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE

@@ -14,7 +14,9 @@ from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.pull_filters import message_filter
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import (
+from spark_mq.remoting.administration import (
+    BrokerConsumeStatsRequest,
+    BrokerStatsRequest,
     ConsumeQueueEntries,
     ConsumeQueueEntry,
     ConsumeStats,
@@ -22,10 +24,10 @@ from spark_mq.remoting.admin_bodies import (
     ConsumeTimeSpans,
     CorrectionOffsets,
     OffsetWrapper,
+    QueryConsumeQueueRequest,
     QueueTimeSpan,
 )
-from spark_mq.remoting.admin_headers import BrokerConsumeStatsRequest, BrokerStatsRequest, QueryConsumeQueueRequest
-from spark_mq.remoting.consumer_headers import (
+from spark_mq.remoting.consumers import (
     CloneGroupOffsetRequest,
     ConsumeStatsRequest,
     ConsumeTimeSpanRequest,

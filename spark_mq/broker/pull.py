@@ -17,8 +17,9 @@ from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.pull_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
 from spark_mq.broker.sql92 import Expression
 from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, write_header
-from spark_mq.remoting.client_bodies import ConsumeType, SubscriptionData
-from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
+from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
+from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
+from storage import GetStatus
 from storage.names import BUILT_IN_GROUPS, RETRY_PREFIX, is_system_group
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
 from storage.rules.static_topics import (
@@ -31,7 +32,6 @@ from storage.rules.static_topics import (
 )
 from storage.service.raw_get import MessageFilter, RawGet
 from storage.settings.nouns import PullConfig
-from storage.store_reader import GetStatus
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, TopicConfig
 

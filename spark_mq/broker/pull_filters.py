@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from spark_mq.broker.sql92 import Expression, SqlError, compile_expression
-from spark_mq.remoting.client_bodies import SubscriptionData
+from spark_mq.remoting.consumers import SubscriptionData
 from storage.format.bloom_filter import BitTest
 from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties

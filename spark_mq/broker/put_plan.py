@@ -22,7 +22,7 @@ import numpy as np
 
 from spark_mq.broker.send_hooks import is_true
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.remoting.batch_body import decode_batch, with_batch_properties
+from spark_mq.remoting.messages import decode_batch, with_batch_properties
 from storage.errors import PutRefusedError
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties

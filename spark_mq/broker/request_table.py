@@ -18,9 +18,9 @@ from enum import Enum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from spark_mq.access.resources import BODY, MESSAGE, Action, Need, ResourceType
+from spark_mq.access.acls import BODY, MESSAGE, Action, Need, ResourceType
 from spark_mq.remoting import REQUEST_HEADERS, Header, RequestCode
-from spark_mq.remoting.header_fields import RpcHeader
+from spark_mq.remoting.headers_and_bodies import RpcHeader
 
 _CPUS = os.cpu_count() or 1
 

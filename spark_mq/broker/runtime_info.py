@@ -9,11 +9,11 @@ from spark_mq.broker.retry import CURRENT_VERSION
 from spark_mq.broker.traffic import DayTotals
 from spark_mq.client.errors import request_text
 from storage.errors import StateFileError
-from storage.files.disk_use import disk_room_bytes, disk_used_percent
+from storage.files.local_file_system import disk_room_bytes, disk_used_percent
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import decode_record
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import DelayOffsets
 
 _RELEASE = "V5_3_3"
 _POOLS = {

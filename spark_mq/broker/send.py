@@ -62,7 +62,7 @@ from spark_mq.broker.store_put import (
 from spark_mq.remoting.request_runs import RunAnswers
 from storage.epoch_times import current_time_ms
 from storage.errors import MessageIllegalError, PutRefusedError
-from storage.files.disk_use import disk_used_percent
+from storage.files.local_file_system import disk_used_percent
 from storage.format.keys import FIRST_RANKS, new_prefix
 from storage.format.properties import decode_properties
 from storage.names import RETRY_PREFIX

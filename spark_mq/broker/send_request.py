@@ -28,7 +28,7 @@ class SendRequest:
 
     topic: str
     body: bytes | None
-    """As stored: compressed if `sys_flag` says so. Of a batch: the client's encoding of its messages (`remoting/batch_body.py`)."""
+    """As stored: compressed if `sys_flag` says so. Of a batch: the client's encoding of its messages (`remoting/messages.py`)."""
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
     """Of a batch: what all its messages get besides their own."""
     queue_id: int = -1

@@ -19,7 +19,7 @@ import pyarrow as pa
 from spark_mq.broker.put_plan import DECIDED_BY_VALUE, PutPlan
 from spark_mq.broker.put_response import SendResponse
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_header
-from spark_mq.remoting.message_headers import SendMessageAnswer
+from spark_mq.remoting.messages import SendMessageAnswer
 from spark_mq.remoting.request_runs import LONG_NUMBER, NUMBER, TEXT, RequestRun, RunAnswers, RunFields
 from storage.format.record import V6_HOST_SIZE
 from storage.rules.inner_messages import InnerMessage, InnerMessages

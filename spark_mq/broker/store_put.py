@@ -10,7 +10,6 @@ from dataclasses import replace
 from spark_mq.broker.put_plan import PutPlan
 from spark_mq.broker.put_response import Appended, PutOutcome
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
-from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.retention import Occasion
 from storage.rules.inner_messages import columns_of
@@ -18,6 +17,7 @@ from storage.rules.put_guards import BrokerState
 from storage.service.pending import Pending
 from storage.service.put_group import PutReceipt
 from storage.service.put_service import PutService
+from storage.store import MessageStore
 from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 

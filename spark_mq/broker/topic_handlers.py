@@ -13,16 +13,18 @@ from spark_mq.broker.entries import (
     AttributeRefusedError,
     changed_attributes,
     parse_attributes,
-    topic_entry,
-    wire_topic,
-    wire_topics,
-    wire_version,
 )
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_body
-from spark_mq.remoting.admin_bodies import GroupList, TopicConfigList, TopicOffset, TopicStatsTable
-from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
-from spark_mq.remoting.route_bodies import TopicConfigTable, TopicList
+from spark_mq.remoting.administration import (
+    CreateTopicRequest,
+    GroupList,
+    TopicConfigList,
+    TopicOffset,
+    TopicRequest,
+    TopicStatsTable,
+)
+from spark_mq.remoting.routes import TopicConfigTable, TopicList
 from storage.errors import NameIllegalError
 from storage.names import SYSTEM_TOPICS, is_system_topic, validate_path_element
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
@@ -87,7 +89,7 @@ class TopicHandlers:
 
     def update_list(self, asked: Asked) -> RemotingCommand:
         """18. As in Java one topic that is as it is wanted ends it, with nothing done."""
-        wanted = [topic_entry(told) for told in read_body(TopicConfigList, asked.body).topics]
+        wanted = list(read_body(TopicConfigList, asked.body).topics)
         try:
             for topic in wanted:
                 self._check_name(topic.topic)
@@ -179,9 +181,9 @@ class TopicHandlers:
         """21."""
         parts = self._parts
         body = TopicConfigTable(
-            topic_config_table=wire_topics(dict(parts.topics)),
-            data_version=wire_version(parts.service.settings.topics.version),
-            mapping_data_version=wire_version(parts.mappings_version),
+            topic_config_table=dict(parts.topics),
+            data_version=parts.service.settings.topics.version,
+            mapping_data_version=parts.mappings_version,
             topic_queue_mapping_info_map={},
             topic_queue_mapping_detail_map=parts.mappings.document.get("topicQueueMappingTable") or {},
         )
@@ -193,7 +195,7 @@ class TopicHandlers:
         found = self._parts.topics.get(told.topic)
         if found is None:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {told.topic}")
-        return asked.answer(body=wire_topic(found))
+        return asked.answer(body=found)
 
     def stats(self, asked: Asked) -> RemotingCommand:
         """202: where the topic's queues begin and end, and when their last messages were stored."""

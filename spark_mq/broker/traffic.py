@@ -11,7 +11,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from spark_mq.remoting.admin_bodies import BrokerStats, StatsItem
+from spark_mq.remoting.administration import BrokerStats, StatsItem
 from storage.epoch_times import is_time
 from storage.names import is_system_topic
 from storage.tables.put_statistics import PutStatistics, Sum

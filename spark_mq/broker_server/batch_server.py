@@ -1,5 +1,5 @@
 """The broker's side of a sink's hand-over: batches that sinks on this machine have staged are committed into the store that is open.
-The positions of queries that read beside it are stored as their groups' (`hand_over/group_offsets.py`).
+The positions of queries that read beside it are stored as their groups' (`hand_over/messages.py`).
 
     accepting   a thread: a connection each ─▶ asked who it is, and for which directory ─▶ its batch waits for those before
     committing  a thread: one batch after the other, by `commit_staged`; the put lock is given up between two slices
@@ -20,18 +20,20 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias
 
 from spark_mq.hand_over import local_socket
-from spark_mq.hand_over.group_offsets import Offsets, are_offsets, read_offsets
 from spark_mq.hand_over.local_socket import ANSWER_BYTES_MOST, REQUEST_BYTES_MOST, FrameError
 from spark_mq.hand_over.messages import (
     WAITING,
     WORKING,
     HandOver,
+    Offsets,
+    are_offsets,
+    commit_staged,
     error_document,
     outcome_document,
+    read_offsets,
     read_request,
     taken_document,
 )
-from spark_mq.hand_over.staged_commit import commit_staged
 from storage.batch.commit import CommitOutcome
 from storage.errors import (
     NotReplicatedError,
@@ -40,11 +42,11 @@ from storage.errors import (
     StoreLockedError,
     StoreServedError,
 )
-from storage.message_store import MessageStore
 from storage.put_status import PutStatus
 from storage.rules.put_guards import NOBODY
 from storage.service.put_service import PutService
 from storage.service.replica_acks import CopiesWanted
+from storage.store import MessageStore
 
 MOST_CONNECTIONS = 64
 BEAT_SECONDS = 1.0

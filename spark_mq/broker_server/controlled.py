@@ -28,10 +28,9 @@ from spark_mq.remoting import RemotingError
 from storage.epoch_times import current_time_ms
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.ha.begun_epoch import lost_epoch
-from storage.ha.epochs import EpochFile
-from storage.ha.roles import Role, Term, next_role
-from storage.ha.truncation import truncate_store
+from storage.ha.epochs import EpochFile, lost_epoch
+from storage.ha.follower import truncate_store
+from storage.ha.replicas import Role, Term, next_role
 from storage.rules.response_codes import ResponseCode
 
 HEARTBEAT_SECONDS = 1.0

@@ -20,8 +20,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 
+from spark_mq.access.acls import BODY, Demand
 from spark_mq.access.authorization import check_allowed, demands_of
-from spark_mq.access.resources import BODY, Demand
 from spark_mq.access.users import User, authenticate, refused
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.connections import (
@@ -39,16 +39,20 @@ from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, SENDS, Pool
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.batch_server import BatchServer
-from spark_mq.broker_server.controllers import Position
+from spark_mq.broker_server.controllers import Position, SyncKeeper
 from spark_mq.broker_server.duties import Duties
-from spark_mq.broker_server.member_group import Group, Member, MemberGroup, take_back
-from spark_mq.broker_server.opening import ControllerMode, StorePlace, opened_service
-from spark_mq.broker_server.registration import Registration
-from spark_mq.broker_server.replication import epochs_told, serve_slaves, slaves_told, told_ha_address
+from spark_mq.broker_server.name_servers import Group, Member, MemberGroup, Registration, SubscribedQueues, take_back
+from spark_mq.broker_server.opening import (
+    ControllerMode,
+    StorePlace,
+    epochs_told,
+    opened_service,
+    serve_slaves,
+    slaves_told,
+    told_ha_address,
+)
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, StateCopies
-from spark_mq.broker_server.subscribed_queues import SubscribedQueues
-from spark_mq.broker_server.sync_keeper import SyncKeeper
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import (
     REQUEST_BODIES,
@@ -70,16 +74,15 @@ from spark_mq.remoting_server.server import RemotingServer
 from storage.epoch_times import current_time_ms
 from storage.files.os_errors import is_of_system
 from storage.format.replication import SlaveHandshake
-from storage.ha.begun_epoch import forget_epoch
-from storage.ha.epochs import FollowedEpochs
+from storage.ha.epochs import FollowedEpochs, forget_epoch
 from storage.ha.follower import Follower, MasterAsks, Switching
 from storage.ha.listener import ReplicationListener
-from storage.ha.roles import Term
-from storage.ha.session import RECONNECT_MS, Timing
+from storage.ha.replicas import Term
+from storage.ha.sessions import RECONNECT_MS, Timing
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.pending import Pending
 from storage.service.put_service import PutService
-from storage.tables.timer_checkpoint import timer_checkpoint_path
+from storage.tables.delay_progress import timer_checkpoint_path
 
 REJECTED_CODES = frozenset((*SENDS, RequestCode.CONSUMER_SEND_MSG_BACK))
 """Answered REJECTREQUEST, unread."""

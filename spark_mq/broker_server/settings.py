@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
-from spark_mq.access.rules import AccessRules, codes_of, name_and_secret
-from spark_mq.access.users import User, UserType
+from spark_mq.access.users import AccessRules, User, UserType, codes_of, name_and_secret
 from spark_mq.broker.broker_settings import SECRETS
 from spark_mq.broker.request_table import Pool
 from spark_mq.client.errors import ClientSettingError
@@ -26,9 +25,8 @@ from spark_mq.remoting_server.settings import (
     setting,
     setting_texts,
 )
-from storage.addresses import address_text
 from storage.errors import ConfigurationError
-from storage.names import MASTER_ID
+from storage.names import MASTER_ID, address_text
 from storage.service.put_group import GROUP_MESSAGES
 from storage.settings.java_properties import parse_properties
 from storage.settings.load import StoreConfig, parse_config
@@ -278,10 +276,10 @@ def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]
         server = replace(server, listen_port=DEFAULT_PORT)
     if server.listen_port <= VIP_PORTS_BELOW:
         raise ConfigurationError(
-            file, None, "listenPort", f"clients are told it, and use the port {VIP_PORTS_BELOW} below it, too"
+            file, None, "listenPort", f"clients get it, and use the port {VIP_PORTS_BELOW} below it, too"
         )
     if store.identity.broker_ip1 is None and server.bind_address in ("0.0.0.0", "::"):
-        rule = "it is missing: with bindAddress for all addresses it says which one clients are told"
+        rule = "it is missing: with bindAddress for all addresses it says which one clients get"
         raise ConfigurationError(file, None, "brokerIP1", rule)
     process = read_settings(ProcessSettings, texts, file)
     if store.mode.enable_controller_mode:

@@ -25,18 +25,17 @@ from spark_mq.client.calls import make_call
 from spark_mq.client.errors import ClientError, ResponseError, request_text
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request
-from spark_mq.remoting.message_headers import ViewMessageRequest
-from storage.addresses import address_text
+from spark_mq.remoting.messages import ViewMessageRequest
 from storage.errors import StorageError
-from storage.ha.following import Following
-from storage.names import MASTER_ID
+from storage.ha.follower import Following
+from storage.names import MASTER_ID, address_text
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.master_copies import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer
+from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE, FollowedTimer
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 PERIOD_S = 60.0

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from spark_mq import __version__
 from spark_mq.cli.output import print_json
-from spark_mq.client.errors import ClientError, ClientSettingError, ResponseError, TlsError
+from spark_mq.client.errors import ClientError, ClientSettingError, TlsError
 from spark_mq.conditions import SparkMqError
 from spark_mq.exit_codes import INTERRUPTED, USAGE, exit_code_of
 from spark_mq.session import SESSION_ERRORS
@@ -25,8 +25,7 @@ from storage.errors import StorageError, StoreNotFoundError, StoreNotWritableErr
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import from_os_error
 from storage.files.remote import only_for_reading, plain_path
-from storage.recovery.creation import is_empty_place
-from storage.tables.store_signs import no_store
+from storage.tables.surroundings import is_empty_place, no_store
 
 StorePath = Annotated[
     str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store, or a directory of stores.")
@@ -118,12 +117,10 @@ def _describe(error: Exception) -> tuple[str, str | None]:
     match error:
         case CommandError():
             return error.text, error.hint
-        case ResponseError():
-            return error.describe(), error.cure()
         case TlsError():
             return error.describe(), _TLS_HINT
         case ClientError() | StorageError():
-            return error.describe(), error.hint
+            return error.describe(), error.cure()
         case SparkMqError():
             return error.describe(), "\n".join(error.details()) or None
         case OSError():

@@ -10,7 +10,7 @@ from spark_mq.cli.app import app
 from spark_mq.cli.processes import PrintsAll, PrintsImportant, Shown, configuration_from, serve
 from spark_mq.controller.server import RunningController
 from spark_mq.controller.settings import IMPORTANT, Configuration
-from storage.addresses import address_text
+from storage.names import address_text
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -13,10 +13,9 @@ from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.output import print_json, print_table, say
 from spark_mq.client.errors import ResponseError
-from spark_mq.remoting.admin_bodies import ConsumerConnection
-from spark_mq.remoting.client_bodies import ConsumeType
-from storage.names import BUILT_IN_GROUPS, is_system_group
-from storage.nearest_name import nearest
+from spark_mq.remoting.administration import ConsumerConnection
+from spark_mq.remoting.consumers import ConsumeType
+from storage.names import BUILT_IN_GROUPS, is_system_group, nearest
 from storage.rules.response_codes import ResponseCode
 
 _TYPES: dict[str | None, str] = {ConsumeType.CONSUME_PASSIVELY: "push", ConsumeType.CONSUME_ACTIVELY: "pull"}

@@ -13,7 +13,7 @@ import jobs
 from jobs.run import job_description
 from spark_mq.cli.app import UsageError, app
 from spark_mq.cli.output import print_table
-from storage.nearest_name import nearest
+from storage.names import nearest
 
 LIST = "list"
 _RUNNER = "run"

@@ -16,8 +16,7 @@ from spark_mq.cli.output import console, duration_in_words, print_json, print_ta
 from spark_mq.cli.places import Place
 from spark_mq.stop_signals import interrupt_on_signal
 from storage.epoch_times import current_time_ms
-from storage.names import is_system_group
-from storage.nearest_name import nearest
+from storage.names import is_system_group, nearest
 
 
 @app.command()

@@ -21,7 +21,7 @@ from spark_mq.client.pulls import Pull, PullResult, PullStatus, Subscription, su
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
 from spark_mq.message_line import Unreadable, message_line
-from spark_mq.remoting.admin_bodies import OffsetWrapper, TopicOffset
+from spark_mq.remoting.administration import OffsetWrapper, TopicOffset
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.format.record import decode_offset_message_id

@@ -17,7 +17,7 @@ import typer
 from spark_mq.message_line import BODY, BODY_BASE64, CORRUPT
 from spark_mq.source.column_names import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from storage.epoch_times import other_unit_rule
-from storage.nearest_name import advice
+from storage.names import advice
 
 BATCH_LINES = 1_000
 BATCH_BYTES = 16 << 20

@@ -10,7 +10,7 @@ from spark_mq.cli.app import app
 from spark_mq.cli.processes import PrintsAll, PrintsImportant, PrintsWatermarks, Shown, configuration_from, serve
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.namesrv.settings import IMPORTANT, Configuration
-from storage.addresses import address_text
+from storage.names import address_text
 
 
 @app.command(context_settings={"help_option_names": ["-h", "--help"]})

@@ -19,7 +19,7 @@ from storage.names import MASTER_ID, validate_user_topic
 from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
 from storage.tables.broker_names import broker_names
-from storage.tables.topic_creation import create_topic as enter_topic
+from storage.tables.offline_changes import create_topic as enter_topic
 from storage.tables.topics import PERM_READ, PERM_WRITE, QUEUE_COUNT_LIMIT, TopicConfig, TopicTable
 
 _GREATEST_PERM = 7  # PermName.isValid

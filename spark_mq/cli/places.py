@@ -9,8 +9,7 @@ from spark_mq.cli.app import CommandError
 from spark_mq.message_line import Unreadable
 from spark_mq.source.offsets import QueueId
 from storage import Message
-from storage.names import names_several
-from storage.nearest_name import nearest
+from storage.names import names_several, nearest
 
 
 class FoundMessage(NamedTuple):

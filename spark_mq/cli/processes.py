@@ -16,8 +16,8 @@ import typer
 from spark_mq.cli.app import CommandError
 from spark_mq.remoting_server.server import FILES_LEAST, ListenError
 from storage.errors import StorageError
-from storage.files.file_limit import need_files, raise_file_limit
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.os_errors import need_files, raise_file_limit
 
 _HOME = "ROCKETMQ_HOME"
 _LOOK_SECONDS = 1.0

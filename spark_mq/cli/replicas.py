@@ -10,22 +10,20 @@ from typing import Annotated
 
 import typer
 
-from spark_mq.broker_server.replication import tell
+from spark_mq.broker_server.opening import tell
 from spark_mq.broker_server.state_copies import MasterByName, copies_of
 from spark_mq.cli.app import CommandError, Conf, OneStorePath, UsageError, app, one_store
 from spark_mq.cli.processes import serve
 from spark_mq.client.settings import ClientSettings
-from spark_mq.hand_over.replica_socket import Copies, ReplicaServer
+from spark_mq.hand_over.local_socket import Copies, ReplicaServer
 from storage import open_store
-from storage.addresses import address_text, split_address
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
-from storage.ha.follower import MasterAsks
-from storage.ha.following import open_following
-from storage.ha.following import promote as forget_master
-from storage.ha.listener import ListenerSettings
-from storage.ha.replicator import Replicator
-from storage.ha.session import Timing
+from storage.ha.follower import MasterAsks, open_following
+from storage.ha.follower import promote as forget_master
+from storage.ha.listener import ListenerSettings, Replicator
+from storage.ha.sessions import Timing
+from storage.names import address_text, split_address
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.load import StoreConfig, load_config
 

@@ -22,7 +22,7 @@ from spark_mq.client.message import MessageQueue
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.option_values import parse_time
 from storage.epoch_times import current_time_ms
-from storage.nearest_name import nearest
+from storage.names import nearest
 from storage.rules.response_codes import ResponseCode
 
 _END = -1

@@ -23,10 +23,9 @@ from storage.batch.sink_progress import (
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
-from storage.tables.batch_notes import BatchNote, BatchNotes, load_batch_notes
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.ledger_notes import load_ledger_notes, unmarked_end_of
+from storage.tables.sink_notes import BatchNote, BatchNotes, load_batch_notes, load_ledger_notes, unmarked_end_of
 from storage.tables.surroundings import refuse_foreign_log
 
 

@@ -17,7 +17,7 @@ from storage import open_store
 from storage.dispatch.recovery_plan import LoweredOffset, RecoveryReport
 from storage.errors import StoreDamagedError
 from storage.files.remote import file_system_of
-from storage.settings.load import StoreConfig, find_configuration, parse_config
+from storage.settings.load import StoreConfig, parse_config, read_configuration
 
 
 class Policy(StrEnum):
@@ -244,5 +244,5 @@ def _settings_of(path: str | None, conf: str | None) -> StoreConfig:
         return StoreConfig()
     root = one_store(path) if path is not None else "."
     read_bytes = file_system_of(root).read_file
-    file = find_configuration(root, conf, read_bytes=read_bytes)
-    return parse_config((read_bytes(file) if file is not None else None) or b"", file)
+    file, content = read_configuration(root, conf, read_bytes=read_bytes)
+    return parse_config(content, file)

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         TransactionResult,
         TransactionState,
     )
-    from spark_mq.remoting.client_bodies import MessageModel
+    from spark_mq.remoting.consumers import MessageModel
 
 __all__ = [
     "AccessDeniedError",

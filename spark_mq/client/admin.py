@@ -35,37 +35,47 @@ from spark_mq.client.message import MessageExt, decode_records
 from spark_mq.client.routes import TopicRoute, read_address
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import (
+from spark_mq.remoting.administration import (
     ClientConnection,
     ConsumerConnection,
     ConsumeStats,
+    CreateTopicRequest,
+    DeleteGroupRequest,
     OffsetWrapper,
     ProducerConnection,
-    SubscriptionGroupConfig,
     SubscriptionGroupTable,
     TopicOffset,
+    TopicRequest,
     TopicStatsTable,
 )
-from spark_mq.remoting.admin_headers import CreateTopicRequest, DeleteGroupRequest, TopicRequest
-from spark_mq.remoting.client_bodies import ConsumerList, ConsumerRunningInfo, OffsetTable
 from spark_mq.remoting.codes import ProtocolVersion
-from spark_mq.remoting.consumer_headers import (
+from spark_mq.remoting.command import UNIQUE_KEY_QUERY
+from spark_mq.remoting.consumers import (
     ConsumerGroupRequest,
+    ConsumerList,
+    ConsumerRunningInfo,
     ConsumerRunningInfoRequest,
     ConsumeStatsRequest,
     GroupRequest,
+    OffsetTable,
     ProducerGroupRequest,
     ResetOffsetRequest,
 )
-from spark_mq.remoting.message_headers import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
-from spark_mq.remoting.route_bodies import ClusterInfo, KvTable, TopicConfigData, TopicList
-from spark_mq.remoting.route_headers import DeleteTopicRequest
-from spark_mq.remoting.signatures import UNIQUE_KEY_QUERY
-from storage.addresses import address_text, same_address
+from spark_mq.remoting.messages import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
+from spark_mq.remoting.routes import ClusterInfo, DeleteTopicRequest, KvTable, TopicList
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import decode_offset_message_id
-from storage.names import MASTER_ID, dead_letter_topic, retry_topic, validate_group, validate_topic
+from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.names import (
+    MASTER_ID,
+    address_text,
+    dead_letter_topic,
+    retry_topic,
+    same_address,
+    validate_group,
+    validate_topic,
+)
 from storage.rules.response_codes import ResponseCode
 from storage.rules.topics import AUTO_CREATE_TOPIC
 
@@ -158,13 +168,13 @@ class AsyncAdmin(QueueCalls):
         bodies = [read_answer_body(TopicStatsTable, answer, address, code) for address, answer in answers]
         return {queue: offsets for body in bodies for queue, offsets in sorted(body.offset_table.items())}
 
-    async def topic_config(self, topic: str) -> dict[str, TopicConfigData]:
+    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
         """The topic as each of its brokers holds it (351), by broker name."""
         route = await self._instance.route(topic, refresh=True)
         names = sorted(name for name, found in route.brokers.items() if found)
         answers = await self._ask_topic(RequestCode.GET_TOPIC_CONFIG, topic, route.read_addresses)
         code = RequestCode.GET_TOPIC_CONFIG
-        bodies = [read_answer_body(TopicConfigData, answer, address, code) for address, answer in answers]
+        bodies = [read_answer_body(TopicConfig, answer, address, code) for address, answer in answers]
         return dict(zip(names, bodies, strict=True))
 
     async def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:
@@ -222,10 +232,10 @@ class AsyncAdmin(QueueCalls):
         self, config: SubscriptionGroupConfig, *, cluster: str | None = None, address: str | None = None
     ) -> None:
         """Make the group, or change it, on one broker, on a cluster's masters, or on all masters (200)."""
-        validate_group(config.group_name)
+        validate_group(config.group)
         addresses = [address] if address is not None else await self._masters(cluster)
         command = make_call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
-        await self._ask_all(addresses, command, group=config.group_name)
+        await self._ask_all(addresses, command, group=config.group)
 
     async def delete_group(
         self, group: str, *, clean_offset: bool = True, with_topics: bool = True, cluster: str | None = None

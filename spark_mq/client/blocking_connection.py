@@ -193,7 +193,7 @@ def _reason(error: OSError) -> str:
 
 def answered_with_tls(address: str) -> TlsError:
     """The error of a plain client that gets such a record."""
-    return TlsError(address, "the server speaks TLS, and this client was not told to")
+    return TlsError(address, "the server speaks TLS, and this client is not set to")
 
 
 def tls_mismatch(address: str) -> TlsError | None:
@@ -208,7 +208,7 @@ def tls_mismatch(address: str) -> TlsError | None:
             return None
     except (OSError, ValueError):
         return None
-    return TlsError(address, "the server closes plain connections and speaks TLS, and this client was not told to")
+    return TlsError(address, "the server closes plain connections and speaks TLS, and this client is not set to")
 
 
 def _answers_plainly(address: str) -> bool:

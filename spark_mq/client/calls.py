@@ -28,7 +28,7 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
-from spark_mq.remoting.signatures import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, request_signature
+from spark_mq.remoting.command import ACCESS_KEY, SECURITY_TOKEN, SIGNATURE, request_signature
 from storage.epoch_times import steady_time_ms
 
 H = TypeVar("H", bound=Header)

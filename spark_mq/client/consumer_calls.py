@@ -32,16 +32,14 @@ from spark_mq.client.routes import TopicRoute
 from spark_mq.client.sender import Sender
 from spark_mq.client.settings import ProducerSettings, PullSettings, PushSettings
 from spark_mq.remoting import Header, RequestCode
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     CheckClientBody,
     ConsumerData,
+    ConsumerGroupRequest,
     ConsumerList,
     ConsumeType,
     LockBody,
     LockedQueues,
-)
-from spark_mq.remoting.consumer_headers import (
-    ConsumerGroupRequest,
     MaxOffsetRequest,
     OffsetAnswer,
     QueryConsumerOffsetRequest,
@@ -50,7 +48,7 @@ from spark_mq.remoting.consumer_headers import (
     TimeAnswer,
     UpdateConsumerOffsetRequest,
 )
-from spark_mq.remoting.message_headers import SendBackRequest
+from spark_mq.remoting.messages import SendBackRequest
 from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode
 

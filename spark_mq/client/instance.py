@@ -38,10 +38,8 @@ from spark_mq.client.remoting_client import NameServers, RemotingClient
 from spark_mq.client.routes import TopicRoute, default_route, subscribe_address
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
-from spark_mq.remoting.consumer_headers import UnregisterClientRequest
-from storage.addresses import same_address
-from storage.names import MASTER_ID, RETRY_PREFIX
+from spark_mq.remoting.consumers import HeartbeatData, ProducerData, UnregisterClientRequest
+from storage.names import MASTER_ID, RETRY_PREFIX, same_address
 from storage.rules.topics import AUTO_CREATE_TOPIC
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"

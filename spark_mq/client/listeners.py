@@ -36,7 +36,7 @@ from spark_mq.client.message import MessageExt, MessageQueue, origin_topic, retr
 from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue, batches
 from spark_mq.client.settings import MAX_RECONSUME_TIMES, PushSettings
-from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.consumers import MessageModel
 from storage.errors import CorruptMessageError
 
 _LOG = logging.getLogger(__name__)

@@ -26,20 +26,18 @@ from spark_mq.remoting import (
     read_header,
     write_body,
 )
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     ConsumeDirectlyResult,
     ConsumerData,
-    ConsumerRunningInfo,
-    ConsumerStatus,
-    OffsetTable,
-)
-from spark_mq.remoting.consumer_headers import (
     ConsumerGroupRequest,
+    ConsumerRunningInfo,
     ConsumerRunningInfoRequest,
+    ConsumerStatus,
     ConsumerStatusRequest,
+    OffsetTable,
     ResetOffsetRequest,
 )
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest, ConsumeDirectlyRequest, ReplyMessageRequest
+from spark_mq.remoting.messages import CheckTransactionStateRequest, ConsumeDirectlyRequest, ReplyMessageRequest
 from storage.errors import CorruptRecordError
 from storage.format.record import Message, decode_record
 from storage.rules.response_codes import ResponseCode

@@ -23,8 +23,8 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.message import MessageQueue
 from spark_mq.client.settings import default_offset_directory
 from spark_mq.remoting import BodyError, WireBody, read_body
-from spark_mq.remoting.client_bodies import MessageModel
-from spark_mq.remoting.wire_class import Long
+from spark_mq.remoting.consumers import MessageModel
+from storage.format.typed_json import Long
 
 _LOG = logging.getLogger(__name__)
 

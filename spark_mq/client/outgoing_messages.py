@@ -22,7 +22,7 @@ from typing import NamedTuple, NoReturn
 from spark_mq.client.errors import MessageRefusedError
 from spark_mq.client.message import Message
 from spark_mq.client.settings import COMPRESSIONS, ProducerSettings, with_namespace
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage.epoch_times import current_time_ms, other_unit_rule
 from storage.errors import MessageIllegalError, NameIllegalError
 from storage.format.arrays import CONTROL_CHARACTERS, SEPARATORS

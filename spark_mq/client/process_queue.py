@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from spark_mq.client.message import MessageExt
 from spark_mq.client.settings import FlowLimits
-from spark_mq.remoting.client_bodies import ProcessQueueInfo
+from spark_mq.remoting.consumers import ProcessQueueInfo
 from storage.epoch_times import shown_time_ms
 
 LOCK_LIFE_MS = 30_000

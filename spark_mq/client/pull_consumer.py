@@ -32,7 +32,7 @@ from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.pulls import ExpressionType, Subscription, subscription
 from spark_mq.client.settings import ClientSettings, PullSettings, check_kind, with_namespace, without_namespace
-from spark_mq.remoting.client_bodies import ConsumerRunningInfo, ConsumeType
+from spark_mq.remoting.consumers import ConsumerRunningInfo, ConsumeType
 from storage.epoch_times import current_time_ms, other_unit_rule, steady_time_ms
 from storage.names import validate_group, validate_topic
 

@@ -17,8 +17,8 @@ from spark_mq.client.calls import make_call, read_answer_header
 from spark_mq.client.errors import request_text, response_error
 from spark_mq.client.message import MessageExt, MessageQueue, decode_records
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting.client_bodies import SubscriptionData
-from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
+from spark_mq.remoting.consumers import SubscriptionData
+from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
 from storage.format.java_hash import string_hash
 from storage.format.record import Message as Record
 from storage.rules.response_codes import ResponseCode

@@ -46,13 +46,8 @@ from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.pulls import ExpressionType, Subscription, subscription
 from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
 from spark_mq.client.settings import ClientSettings, PushSettings, check_kind, with_namespace
-from spark_mq.remoting.client_bodies import (
-    ConsumeDirectlyResult,
-    ConsumerRunningInfo,
-    ConsumeType,
-    MessageModel,
-)
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumeType, MessageModel
+from spark_mq.remoting.consumers import (
     ConsumeStatus as TopicConsumeStatus,
 )
 from storage.epoch_times import current_time_ms, shown_time_ms, steady_time_ms

@@ -47,7 +47,7 @@ from spark_mq.client.rebalance import (
     Rebalancer,
 )
 from spark_mq.client.settings import ClientSettings, PushSettings, without_namespace
-from spark_mq.remoting.client_bodies import MessageModel, ProcessQueueInfo
+from spark_mq.remoting.consumers import MessageModel, ProcessQueueInfo
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.names import RETRY_PREFIX

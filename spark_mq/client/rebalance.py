@@ -35,7 +35,7 @@ from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue
 from spark_mq.client.pulls import Subscription
 from spark_mq.client.settings import ConsumeFrom, PullSettings, PushSettings
-from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.consumers import MessageModel
 from storage.epoch_times import current_time_ms
 from storage.names import RETRY_PREFIX
 

@@ -40,8 +40,7 @@ from spark_mq.client.routes import TopicRoute, check_queue_counts
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.client.transport import Promise, Transport, Waiter, timed_out
 from spark_mq.remoting import HeaderEncoding, RemotingCommand, RequestCode, make_response
-from spark_mq.remoting.route_bodies import ClusterInfo, TopicList, TopicRouteData
-from spark_mq.remoting.route_headers import ClusterRequest, RouteRequest
+from spark_mq.remoting.routes import ClusterInfo, ClusterRequest, RouteRequest, TopicList, TopicRouteData
 from storage.rules.response_codes import ResponseCode
 
 RequestHandler = Callable[[str, RemotingCommand], Awaitable[RemotingCommand | None]]

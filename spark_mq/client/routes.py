@@ -14,9 +14,8 @@ from functools import cached_property
 from spark_mq.client.errors import MalformedResponseError, MessageQueueNotFoundError
 from spark_mq.client.settings import split_address
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.route_bodies import QueueData, TopicRouteData
-from storage.addresses import address_text
-from storage.names import MASTER_ID
+from spark_mq.remoting.routes import QueueData, TopicRouteData
+from storage.names import MASTER_ID, address_text
 
 READABLE = 4
 WRITABLE = 2

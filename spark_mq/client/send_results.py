@@ -33,7 +33,7 @@ from spark_mq.client.errors import (
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.settings import RETRIED_CODES, without_namespace
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest, EndTransactionRequest, SendMessageAnswer
+from spark_mq.remoting.messages import CheckTransactionStateRequest, EndTransactionRequest, SendMessageAnswer
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, decode_offset_message_id
 from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode

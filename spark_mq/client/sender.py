@@ -40,7 +40,7 @@ from spark_mq.client.send_results import SendResult, SendStatus, goes_again, is_
 from spark_mq.client.settings import ProducerSettings
 from spark_mq.client.transport import Promise
 from spark_mq.remoting import HeaderTemplate, MessageQueue, RemotingCommand, RequestCode, make_request, write_header
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.messages import SendMessageRequest
 from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.names import MASTER_ID
 from storage.rules.response_codes import ResponseCode

@@ -17,8 +17,8 @@ from typing import Literal
 
 from spark_mq.client.allocation import Allocation, Averagely
 from spark_mq.client.errors import ClientSettingError, TlsError
-from spark_mq.remoting.client_bodies import ConsumeFromWhere, MessageModel
-from storage import addresses
+from spark_mq.remoting.consumers import ConsumeFromWhere, MessageModel
+from storage import names
 from storage.epoch_times import current_time_ms, other_unit_rule
 from storage.format.record import COMPRESSION_LEVEL, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
@@ -365,9 +365,9 @@ def parse_addresses(setting: str, given: str | tuple[str, ...] | list[str]) -> t
 
 
 def split_address(address: str, setting: str = "address") -> tuple[str, int]:
-    """Host and port of "host:port", as `storage.addresses` splits it. Raises ClientSettingError."""
+    """Host and port of "host:port", as `storage.names` splits it. Raises ClientSettingError."""
     try:
-        return addresses.split_address(address)
+        return names.split_address(address)
     except ValueError as rule:
         raise ClientSettingError(setting, address, str(rule)) from None
 

@@ -33,7 +33,7 @@ from spark_mq.client.producer import Producer, ProducerMember
 from spark_mq.client.send_results import SendResult, SendStatus, end_after_check, end_after_send
 from spark_mq.client.settings import ClientSettings, ProducerSettings, with_namespace, without_namespace
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest
+from spark_mq.remoting.messages import CheckTransactionStateRequest
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import decode_record

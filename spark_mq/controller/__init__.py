@@ -1,8 +1,6 @@
 """The controller: which of a name's brokers is master, which are in sync with it, and who follows when it is gone.
 
-    state.py               what it knows for good, changed by events alone
-    events.py              what was decided, as values and bytes
-    liveness.py            who was heard of last when
+    state.py               what it knows for good, changed by events alone; events as values and bytes; who was heard last when
     decisions.py           what comes of a request: who gets which id, who is in sync, who becomes master; pure
     settings.py            what the configuration file says
     controller.py          request code → handler; no sockets

@@ -34,10 +34,8 @@ from spark_mq.controller.decisions import (
     replica_info,
     sync_state_data,
 )
-from spark_mq.controller.events import Event
-from spark_mq.controller.liveness import BrokerKey, Gone, Liveness, LivingBrokers
 from spark_mq.controller.settings import Configuration
-from spark_mq.controller.state import ControllerState, Group
+from spark_mq.controller.state import BrokerKey, ControllerState, Event, Gone, Group, Liveness, LivingBrokers
 from spark_mq.remoting import (
     REQUEST_HEADERS,
     RemotingCommand,
@@ -48,16 +46,16 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
-from spark_mq.remoting.body_fields import read_texts
-from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
-from spark_mq.remoting.controller_headers import (
+from spark_mq.remoting.controllers import (
     ControllerMetadataAnswer,
+    ElectedMasterBody,
     MasterAnswer,
     RoleChangedRequest,
+    SyncStateSet,
 )
-from spark_mq.remoting_server.administration import changed_settings, check_may_administer
-from spark_mq.remoting_server.peer import Caller
-from spark_mq.remoting_server.refusals import answered, not_supported
+from spark_mq.remoting.headers_and_bodies import read_texts
+from spark_mq.remoting_server.administration import answered, changed_settings, check_may_administer
+from spark_mq.remoting_server.peer import Caller, not_supported
 from storage.rules.response_codes import ResponseCode
 
 REQUEST_POOL = "Controller"

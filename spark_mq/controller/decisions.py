@@ -16,43 +16,43 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from spark_mq.controller.events import (
+from spark_mq.controller.state import (
+    FIRST_BROKER_ID,
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBrokerData,
+    ControllerState,
     ElectMaster,
     Event,
+    Group,
+    LivingBrokers,
     UpdateBrokerAddress,
 )
-from spark_mq.controller.liveness import LivingBrokers
-from spark_mq.controller.state import FIRST_BROKER_ID, ControllerState, Group
 from spark_mq.remoting import (
     Header,
     WireBody,
 )
-from spark_mq.remoting.controller_bodies import (
-    BrokerReplicasInfo,
-    ElectedMasterBody,
-    ReplicaIdentity,
-    ReplicasInfo,
-    SyncStateSet,
-)
-from spark_mq.remoting.controller_headers import (
+from spark_mq.remoting.controllers import (
     AlterSyncStateSetAnswer,
     AlterSyncStateSetRequest,
     ApplyBrokerIdAnswer,
     ApplyBrokerIdRequest,
+    BrokerReplicasInfo,
     CleanBrokerDataRequest,
+    ElectedMasterBody,
     ElectMasterRequest,
     MasterAnswer,
     NextBrokerIdAnswer,
     NextBrokerIdRequest,
     RegisterToControllerAnswer,
     RegisterToControllerRequest,
+    ReplicaIdentity,
     ReplicaInfoAnswer,
     ReplicaInfoRequest,
+    ReplicasInfo,
+    SyncStateSet,
 )
-from spark_mq.remoting.route_bodies import BrokerMemberGroup
+from spark_mq.remoting.routes import BrokerMemberGroup
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 LAPSES_MS = 3_600_000

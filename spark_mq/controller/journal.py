@@ -34,8 +34,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from spark_mq.controller.events import Event, decode_event, encode_event
-from spark_mq.controller.state import ControllerState
+from spark_mq.controller.state import ControllerState, Event, decode_event, encode_event
 from spark_mq.remoting import BodyError
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem

@@ -25,15 +25,14 @@ from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import LOCK_NAME, Journal, open_journal
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
-from spark_mq.remoting_server.administration import save_settings
-from spark_mq.remoting_server.notices import tell_broker
+from spark_mq.remoting_server.administration import save_settings, tell_broker
 from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
-from storage.addresses import address_text
 from storage.errors import ConfigurationError, StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
+from storage.names import address_text
 
 _NOTICE_MS = 3_000
 _TICK_SECONDS = 0.1

@@ -25,8 +25,8 @@ from spark_mq.remoting_server.settings import (
     setting,
     unfollowed_names,
 )
-from storage.addresses import address_text, split_address
 from storage.errors import ConfigurationError
+from storage.names import address_text, split_address
 
 DEFAULT_PORT = 9_877
 IMPORTANT = (
@@ -142,10 +142,10 @@ class Configuration(AdministeredConfiguration):
         port = DEFAULT_PORT if own is None else own.port
         server = read_settings(ServerSettings, {"listenPort": str(port), **texts}, file)
         if own is None and _is_every_address(server.bind_address):
-            rule = f"it is needed where bindAddress is {server.bind_address}: brokers are told this address"
+            rule = f"it is needed where bindAddress is {server.bind_address}: brokers get this address"
             raise ConfigurationError(file, None, "controllerDLegerPeers", rule)
         if own is not None and is_this_host(server.bind_address) and _is_another_host(own.host):
-            where = f"brokers are told {own.address}, and it listens on {server.bind_address} alone"
+            where = f"brokers get {own.address}, and it listens on {server.bind_address} alone"
             notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
         return cls(server, read_settings(TlsServerSettings, texts, file), notes, controller)
 

@@ -1,29 +1,141 @@
-"""What a controller knows for good: which brokers a name has, who is master, who is in sync.
+"""What a controller knows: for good, which brokers a name has, who is master, who is in sync; in memory, which brokers are alive.
 
     groups     broker name → Group
 
-It changes by events alone (`apply`), and knows neither time nor connections. Epochs never fall while a group is there.
+The state changes by events alone (`apply`), and knows neither time nor connections. Epochs never fall while a group is there.
 Java: ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo. Departures: ids that are taken are passed over when the next one is counted
 up; a group that loses its last one in sync by a cleaning is forgotten whole, where Java keeps its ids and begins its epochs anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
 
-from spark_mq.controller.events import (
-    AlterSyncStateSet,
-    ApplyBrokerId,
-    CleanBrokerData,
-    ElectMaster,
-    Event,
-    GroupState,
-    ReplicaState,
-    UpdateBrokerAddress,
-    WholeState,
+from spark_mq.remoting import BodyError, WireBody, read_body, write_body
+from spark_mq.remoting.frames import Buffer
+from spark_mq.remoting.routes import BrokerHeartbeatRequest
+from storage.format.typed_json import Int, Long, wire
+
+# Events: what a controller has decided, as values and as bytes.
+#
+#     0      2
+#     | type | JSON |        Java's events, with the numbers and names of its own
+#
+#     1 AlterSyncStateSet   2 ApplyBrokerId   3 ElectMaster   5 CleanBrokerData   6 UpdateBrokerAddress   0x7001 WholeState
+#
+# Choice, time and liveness are in the event: the same events in the same order give the same state. WholeState is this package's own; a
+# journal begins with one. Java: EventSerializer, controller.impl.event; 4 is a read event that is never written.
+
+
+_TYPE = struct.Struct(">h")
+_BYTES_MOST = 64 << 20
+"""Of one event: a whole state at the limits has less (`ControllerLimits`)."""
+
+
+class AlterSyncStateSet(WireBody):
+    """Others are in sync with the master than before."""
+
+    broker_name: str
+    new_sync_state_set: tuple[Long, ...]
+
+
+class ApplyBrokerId(WireBody):
+    """A broker has an id; the first one of its name makes the group."""
+
+    cluster_name: str
+    broker_name: str
+    broker_address: str
+    new_broker_id: Long
+    register_check_code: str
+    is_pending: bool | None = wire("pending", default=None)
+    """It has yet to register (UpdateBrokerAddress). This package's own; journals of before do not have it."""
+
+
+class ElectMaster(WireBody):
+    """There is another master, who alone is in sync; or none, and the set stays as it is."""
+
+    broker_name: str
+    new_master_elected: bool
+    new_master_broker_id: Long | None = None
+
+
+class CleanBrokerData(WireBody):
+    """Brokers are forgotten: these ids, or without any the whole group."""
+
+    broker_name: str
+    broker_ids: tuple[Long, ...] | None = wire("brokerIdSetToClean", default=None)
+
+
+class UpdateBrokerAddress(WireBody):
+    """A broker has registered: it is at this address from now on."""
+
+    cluster_name: str
+    broker_name: str
+    broker_address: str
+    broker_id: Long
+
+
+class ReplicaState(WireBody):
+    """A broker within a whole state."""
+
+    broker_id: Long
+    address: str
+    register_check_code: str
+    is_pending: bool | None = wire("pending", default=None)
+
+
+class GroupState(WireBody):
+    """The brokers of one name within a whole state."""
+
+    cluster_name: str
+    broker_name: str
+    next_broker_id: Long
+    master_epoch: Int
+    sync_state_set_epoch: Int
+    sync_state_set: tuple[Long, ...]
+    master_broker_id: Long | None = None
+    replicas: tuple[ReplicaState, ...]
+
+
+class WholeState(WireBody):
+    """All that was known before, in place of the events that led to it."""
+
+    groups: tuple[GroupState, ...]
+
+
+Event: TypeAlias = AlterSyncStateSet | ApplyBrokerId | ElectMaster | CleanBrokerData | UpdateBrokerAddress | WholeState
+EVENT_TYPES: Mapping[int, type[Event]] = MappingProxyType(
+    {
+        1: AlterSyncStateSet,
+        2: ApplyBrokerId,
+        3: ElectMaster,
+        5: CleanBrokerData,
+        6: UpdateBrokerAddress,
+        0x7001: WholeState,
+    }
 )
+_NUMBERS = {event_class: number for number, event_class in EVENT_TYPES.items()}
+
+
+def encode_event(event: Event) -> bytes:
+    """The event as bytes."""
+    return _TYPE.pack(_NUMBERS[type(event)]) + write_body(event)
+
+
+def decode_event(content: Buffer) -> Event:
+    """The event of bytes. Raises BodyError for an unknown type or bad fields."""
+    if len(content) < _TYPE.size:
+        raise BodyError("event", "type", bytes(content), "it has two bytes")
+    (number,) = _TYPE.unpack_from(content)
+    event_class = EVENT_TYPES.get(number)
+    if event_class is None:
+        raise BodyError("event", "type", number, f"it is none of {', '.join(map(str, EVENT_TYPES))}")
+    return read_body(event_class, content[_TYPE.size :], _BYTES_MOST)
+
 
 FIRST_BROKER_ID = 1
 
@@ -210,3 +322,118 @@ def _state_of(group: Group) -> GroupState:
             for each, found in sorted(group.replicas.items())
         ),
     )
+
+
+# Which brokers are alive: when and over which connection each was last heard.
+#
+# It is in memory alone: after a start no broker is alive until it is heard. Times are of any clock that goes forward.
+# Java: DefaultBrokerHeartbeatManager. Departures: a broker that the controller does not know is not remembered; all brokers of a closed
+# connection are gone, where Java takes the first.
+
+
+DEFAULT_TIMEOUT_MS = 10_000
+"""How long a broker may be silent that does not say how long."""
+_NOT_SAID = -1
+_LAST_PRIORITY = 0x7FFF_FFFF
+
+
+class BrokerKey(NamedTuple):
+    """Which broker is meant."""
+
+    broker_name: str
+    broker_id: int
+
+
+@dataclass(slots=True)
+class LiveBroker:
+    """What the heartbeats of a broker have said. Java: BrokerLiveInfo."""
+
+    channel: Hashable
+    """The connection over which the first one came."""
+    last_update_ms: int
+    timeout_ms: int = DEFAULT_TIMEOUT_MS
+    epoch: int = _NOT_SAID
+    """Of the last entry of its log."""
+    max_offset: int = _NOT_SAID
+    """Where its log ends."""
+    confirm_offset: int = _NOT_SAID
+    priority: int = _LAST_PRIORITY
+    """Of those that hold as much, the one with the lowest becomes master."""
+
+    def is_alive(self, now_ms: int) -> bool:
+        """Whether it has not been silent for too long."""
+        return self.last_update_ms + self.timeout_ms >= now_ms
+
+
+class Gone(NamedTuple):
+    """A broker that was silent for too long, and its connection, which is to be closed."""
+
+    key: BrokerKey
+    silent_ms: int
+    channel: Hashable
+
+
+@dataclass(slots=True)
+class Liveness:
+    """All brokers that were heard of."""
+
+    live: dict[BrokerKey, LiveBroker] = field(default_factory=dict)
+
+    def hear(self, beat: BrokerHeartbeatRequest, broker_id: int, channel: Hashable, now_ms: int) -> bool:
+        """A heartbeat; whether the broker was not alive before. Epoch and offsets of a living one only go up, as in Java.
+
+        Departure: a broker has the connection over which it was heard last, in Java the first one.
+        """
+        key = BrokerKey(beat.broker_name, broker_id)
+        found = self.live.get(key)
+        is_new = found is None
+        if found is None:
+            found = self.live[key] = LiveBroker(channel, now_ms)
+        found.channel = channel
+        found.last_update_ms = now_ms
+        found.timeout_ms = DEFAULT_TIMEOUT_MS if beat.heartbeat_timeout_ms is None else beat.heartbeat_timeout_ms
+        found.priority = _LAST_PRIORITY if beat.election_priority is None else beat.election_priority
+        epoch = _NOT_SAID if beat.epoch is None else beat.epoch
+        max_offset = _NOT_SAID if beat.max_offset is None else beat.max_offset
+        if is_new or (epoch, max_offset) > (found.epoch, found.max_offset):
+            found.epoch, found.max_offset = epoch, max_offset
+            found.confirm_offset = _NOT_SAID if beat.confirm_offset is None else beat.confirm_offset
+        return is_new
+
+    def expired(self, now_ms: int) -> list[Gone]:
+        """Takes out all that were silent for too long."""
+        gone = [
+            Gone(key, now_ms - broker.last_update_ms, broker.channel)
+            for key, broker in self.live.items()
+            if not broker.is_alive(now_ms)
+        ]
+        for each in gone:
+            del self.live[each.key]
+        return gone
+
+    def close_channel(self, channel: Hashable) -> list[BrokerKey]:
+        """Takes out those whose connection is gone."""
+        gone = [key for key, broker in self.live.items() if broker.channel == channel]
+        for key in gone:
+            del self.live[key]
+        return gone
+
+    def at(self, now_ms: int) -> LivingBrokers:
+        """Who is alive at a moment."""
+        return LivingBrokers(self, now_ms)
+
+
+class LivingBrokers(NamedTuple):
+    """Who is alive at a moment: what decisions are made by."""
+
+    liveness: Liveness
+    now_ms: int
+
+    def find(self, group: Group, broker_id: int) -> LiveBroker | None:
+        """What a living broker has said; None for one that is not alive."""
+        found = self.liveness.live.get(BrokerKey(group.broker_name, broker_id))
+        return found if found is not None and found.is_alive(self.now_ms) else None
+
+    def is_alive(self, group: Group, broker_id: int | None) -> bool:
+        """Whether the broker is."""
+        return broker_id is not None and self.find(group, broker_id) is not None

@@ -12,18 +12,126 @@ Everything is looked through before it is used: an error is a ValueError.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, SupportsIndex, TypeVar
+import logging
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, SupportsIndex, TypeVar
 
-from spark_mq.hand_over.staged_commit import StagedCommit
+from spark_mq.hand_over import local_socket
+from spark_mq.hand_over.local_socket import ANSWER_BYTES_MOST, REQUEST_BYTES_MOST, FrameError
 from storage import errors
-from storage.batch.commit import CommitOutcome
+from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.intent import DeadLetterFile
+from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.ledger import Batch
+from storage.batch.sink_progress import end_behind
+from storage.batch.slices import Turn
 from storage.batch.staged_segment import StagedBatch, StagedSegment
-from storage.errors import StorageError
+from storage.errors import StorageError, StoreServedError
+from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.rules.topics import RowWish
+from storage.store import MessageStore
+from storage.tables.put_statistics import PutStatistics
+from storage.tables.sink_notes import BatchNote, add_batch_note
+from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.transaction.progress import save_counts
+
+# What a sink's commit does on an open store: groups, the batch, its counts, a note of it. The store may be a broker's.
+#
+# Exactly once is `commit_batch`'s: intent, slices and ledger are the same, whichever process has the store open.
+
+
+_LOG = logging.getLogger("spark_mq.sink")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCommit:
+    """A batch that tasks have staged, and what the sink's options say of its commit."""
+
+    staged: StagedBatch
+    wish: RowWish | None
+    """What the user says of topics that are made or get more queues; None: rows are sent back."""
+    takeover: bool = False
+    mirrored: bool = True
+    unresolved: Mapping[str, int] = field(default_factory=dict)
+    """How many half messages of each topic nothing ends yet."""
+    begun_at: int | None = None
+    """Where the log ended when an earlier try at this commit, whose answer was lost, began; None = there was none."""
+
+
+def commit_staged(
+    store: MessageStore, commit: StagedCommit, *, waited_s: float = 0.0, turn: Turn = nullcontext
+) -> CommitOutcome:
+    """Append the batch, as `commit_batch` does; its errors are raised. `turn` takes the put lock where others put meanwhile.
+
+    A batch that an earlier try has brought to its END is done, also one without a name, which the ledger is not asked for.
+    """
+    writer, counts, began_s = store.writer, PutStatistics(), time.monotonic()
+    turn = _counting(store, counts, turn)
+    with turn():
+        if commit.begun_at is not None and commit.staged.has_rows:
+            staged = commit.staged
+            if end_behind(writer, staged.batch, staged.segments, commit.begun_at) is not None:
+                return CommitOutcome(True, 0)
+        _ensure_groups(store, commit.staged.topics)
+    outcome = commit_batch(
+        writer, commit.staged, wish=commit.wish, takeover=commit.takeover, mirrored=commit.mirrored, turn=turn
+    )
+    if not outcome.already_done and commit.unresolved:
+        save_counts(store, commit.unresolved, now_ms=writer.clock())
+    if outcome.row_count:
+        took_s = time.monotonic() - began_s
+        _note(store, commit.staged.batch, outcome.row_count, counts, waited_s=waited_s, took_s=took_s)
+    return outcome
+
+
+def _counting(store: MessageStore, counts: PutStatistics, turn: Turn) -> Turn:
+    """The turn, within which what is put is the batch's and counts as such."""
+    writer = store.writer
+    if turn is nullcontext:  # nobody else can put at all, and `commit_batch` must know
+        writer.statistics = counts
+        return turn
+
+    @contextmanager
+    def counted() -> Iterator[None]:
+        with turn():
+            others, writer.statistics = writer.statistics, counts
+            try:
+                yield
+            finally:
+                writer.statistics = others
+
+    return counted
+
+
+def _note(
+    store: MessageStore, batch: Batch, row_count: int, counts: PutStatistics, *, waited_s: float, took_s: float
+) -> None:
+    """Remember what the batch was, for `spark-mq sink-status`. The batch is there already, so an error is logged and no more."""
+    writer = store.writer
+    topics = {name: found for name, found in counts.topics.items() if name != LEDGER_TOPIC}
+    waited_ms, took_ms = round(waited_s * 1_000), round(took_s * 1_000)
+    note = BatchNote(batch.query_id, batch.batch_id, writer.clock(), row_count, waited_ms, took_ms, topics)
+    try:
+        add_batch_note(writer.file_system, store.root, batch.sink_id, note)
+    except OSError as error:
+        _LOG.warning("batch %d of sink %s is stored; the note of it is not: %s", batch.batch_id, batch.sink_id, error)
+
+
+def _ensure_groups(store: MessageStore, topics: Mapping[str, int]) -> None:
+    """Groups whose retry or dead-letter topics these are have their entries. Java: SubscriptionGroupManager."""
+    of_groups = {topic: count for topic, count in topics.items() if is_retry_or_dead_letter_topic(topic)}
+    if not of_groups:
+        return
+    store.writer.ensure_topics(of_groups)
+    for topic in of_groups:
+        group = topic.removeprefix(RETRY_PREFIX).removeprefix(DEAD_LETTER_PREFIX)
+        if group not in store.groups:
+            store.save_group(SubscriptionGroupConfig(group))
+
 
 VERSION = 1
 WAITING: Mapping[str, Any] = {"state": "waiting"}
@@ -217,3 +325,87 @@ def _place(value: Any) -> int | None:
 def _wish(value: Any) -> RowWish:
     create_topic, queue_count = _of(value, list)
     return RowWish(_maybe(create_topic, bool), _maybe(queue_count, int))
+
+
+# A query's position as a consumer group's (option commitOffsets), handed to the broker of ours that has the store open.
+#
+#     query   {"version": 1, "directory": [device, inode], "group": …, "offsets": [[topic, queue id, next offset], …]}
+#     broker  {"done": [false, how many]}  or  {"error": …}, and the broker hangs up
+#
+# They are in the broker's memory and in consumerOffset.json when it answers. Everything is checked before it is used: an error is
+# a ValueError.
+
+
+_SILENCE_SECONDS = 2.0
+"""A query waits for so little so long; a batch has more at stake."""
+_OFFSETS = "offsets"
+
+Offsets = Mapping[tuple[str, int], int]
+"""Next offsets by (topic, queue id)."""
+
+
+class HandedOffsets(NamedTuple):
+    """What a query asks a broker to store."""
+
+    group: str
+    offsets: Offsets
+    directory: tuple[int, int]
+    """Device and inode of the ROOT that the query reads."""
+
+
+# The broker's side
+
+
+def are_offsets(document: Mapping[str, Any]) -> bool:
+    """Whether a request is one of these, and no batch."""
+    return _OFFSETS in document
+
+
+def read_offsets(document: Mapping[str, Any]) -> HandedOffsets:
+    """Raises ValueError for what is no request of this version."""
+    try:
+        version, group, (device, inode) = document["version"], document["group"], document["directory"]
+        listed = [(topic, queue_id, offset) for topic, queue_id, offset in document[_OFFSETS]]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"these are no offsets to be handed over: {type(error).__name__} {error}") from error
+    if version != VERSION:
+        raise ValueError(f"version {version!r:.20} is not known, {VERSION} is")
+    numbers = [device, inode, *(number for _, *both in listed for number in both)]
+    texts = [group, *(topic for topic, _, _ in listed)]
+    if any(type(number) is not int or number < 0 for number in numbers) or any(type(text) is not str for text in texts):
+        raise ValueError("a group, and of each queue its topic, number and next offset are expected")
+    return HandedOffsets(group, {(topic, queue_id): offset for topic, queue_id, offset in listed}, (device, inode))
+
+
+# The query's side
+
+
+def hand_offsets(root: str, group: str, offsets: Offsets, holder: str | None) -> None:
+    """Returns when the broker has stored them. `holder` is who has the store's lock, for texts.
+
+    Raises the error that it answers with, StoreServedError where it takes nothing from here.
+    """
+    document = {
+        "version": VERSION,
+        "directory": list(local_socket.directory_identity(root)),
+        "group": group,
+        _OFFSETS: [[topic, queue_id, offset] for (topic, queue_id), offset in offsets.items()],
+    }
+    try:
+        with local_socket.connect(root, _SILENCE_SECONDS) as connection:
+            if not local_socket.is_own_user(user := local_socket.peer_user(connection)):
+                reason = f"it is run by user {user}, and this process by user {os.geteuid()}"
+                raise StoreServedError(root, reason, holder)
+            local_socket.send_frame(connection, document, REQUEST_BYTES_MOST)
+            said = local_socket.receive_frame(connection, ANSWER_BYTES_MOST, _SILENCE_SECONDS)
+        if said is None:
+            raise StoreServedError(root, "it has ended before it answered", holder)
+        answer = read_answer(said)
+    except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
+        raise StoreServedError(root, local_socket.why_none_listens(root, error), holder) from error
+    except (OSError, FrameError, ValueError) as error:
+        raise StoreServedError(root, f"it has not taken the group's offsets: {error}", holder) from error
+    if isinstance(answer, Exception):
+        raise answer
+    if not isinstance(answer, CommitOutcome):
+        raise StoreServedError(root, "its answer is none", holder)

@@ -20,12 +20,31 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from spark_mq.namesrv.departure import Expired, departure_of, expired, registered_over, unregister
-from spark_mq.namesrv.kv_config import ORDER_TOPIC_NAMESPACE, KvConfig
-from spark_mq.namesrv.limits import check_name, check_queues, check_topics
-from spark_mq.namesrv.registration import Registered, Registration, RegistrationRules, register, renew, sign_of
+from spark_mq.namesrv.registration import (
+    Expired,
+    Registered,
+    Registration,
+    RegistrationRules,
+    check_name,
+    check_queues,
+    check_topics,
+    departure_of,
+    expired,
+    register,
+    registered_over,
+    renew,
+    sign_of,
+    unregister,
+)
 from spark_mq.namesrv.settings import Configuration
-from spark_mq.namesrv.tables import BrokerAddress, BrokerGroup, MinBrokerIdNotice, RouteTables
+from spark_mq.namesrv.tables import (
+    ORDER_TOPIC_NAMESPACE,
+    BrokerAddress,
+    BrokerGroup,
+    KvConfig,
+    MinBrokerIdNotice,
+    RouteTables,
+)
 from spark_mq.remoting import (
     REQUEST_HEADERS,
     Header,
@@ -39,29 +58,26 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
-from spark_mq.remoting.registration_body import read_compressed
-from spark_mq.remoting.route_bodies import (
+from spark_mq.remoting.routes import (
+    AddWritePermissionAnswer,
+    BrokerAddressRequest,
     BrokerData,
     BrokerMemberGroupAnswer,
-    DataVersion,
+    DataVersionAnswer,
+    KvConfigAnswer,
     KvTable,
     QueueData,
+    RegisterBrokerAnswer,
     RegisterBrokerBody,
     TopicConfigTable,
     TopicList,
     TopicRouteData,
-)
-from spark_mq.remoting.route_headers import (
-    AddWritePermissionAnswer,
-    BrokerAddressRequest,
-    DataVersionAnswer,
-    KvConfigAnswer,
-    RegisterBrokerAnswer,
     WipeWritePermissionAnswer,
+    read_compressed,
 )
-from spark_mq.remoting_server.administration import changed_settings, check_may_administer
-from spark_mq.remoting_server.peer import Caller
-from spark_mq.remoting_server.refusals import answered, not_supported
+from spark_mq.remoting_server.administration import answered, changed_settings, check_may_administer
+from spark_mq.remoting_server.peer import Caller, not_supported
+from storage.format.table_entries import DataVersion
 from storage.names import BROKER_MEMBER_TOPIC_PREFIX, MASTER_ID
 from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
 from storage.tables.topics import PERM_WRITE

@@ -1,4 +1,7 @@
-"""A broker registers itself and its topics (103): at its start, each 30 s, and when a topic changes.
+"""A broker comes and goes at a name server.
+
+It registers itself and its topics (103) at its start, each 30 s, and when a topic changes. It leaves (104), is silent for too long, or
+its connection closes.
 
 What a registration changes, in Java's order:
 
@@ -9,17 +12,16 @@ What a registration changes, in Java's order:
     5  the address gets the id; the topics of a master count, and those of the slave with the lowest id, if it speaks of acting masters
     6  when it was heard of, for how long that is good, and over which connection
 
-Java: RouteInfoManager.registerBroker. Departure: in Java the name of a refused broker stays for ever.
+Java: RouteInfoManager. Departure: in Java the name of a refused broker stays for ever.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from spark_mq.namesrv.limits import DEFAULT_ROUTE_LIMITS, RouteLimits, check_registration
 from spark_mq.namesrv.tables import (
     DEFAULT_TIMEOUT_MS,
     BrokerAddress,
@@ -31,16 +33,105 @@ from spark_mq.namesrv.tables import (
     min_id_notice,
 )
 from spark_mq.remoting import Body
-from spark_mq.remoting.route_bodies import (
-    DataVersion,
+from spark_mq.remoting.routes import (
+    BrokerAddressRequest,
     QueueData,
-    TopicConfigData,
+    RegisterBrokerRequest,
     TopicConfigTable,
     TopicQueueMappingInfo,
 )
-from spark_mq.remoting.route_headers import RegisterBrokerRequest
+from storage.format.table_entries import DataVersion, TopicConfig
 from storage.names import MASTER_ID
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.tables.topics import PERM_WRITE
+
+# Limits for processes that the name server does not know. Java sets none. A registration beyond them is refused whole.
+
+
+@dataclass(frozen=True, slots=True)
+class RouteLimits:
+    """Of names in characters, of the rest in numbers."""
+
+    name_length: int = 1_024
+    """Of a topic, broker, cluster or address. The longest legal topic, of a consumer's retries, has less than half of it."""
+    brokers: int = 10_000
+    """Broker names."""
+    brokers_of_a_name: int = 1_000
+    topics: int = 1_000_000
+    static_topics: int = 100_000
+    brokers_of_a_connection: int = 100
+    """Addresses that have registered over one. A broker has a connection of its own; those of one process may share it."""
+    topics_of_a_connection: int = 1_000_000
+    """That the brokers of one connection have together: no fewer than one broker alone may have."""
+
+
+DEFAULT_ROUTE_LIMITS = RouteLimits()
+
+
+def check_name(kind: str, name: str, limits: RouteLimits = DEFAULT_ROUTE_LIMITS) -> None:
+    """Raises RequestRefusedError for an empty name, or one that is too long."""
+    if not name:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"the {kind} has no name")
+    if len(name) > limits.name_length:
+        rule = f"it has {len(name)} characters, the limit is {limits.name_length}"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"the {kind} {name[:32]!r}… is refused: {rule}")
+
+
+def check_registration(
+    tables: RouteTables,
+    header: RegisterBrokerRequest,
+    topics: TopicConfigTable,
+    channel: Hashable,
+    limits: RouteLimits,
+) -> None:
+    """Raises RequestRefusedError for a registration beyond the limits."""
+    named = (("cluster", header.cluster_name), ("broker", header.broker_name), ("address", header.broker_address))
+    for kind, name in (*named, ("address", header.ha_server_address)):
+        check_name(kind, name, limits)
+    group = tables.groups.get(header.broker_name)
+    if group is None:
+        _check_count("brokers", len(tables.groups) + 1, limits.brokers)
+    elif header.broker_id not in group.addresses:
+        _check_count("brokers of a name", len(group.addresses) + 1, limits.brokers_of_a_name)
+    names = [config.topic or key for key, config in topics.topic_config_table.items()]
+    mappings = topics.topic_queue_mapping_info_map or {}
+    check_topics(tables, [*names, *mappings], limits)
+    _check_count("static topics", len(tables.mappings.keys() | mappings.keys()), limits.static_topics)
+    _check_connection(tables, header, names, channel, limits)
+
+
+def _check_connection(
+    tables: RouteTables, header: RegisterBrokerRequest, topics: Iterable[str], channel: Hashable, limits: RouteLimits
+) -> None:
+    who = BrokerAddress(header.cluster_name, header.broker_address)
+    others = {
+        other: live.broker_name for other, live in tables.live.items() if live.channel == channel and other != who
+    }
+    _check_count("brokers over one connection", len(others) + 1, limits.brokers_of_a_connection)
+    name = header.broker_name
+    new = sum(name not in tables.topics.get(topic, ()) for topic in set(topics))
+    count = new + sum(tables.topic_counts.get(each, 0) for each in {name, *others.values()})
+    _check_count("topics over one connection", count, limits.topics_of_a_connection)
+
+
+def check_topics(tables: RouteTables, topics: Iterable[str], limits: RouteLimits = DEFAULT_ROUTE_LIMITS) -> None:
+    """Raises RequestRefusedError where a name is none, or the topics become too many."""
+    new = {topic for topic in topics if topic not in tables.topics}
+    for topic in new:
+        check_name("topic", topic, limits)
+    if new:
+        _check_count("topics", len(tables.topics) + len(new), limits.topics)
+
+
+def check_queues(queues: Iterable[QueueData], limits: RouteLimits = DEFAULT_ROUTE_LIMITS) -> None:
+    """Raises RequestRefusedError where a broker's name is none."""
+    for data in queues:
+        check_name("broker", data.broker_name, limits)
+
+
+def _check_count(what: str, count: int, most: int) -> None:
+    if count > most:
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, f"this name server takes at most {most} {what}")
 
 
 class Registration(NamedTuple):
@@ -184,21 +275,21 @@ def _take_topics(
     topics = told.topics.topic_config_table
     mappings = told.topics.topic_queue_mapping_info_map or {}
     if rules.deletes_topics and not mappings:
-        given = {topic.topic_name or key for key, topic in topics.items()}
+        given = {topic.topic or key for key, topic in topics.items()}
         for gone in [topic for topic, queues in tables.topics.items() if name in queues and topic not in given]:
             tables.drop_queues(gone, (name,))
     who = BrokerAddress(header.cluster_name, header.broker_address)
     is_changed = is_first or tables.is_changed(who, told.topics.data_version)
     is_read_only = is_prime_slave and group.has_acting_master
     for key, config in topics.items():
-        topic = config.topic_name or key
+        topic = config.topic or key
         if is_changed or name not in tables.topics.get(topic, {}):
             tables.put_queues(topic, _queue_data(name, config, is_read_only=is_read_only))
     if is_changed:
         _take_mappings(tables, mappings)
 
 
-def _queue_data(broker_name: str, topic: TopicConfigData, *, is_read_only: bool) -> QueueData:
+def _queue_data(broker_name: str, topic: TopicConfig, *, is_read_only: bool) -> QueueData:
     return QueueData(
         broker_name=broker_name,
         read_queue_count=topic.read_queue_count,
@@ -236,3 +327,111 @@ def _told_of_its_master(tables: RouteTables, group: BrokerGroup, header: Registe
     address = group.addresses.get(MASTER_ID)
     master = None if address is None else tables.live.get(BrokerAddress(header.cluster_name, address))
     return Registered() if master is None else Registered(address, master.ha_server_address)
+
+
+# A broker leaves. All three ways lead to the same: its address goes at once. With the last address of a name the name goes, from its
+# cluster and from all topics. Where others are left without a master, and slaves may stand in for one, nothing can be written there.
+#
+# Java: unRegisterBroker, scanNotActiveBroker, onChannelDestroy. Departure: where several brokers have registered over one connection,
+# all of them go with it; Java takes the first, and the others when they were silent for too long.
+
+
+class Expired(NamedTuple):
+    """A broker that was silent for too long, and its connection, which is to be closed."""
+
+    who: BrokerAddress
+    silent_ms: int
+    channel: Hashable
+
+
+def expired(tables: RouteTables, now_ms: int) -> list[Expired]:
+    """All that were silent for too long. They stay until they are unregistered."""
+    return [
+        Expired(who, now_ms - broker.last_update_ms, broker.channel)
+        for who, broker in tables.live.items()
+        if broker.is_expired(now_ms)
+    ]
+
+
+def registered_over(tables: RouteTables, channel: Hashable) -> list[BrokerAddress]:
+    """The brokers whose last registration came over that connection."""
+    return [who for who, broker in tables.live.items() if broker.channel == channel]
+
+
+def departure_of(tables: RouteTables, who: BrokerAddress) -> BrokerAddressRequest | None:
+    """What the broker would say if it left by itself.
+
+    None where no name has its address, because another address has its id now: it is forgotten here. (Java keeps it for ever.)
+    """
+    for name, group in tables.groups.items():
+        if group.cluster == who.cluster:
+            for broker_id, address in group.addresses.items():
+                if address == who.address:
+                    return BrokerAddressRequest(
+                        broker_name=name,
+                        broker_address=address,
+                        cluster_name=who.cluster,
+                        broker_id=broker_id,
+                    )
+    tables.live.pop(who, None)
+    tables.filter_servers.pop(who, None)
+    return None
+
+
+def unregister(
+    tables: RouteTables, departures: Iterable[BrokerAddressRequest], *, notifies_min_id: bool = False
+) -> list[MinBrokerIdNotice]:
+    """Takes brokers out of all tables, as one batch; who is to hear of it. Topics are looked through once."""
+    removed: dict[str, None] = {}
+    reduced: dict[str, None] = {}
+    lost: dict[str, str] = {}
+    for header in dict.fromkeys(departures):
+        _take_address(tables, header, lost)
+        if header.broker_name in tables.groups:
+            reduced[header.broker_name] = None
+        else:
+            removed[header.broker_name] = None
+            drop_name(tables, header.cluster_name, header.broker_name)
+    _clean_topics(tables, removed, reduced)
+    if not notifies_min_id:
+        return []
+    found = [
+        min_id_notice(group.addresses, offline_address=address)
+        for name, address in lost.items()
+        if (group := tables.groups.get(name)) is not None and group.has_acting_master
+    ]
+    return [notice for notice in found if notice is not None]
+
+
+def _take_address(tables: RouteTables, header: BrokerAddressRequest, lost: dict[str, str]) -> None:
+    who = BrokerAddress(header.cluster_name, header.broker_address)
+    tables.live.pop(who, None)
+    tables.filter_servers.pop(who, None)
+    group = tables.groups.get(header.broker_name)
+    if group is None:
+        return
+    had_lowest_id = header.broker_id == min(group.addresses, default=None)
+    for broker_id in [each for each, address in group.addresses.items() if address == header.broker_address]:
+        del group.addresses[broker_id]
+        tables.loss_count += 1  # another slave's topics may count now
+    if not group.addresses:
+        del tables.groups[header.broker_name]
+    elif had_lowest_id:
+        lost[header.broker_name] = header.broker_address
+
+
+def _clean_topics(tables: RouteTables, removed: Iterable[str], reduced: Iterable[str]) -> None:
+    gone = tuple(removed)
+    read_only = [
+        name
+        for name in reduced
+        if (group := tables.groups.get(name)) is not None and group.has_acting_master and not group.has_master
+    ]
+    if not gone and not read_only:
+        return
+    for topic, queues in list(tables.topics.items()):
+        tables.drop_queues(topic, gone)
+        for name in read_only:
+            data = queues.get(name)
+            if data is not None:
+                queues[name] = replace(data, perm=data.perm & ~PERM_WRITE)

@@ -18,21 +18,19 @@ from functools import partial
 from spark_mq.client.event_loop import spawn
 from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.settings import ClientSettings
-from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
 from spark_mq.namesrv.name_server import CLIENT_POOL, DEFAULT_POOL, NameServer
 from spark_mq.namesrv.settings import Configuration
-from spark_mq.namesrv.tables import MinBrokerIdNotice
+from spark_mq.namesrv.tables import KvConfig, MinBrokerIdNotice, parse_kv_config
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
-from spark_mq.remoting_server.administration import save_settings
-from spark_mq.remoting_server.notices import tell_broker
+from spark_mq.remoting_server.administration import save_settings, tell_broker
 from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool, watermark
 from spark_mq.remoting_server.processors import Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
-from storage.addresses import address_text
 from storage.epoch_times import steady_time_ms
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
+from storage.names import address_text
 
 _NOTICE_MS = 300
 _WATERMARK_SECONDS = 1

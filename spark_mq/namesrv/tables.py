@@ -1,12 +1,13 @@
-"""The tables of a name server. What changes them is in `registration.py` and `departure.py`; what reads them in `name_server.py`.
+"""The tables of a name server. What changes them is in `registration.py`; what reads them in `name_server.py`.
 
     topics     topic → broker name → QueueData
     groups     broker name → the brokers of that name: id → address; 0 is the master
     clusters   cluster → broker names
     live       (cluster, address) → when it was heard of last, and over which connection
+    texts      namespace → key → text, which operators keep there (`KvConfig`)
 
 Nothing here knows a clock or a socket: times are arguments, a connection is whatever the caller hands in.
-Java: RouteInfoManager. Not for several threads at once.
+Java: RouteInfoManager, KVConfigManager. Not for several threads at once.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from spark_mq.remoting.admin_headers import MinBrokerIdRequest
-from spark_mq.remoting.route_bodies import (
+from spark_mq.remoting.administration import MinBrokerIdRequest
+from spark_mq.remoting.errors import BodyError
+from spark_mq.remoting.headers_and_bodies import read_body, write_body
+from spark_mq.remoting.routes import (
     BrokerData,
     BrokerMemberGroup,
     ClusterInfo,
-    DataVersion,
     QueueData,
     TopicQueueMappingInfo,
 )
+from storage.errors import StateFileError
+from storage.format.table_entries import DataVersion
+from storage.format.typed_json import WireBody
 from storage.names import MASTER_ID
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.tables.topics import PERM_READ, PERM_WRITE
 
 DEFAULT_TIMEOUT_MS = 120_000
@@ -237,3 +243,68 @@ def min_id_notice(
         ha_broker_address=ha_address,
     )
     return MinBrokerIdNotice(told, header)
+
+
+# Texts by namespace and key, and their file: `{"configTable":{NAMESPACE:{KEY:VALUE}}}`.
+#
+# ORDER_TOPIC_CONFIG is the namespace of topics whose messages are ordered over several brokers: topic → `broker:queues;…`. Brokers get
+# it when they register, clients with a route. Each change gives a new table; the caller saves it first. Java: KVConfigSerializeWrapper.
+
+
+ORDER_TOPIC_NAMESPACE = "ORDER_TOPIC_CONFIG"
+_CHARACTERS_MOST = 2 << 20
+"""Of all namespaces, keys and values together. Java sets no limit."""
+
+
+class _KvFile(WireBody):
+    config_table: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class KvConfig:
+    """All texts. A namespace without keys is there all the same, once it had one."""
+
+    tables: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def get(self, namespace: str, key: str) -> str | None:
+        """The text; None where there is none."""
+        return self.tables.get(namespace, {}).get(key)
+
+    def namespace(self, namespace: str) -> Mapping[str, str] | None:
+        """All texts of a namespace; None for one that never had any."""
+        return self.tables.get(namespace)
+
+    def put(self, namespace: str, key: str, value: str) -> KvConfig:
+        """With a text more, or another. Raises RequestRefusedError where that is too much."""
+        changed = KvConfig({**self.tables, namespace: {**self.tables.get(namespace, {}), key: value}})
+        if changed.character_count > _CHARACTERS_MOST:
+            rule = f"a name server keeps at most {_CHARACTERS_MOST} characters of namespaces, keys and values"
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, rule)
+        return changed
+
+    def delete(self, namespace: str, key: str) -> KvConfig:
+        """Without that text."""
+        if namespace not in self.tables:
+            return self
+        kept = {name: value for name, value in self.tables[namespace].items() if name != key}
+        return KvConfig({**self.tables, namespace: kept})
+
+    @property
+    def character_count(self) -> int:
+        """Of all namespaces, keys and values."""
+        return sum(
+            len(namespace) + sum(len(key) + len(value) for key, value in table.items())
+            for namespace, table in self.tables.items()
+        )
+
+    def text(self) -> str:
+        """The content of the file."""
+        return write_body(_KvFile(config_table=self.tables)).decode()
+
+
+def parse_kv_config(text: str, file: str) -> KvConfig:
+    """The table that a file holds. Raises StateFileError."""
+    try:
+        return KvConfig(dict(read_body(_KvFile, text.encode()).config_table))
+    except BodyError as error:
+        raise StateFileError(file, 0, 0, f"{error.place}: {error.rule}") from None

@@ -1,21 +1,19 @@
 """RocketMQ's remoting protocol without sockets: one codec for clients, servers and tools. Pure.
 
-    command.py      RemotingCommand: one request or answer, as a value
-    frames.py       a command as bytes, and bytes as commands
-    headers.py      the typed header of each code, for extFields of both encodings; `header_fields.py` says how they are declared
-    bodies.py       the typed body of each code; `body_fields.py` says how they are declared
-    batch_body.py   the body of a batch of messages
-    connection.py   who waits for which answer on one connection
-    codes.py        request codes, languages, versions; answers: `storage/rules/response_codes.py`
-    errors.py       what can be wrong
+    command.py              RemotingCommand: one request or answer, as a value; its header as bytes
+    frames.py               a command as bytes, and bytes as commands; `request_runs.py` reads many that look alike
+    headers_and_bodies.py   how typed headers and bodies are read and written
+    request_types.py        the typed header and body of each code, which are declared by subject: `messages.py`, `consumers.py`,
+                            `routes.py`, `administration.py`, `controllers.py`
+    connection.py           who waits for which answer on one connection
+    codes.py                request codes, languages, versions; answers: `storage/rules/response_codes.py`
+    errors.py               what can be wrong
 
 Imports the words and the format of `storage`. Begin with `command.py`.
 """
 
 from __future__ import annotations
 
-from spark_mq.remoting.bodies import ANSWER_BODIES, REQUEST_BODIES
-from spark_mq.remoting.body_fields import MessageQueue, WireBody, read_body, read_body_list, write_body, write_body_list
 from spark_mq.remoting.codes import LanguageCode, ProtocolVersion, RequestCode
 from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand, make_request, make_response
 from spark_mq.remoting.connection import Answer, Broken, Connection, Event, Request, SentRequest, Unawaited
@@ -28,8 +26,18 @@ from spark_mq.remoting.errors import (
     RemotingError,
 )
 from spark_mq.remoting.frames import DEFAULT_LIMITS, FrameLimits, FrameReader, decode_frame, encode_frame
-from spark_mq.remoting.header_fields import Header, HeaderTemplate, read_header, write_header
-from spark_mq.remoting.headers import ANSWER_HEADERS, REQUEST_HEADERS
+from spark_mq.remoting.headers_and_bodies import (
+    Header,
+    HeaderTemplate,
+    read_body,
+    read_body_list,
+    read_header,
+    write_body,
+    write_body_list,
+    write_header,
+)
+from spark_mq.remoting.request_types import ANSWER_BODIES, ANSWER_HEADERS, REQUEST_BODIES, REQUEST_HEADERS
+from storage.format.typed_json import MessageQueue, WireBody
 
 __all__ = [
     "ANSWER_BODIES",

@@ -3,7 +3,7 @@
     0        4                          8        8 + n         4 + length
     | length | type << 24 | header size | header | body        |    big-endian; length counts from byte 4
 
-Type 0 is JSON (`json_header.py`), 1 ROCKETMQ (`binary_header.py`). Each frame says which, whatever the peer has sent before.
+Type 0 is JSON, 1 ROCKETMQ (both in `command.py`). Each frame says which, whatever the peer has sent before.
 Java: RemotingCommand.encode and decode, NettyDecoder. Departure: a header that is not wholly read is refused; Java reads its rest as
 the body's beginning.
 """
@@ -14,10 +14,16 @@ import struct
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from spark_mq.remoting.binary_header import decode_binary_header, encode_binary_header
-from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand
+from spark_mq.remoting.command import (
+    Body,
+    HeaderEncoding,
+    RemotingCommand,
+    decode_binary_header,
+    decode_json_header,
+    encode_binary_header,
+    encode_json_header,
+)
 from spark_mq.remoting.errors import FrameError, FrameIllegalError
-from spark_mq.remoting.json_header import decode_json_header, encode_json_header
 from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader
 
 _PREFIX = struct.Struct(">iI")

@@ -17,9 +17,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from spark_mq.remoting.command import HeaderEncoding, RemotingCommand
+from spark_mq.remoting.command import HeaderEncoding, RemotingCommand, decode_json_header, encode_json_header
 from spark_mq.remoting.errors import FrameError
-from spark_mq.remoting.json_header import decode_json_header, encode_json_header
 
 LEAST = 16
 """Fewer requests cost less one by one than as columns."""

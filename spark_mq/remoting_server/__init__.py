@@ -7,8 +7,7 @@
     channel.py         one connection, as the event loop sees it
     shared.py          what all connections share: turns, room, answers that wait, requests that are not supported
     server.py          listeners, all connections, and TLS in three modes
-    administration.py  what operators may do to a server that keeps no users
-    notices.py         one word to a broker that has not asked
+    administration.py  what name server and controller share: how they answer, and what operators may change
 
 Imports the remoting room, who somebody is (`access`), the client, the rules' response codes, and of `storage` what reads settings and
 writes small files. Begin with `server.py`.

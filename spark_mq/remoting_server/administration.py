@@ -1,6 +1,6 @@
-"""What operators may do to a server that keeps no users: who they are, and the settings that they change while it runs.
+"""What servers share that keep no store and no users, name server and controller: how they answer, and what operators may change.
 
-A name server or a controller of Apache's knows no access control. Here this host may administer it, and who signs as its
+A name server or a controller of Apache's knows no access control. Here this host may administer it, and a caller that signs as its
 administrator. The signature is that of ACL 2.0: tools that have a key put it on all their requests.
 
 Java: NamesrvController, ControllerManager, Configuration (their `updateConfig`).
@@ -8,15 +8,17 @@ Java: NamesrvController, ControllerManager, Configuration (their `updateConfig`)
 
 from __future__ import annotations
 
+import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
-from spark_mq.access.rules import name_and_secret
-from spark_mq.access.users import User, UserTable, UserType, authenticate
+from spark_mq.access.users import User, UserTable, UserType, authenticate, name_and_secret
+from spark_mq.client.errors import ClientError
+from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.settings import Credentials
-from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting import ANSWER_HEADERS, BodyError, HeaderError, RemotingCommand, make_response
 from spark_mq.remoting_server.peer import is_this_host
 from spark_mq.remoting_server.settings import (
     ConfigurationTexts,
@@ -28,8 +30,8 @@ from spark_mq.remoting_server.settings import (
 from storage.errors import ConfigurationError
 from storage.files.local_file_system import LocalFileSystem
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.settings.fixed import refusal_of_change
 from storage.settings.java_properties import changed_properties, parse_properties
+from storage.settings.java_settings import refusal_of_change
 
 _ADMIN_USER = "initAuthenticationUser"
 
@@ -49,7 +51,7 @@ def check_may_administer(request: RemotingCommand, host: str, administrator: Cre
 
 @dataclass(frozen=True, slots=True)
 class AdministeredSettings:
-    """Of the settings of a server's own: who may change them, and which of them nobody may (beside `storage/settings/fixed.py`)."""
+    """Of the settings of a server's own: who may change them, and which of them nobody may (beside `FIXED_SETTINGS`)."""
 
     config_black_list: str = setting("configBlackList", "configBlackList;configStorePath", "String")
     """Names, between semicolons, that no request may change."""
@@ -127,3 +129,29 @@ def save_settings(path: str, changes: Mapping[str, str]) -> None:
     if before:
         files.replace(f"{path}.bak", before)
     files.replace(path, changed_properties(before or b"", changes))
+
+
+_LOG = logging.getLogger(__name__)
+
+
+def answered(request: RemotingCommand, act: Callable[[], RemotingCommand]) -> RemotingCommand:
+    """The answer that `act` makes; where it raises, one that says why: a refusal, what cannot be read, what could not be written."""
+    try:
+        return act()
+    except RequestRefusedError as refusal:
+        fields: Mapping[str, str] | None = {} if request.code in ANSWER_HEADERS else None
+        return make_response(request, refusal.code, refusal.remark, fields)
+    except (HeaderError, BodyError, ConfigurationError) as error:
+        return make_response(request, ResponseCode.SYSTEM_ERROR, error.describe())
+    except OSError as error:
+        _LOG.exception("request %d failed", request.code)
+        remark = f"it could not be written: {error.strerror or error}"
+        return make_response(request, ResponseCode.SYSTEM_ERROR, remark)
+
+
+async def tell_broker(client: RemotingClient, address: str, command: RemotingCommand, timeout_ms: int) -> None:
+    """Tells it within the time. A broker that is not reached is logged, and asks for itself later."""
+    try:
+        await client.invoke_oneway(address, command, timeout_ms)
+    except ClientError as error:
+        _LOG.warning("broker %s was not told: %s", address, error.describe())

@@ -50,13 +50,12 @@ from spark_mq.remoting import (
 )
 from spark_mq.remoting.command import ONEWAY_FLAG
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunReader, encode_answers
-from spark_mq.remoting_server.peer import Peer
+from spark_mq.remoting_server.peer import Peer, not_supported
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Later, Processor, Processors
-from spark_mq.remoting_server.refusals import not_supported
 from spark_mq.remoting_server.shared import Shared
 from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
-from storage.addresses import address_text, peer_host
+from storage.names import address_text, peer_host
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 
 OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"

@@ -14,9 +14,10 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
-from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting import RemotingCommand, make_response
 from spark_mq.remoting.codes import LanguageCode
 from spark_mq.remoting_server.unwritten import Unwritten
+from storage.rules.response_codes import ResponseCode
 
 _LOG = logging.getLogger(__name__)
 
@@ -29,6 +30,12 @@ def is_this_host(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return (mapped or address).is_loopback
+
+
+def not_supported(request: RemotingCommand) -> RemotingCommand:
+    """To a code that the server does not know, as Java words it."""
+    remark = f" request type {request.code} not supported"
+    return make_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
 class Caller(NamedTuple):

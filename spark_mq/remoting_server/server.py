@@ -26,9 +26,9 @@ from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import Processors
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings
 from spark_mq.remoting_server.shared import Shared
-from storage.addresses import address_text, plain_host
 from storage.errors import ConfigurationError
-from storage.files.file_limit import need_files
+from storage.files.os_errors import need_files
+from storage.names import address_text, plain_host
 
 _ACCEPTED_IN_A_TURN = 256
 _OWN_FILES = 128

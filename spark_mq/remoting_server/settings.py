@@ -10,9 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, TypeVar
 
-from storage.addresses import plain_host
 from storage.errors import ConfigurationError
-from storage.nearest_name import advice
+from storage.names import advice, plain_host
 from storage.settings.java_properties import java_value, parse_properties
 
 NETTY_NAMES = (

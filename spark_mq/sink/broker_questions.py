@@ -17,8 +17,8 @@ from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.calls import make_call, patiently, read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError, request_text, response_error
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import ProducerConnection
-from spark_mq.remoting.consumer_headers import MaxOffsetRequest, OffsetAnswer, ProducerGroupRequest, QueueRequest
+from spark_mq.remoting.administration import ProducerConnection
+from spark_mq.remoting.consumers import MaxOffsetRequest, OffsetAnswer, ProducerGroupRequest, QueueRequest
 from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
 from spark_mq.source.offsets import QueueId

@@ -19,24 +19,22 @@ from typing import NamedTuple
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_mq.conditions import WriteFailedError
+from spark_mq.conditions import WriteFailedError, writing_conditions
 from spark_mq.hand_over import local_socket
 from spark_mq.hand_over.local_socket import (
     ANSWER_BYTES_MOST,
     REQUEST_BYTES_MOST,
     FrameError,
+    ask_for_copies,
     broker_note,
     directory_identity,
 )
-from spark_mq.hand_over.messages import HandOver, begun_at, read_answer, request_document
-from spark_mq.hand_over.replica_socket import ask_for_copies
-from spark_mq.hand_over.staged_commit import StagedCommit, commit_staged
+from spark_mq.hand_over.messages import HandOver, StagedCommit, begun_at, commit_staged, read_answer, request_document
 from spark_mq.sink.columns import warn_of_overruled
 from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows
 from spark_mq.sink.place import not_shared
-from spark_mq.store_conditions import writing_conditions
 from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment, check_staged, remove_staging, staged_directory
@@ -51,12 +49,12 @@ from storage.errors import (
     StoreServedError,
 )
 from storage.files.local_file_system import LocalFileSystem
-from storage.message_store import MessageStore
 from storage.put.settings import parse_host
-from storage.recovery.creation import find_log
 from storage.rules.put_guards import NOBODY, copies_of_batch
 from storage.rules.topics import RowWish
 from storage.settings.load import load_config
+from storage.store import MessageStore
+from storage.tables.surroundings import find_log
 
 _LOG = logging.getLogger("spark_mq.sink")
 _PAUSE_SECONDS = 0.1

@@ -366,14 +366,12 @@ class ExactCommit:
             rule = f"the sink's topic says that batch {batch.batch_id} is sent, and {len(counts)} of its {known.rows} rows are found"
             raise StagingLostError(batch.sink_id, rule)
         if counts:
-            rule = (
-                f"batch {batch.batch_id} was begun ({len(counts)} rows are found), and what was to be sent is not known"
-            )
+            rule = f"batch {batch.batch_id} was started ({len(counts)} rows are found), and what was to be sent is not known"
             raise StagingLostError(batch.sink_id, rule)
         targets = plan_queues([reader.batches for reader in self._read(files)])
         if unseen := sorted({*targets, *_places(targets)} - {span.queue for span in known.spans}):
             rule = (
-                f"batch {batch.batch_id} may have been begun in queue {queue_text(unseen[0])}, to which the last batch "
+                f"batch {batch.batch_id} may have been started in queue {queue_text(unseen[0])}, to which the last batch "
                 f"that the sink's topic tells of ({known.batch.batch_id}) did not go"
             )
             raise StagingLostError(batch.sink_id, rule)

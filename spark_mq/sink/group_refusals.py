@@ -13,15 +13,17 @@ from collections.abc import Iterable
 from spark_mq.client.calls import make_call, read_answer_body
 from spark_mq.client.errors import ClientError, ResponseError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupTable
-from spark_mq.remoting.consumer_headers import GroupRequest
+from spark_mq.remoting.administration import (
+    SubscriptionGroupTable,
+)
+from spark_mq.remoting.consumers import GroupRequest
 from spark_mq.sink.broker_lane import QueueBatch
 from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import retry_topic
 from storage.rules.response_codes import ResponseCode
 from storage.rules.retry_rows import return_refusal
-from storage.tables import subscription_groups
 
 _ONE, _ALL = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
 
@@ -62,7 +64,7 @@ class GroupRefusals:
             entry = read_answer_body(SubscriptionGroupTable, answer, name, _ALL).subscription_group_table.get(
                 self._group
             )
-        self._refusals[name] = None if entry is None else _refusal(self._group, entry)
+        self._refusals[name] = None if entry is None else return_refusal(entry)
 
     def _refused(self, batch: QueueBatch, error: ClientError) -> bool:
         """A question that the broker does not know is followed by the other one."""
@@ -71,8 +73,3 @@ class GroupRefusals:
             self._refusals[batch.queue.broker_name] = None
             return True
         return code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and batch.code == _ONE
-
-
-def _refusal(group: str, entry: SubscriptionGroupConfig) -> str | None:
-    count = entry.retry_queue_count
-    return return_refusal(subscription_groups.SubscriptionGroupConfig(group, retry_queue_count=count))

@@ -35,11 +35,9 @@ from spark_mq.client.send_results import stored_status
 from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import BatchInDoubtError, DataLossError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.admin_headers import CreateTopicRequest
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
-from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
-from spark_mq.remoting.consumer_headers import QueueRequest, UnregisterClientRequest
-from spark_mq.remoting.message_headers import SendMessageAnswer
+from spark_mq.remoting.administration import CreateTopicRequest
+from spark_mq.remoting.consumers import HeartbeatData, ProducerData, QueueRequest, UnregisterClientRequest
+from spark_mq.remoting.messages import BatchedMessage, SendMessageAnswer, encode_batch
 from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
 from spark_mq.sink.broker_questions import BrokerQuestions
 from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.batch_body import decode_batch
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.messages import SendMessageRequest, decode_batch
 from storage.names import RETRY_PREFIX
 from storage.rules.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
 from storage.rules.topics import AUTO_CREATE_TOPIC

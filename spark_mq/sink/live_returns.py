@@ -17,7 +17,7 @@ from spark_mq.client.calls import make_call
 from spark_mq.client.errors import ClientError, ResponseError
 from spark_mq.client.settings import with_namespace
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.message_headers import SendBackRequest
+from spark_mq.remoting.messages import SendBackRequest
 from spark_mq.sink.broker_lane import QueueBatch
 from spark_mq.sink.group_refusals import GroupRefusals
 from spark_mq.sink.live_lanes import Lanes, Routes

@@ -21,8 +21,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.sink.body_limits import BodyLimit, ask_for_limits, limit_of
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_request import DEFAULT_TOPIC_QUEUE_COUNT
-from storage.addresses import in_one_form
-from storage.names import MASTER_ID
+from storage.names import MASTER_ID, in_one_form
 from storage.rules.topics import AUTO_CREATE_TOPIC
 
 

@@ -23,8 +23,7 @@ from spark_mq.client.calls import read_answer_header
 from spark_mq.client.errors import ClientError
 from spark_mq.client.send_results import DEFAULT_REGION, SendResult, SendStatus, end_after_send
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting.batch_body import decode_batch
-from spark_mq.remoting.message_headers import SendMessageAnswer
+from spark_mq.remoting.messages import SendMessageAnswer, decode_batch
 from spark_mq.sink.broker_lane import QueueBatch
 from spark_mq.sink.live_lanes import Lanes, Routes
 from spark_mq.sink.live_options import LiveSinkOptions

@@ -19,7 +19,7 @@ from storage.errors import ConfigurationError, NameIllegalError
 from storage.files.remote import absolute_path, only_for_reading, plain_path
 from storage.names import validate_broker_name, validate_group, validate_topic
 from storage.put.settings import parse_host
-from storage.settings.broker_version import parse_broker_version
+from storage.settings.load import parse_broker_version
 from storage.tables.topics import QUEUE_COUNT_LIMIT
 
 OnInvalidRow = Literal["fail", "deadLetter"]

@@ -31,8 +31,7 @@ from spark_mq.source.cluster_options import ClusterOptions
 from spark_mq.source.offsets import QueueId, QueueOffset, QueueOffsets, load_json
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.selection import open_cluster
-from storage.errors import StorageError
-from storage.errors.base import DescribedError
+from storage.errors import DescribedError, StorageError
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _LOOKS = 4

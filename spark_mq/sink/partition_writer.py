@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_mq.conditions import InvalidRowError, WriteFailedError
+from spark_mq.conditions import InvalidRowError, WriteFailedError, writing_conditions
 from spark_mq.hand_over.local_socket import broker_note
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.dead_letters import DeadLetterWriter
@@ -22,7 +22,6 @@ from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.place import SeenStore, check_task_place
 from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY, row_encoder
-from spark_mq.store_conditions import writing_conditions
 from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest

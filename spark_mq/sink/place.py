@@ -13,15 +13,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from spark_mq.conditions import writing_conditions
 from spark_mq.sink.options import SinkOptions
-from spark_mq.store_conditions import writing_conditions
 from storage.errors import OffsetOutOfRangeError, StoreNotSharedError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
 from storage.log.commit_log import LOOKS, CommitLog
 from storage.log.fingerprint import LogFingerprint, difference, record_head, take_fingerprint
-from storage.recovery.creation import find_log
 from storage.settings.load import load_config
+from storage.tables.surroundings import find_log
 
 _T = TypeVar("_T")
 

@@ -23,9 +23,9 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.sink.sent_batch import StagedFile
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
-from storage.files.early_sync import EarlyFileSync
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
+from storage.files.syncs import EarlyFileSync
 
 _LENGTH_BYTES = 4
 _CHUNK_BYTES = 4 << 20

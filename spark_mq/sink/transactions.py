@@ -16,8 +16,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
-from spark_mq.conditions import SparkMqError, WriteFailedError
-from spark_mq.store_conditions import writing_conditions
+from spark_mq.conditions import SparkMqError, WriteFailedError, writing_conditions
 from storage import MessageStore, open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import NameIllegalError

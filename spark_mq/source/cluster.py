@@ -28,11 +28,11 @@ from storage.format.keys import index_key
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition
-from storage.settings.unread import warn_of_unread
+from storage.settings.load import warn_of_unread
 from storage.tables.broker_names import BrokerNames, broker_names, told_brokers
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.store_signs import HOME, is_store, no_store
+from storage.tables.surroundings import HOME, is_store, no_store
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
 
@@ -81,7 +81,7 @@ def broker_name_of(store: MessageStore, path: str) -> str:
     if name := _names_of(store).broker:
         return name
     if told := told_brokers(_topics_of(store)):
-        rule = f"the topics of {store.root} tell {len(told)} names of its broker: {names(told)}; say which one holds"
+        rule = f"the topics of {store.root} have {len(told)} names of its broker: {names(told)}; say which one holds"
         raise OptionError("brokerName", f"{rule}, or give its broker.conf")
     parts = [part for part in path.split("/") if part]
     return parts[-2] if len(parts) > 1 and parts[-1] == HOME else parts[-1]

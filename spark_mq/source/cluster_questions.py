@@ -24,9 +24,8 @@ from spark_mq.client.routes import check_queue_counts
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, WireBody, make_request, read_body
 from spark_mq.remoting.errors import BodyError, HeaderError
-from spark_mq.remoting.header_fields import Header, read_header, write_header
-from spark_mq.remoting.route_bodies import ClusterInfo, TopicList, TopicRouteData
-from spark_mq.remoting.route_headers import RouteRequest
+from spark_mq.remoting.headers_and_bodies import Header, read_header, write_header
+from spark_mq.remoting.routes import ClusterInfo, RouteRequest, TopicList, TopicRouteData
 from storage.rules.response_codes import ResponseCode
 
 IN_FLIGHT = 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_mq.conditions import OptionError
-from storage.nearest_name import advice
+from storage.names import advice
 
 COLUMN_NAMES = (
     *("topic", "broker_name", "queue_id", "queue_offset", "msg_id", "unique_key", "tags", "keys", "body", "properties"),

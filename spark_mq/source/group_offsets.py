@@ -16,28 +16,25 @@ import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from spark_mq.client_conditions import from_client_error
-from spark_mq.conditions import OptionError
-from spark_mq.hand_over.group_offsets import hand_offsets
+from spark_mq.conditions import OptionError, as_condition
+from spark_mq.hand_over.messages import hand_offsets
 from spark_mq.source.offsets import QueueId
-from spark_mq.store_conditions import from_storage_error
 from storage.epoch_times import current_time_ms
 from storage.errors import (
+    DescribedError,
     ForeignLogError,
     NameIllegalError,
-    StorageError,
     StoreLockedError,
     StoreRefusedError,
     StoreServedError,
 )
-from storage.errors.base import DescribedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
-from storage.message_store import MessageStore
 from storage.names import is_system_group, retry_topic, validate_group, validate_topic
 from storage.settings.load import refuse_for_writing
-from storage.tables.group_progress import write_group_offsets
+from storage.store import MessageStore
+from storage.tables.offline_changes import write_group_offsets
 
 WRITE_INTERVAL_MS = 1000
 _PAUSE_FACTOR = 10
@@ -104,11 +101,9 @@ class GroupOffsets:
         by_queue = {(queue.topic, queue.queue_id): offset for queue, offset in offsets.items()}
         try:
             self._writers[broker_name](self.group, by_queue, self._clock())
-        except StorageError as error:
-            cure = f"\n{_CURE}" if isinstance(error, StoreLockedError) else ""
-            self._skip(broker_name, str(from_storage_error(error)) + cure)
         except DescribedError as error:
-            self._skip(broker_name, str(from_client_error(error)))
+            cure = f"\n{_CURE}" if isinstance(error, StoreLockedError) else ""
+            self._skip(broker_name, str(as_condition(error)) + cure)
         except OSError as error:
             self._skip(broker_name, str(error))
         else:

@@ -16,10 +16,8 @@ from typing import NamedTuple
 from spark_mq.client.errors import BrokerNotFoundError, MalformedResponseError, request_text
 from spark_mq.conditions import OptionError
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting.admin_bodies import GroupList
-from spark_mq.remoting.admin_headers import TopicRequest
-from spark_mq.remoting.consumer_headers import OffsetAnswer, QueryConsumerOffsetRequest, SearchOffsetRequest
-from spark_mq.remoting.route_bodies import TopicConfigData
+from spark_mq.remoting.administration import GroupList, TopicRequest
+from spark_mq.remoting.consumers import OffsetAnswer, QueryConsumerOffsetRequest, SearchOffsetRequest
 from spark_mq.source.cluster_questions import Answered, ClusterQuestions, request
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.live_groups import group_writers
@@ -37,6 +35,7 @@ from spark_mq.source.ranges import QueueRange
 from spark_mq.source.row_batches import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.table_entries import TopicConfig
 from storage.rules.response_codes import ResponseCode
 
 OWN_GROUP = "TOOLS_CONSUMER"
@@ -102,7 +101,7 @@ class LiveCluster:
             lambda: self._questions.ask_all(dict.fromkeys(self._masters() if asked else (), asked))
         )
         for topic, answer in (pair for found in answers.values() for pair in zip(topics, found, strict=True)):
-            config = answer.body(TopicConfigData) if answer.code == ResponseCode.SUCCESS else TopicConfigData()
+            config = answer.body(TopicConfig) if answer.code == ResponseCode.SUCCESS else TopicConfig()
             if config.attributes.get("queue.type") == "BatchCQ":
                 rule = "its queues are batch consume queues (queue.type=BatchCQ), which are not read"
                 raise OptionError("topic", f"{topic}: {rule}")

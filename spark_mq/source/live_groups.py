@@ -12,13 +12,16 @@ from collections.abc import Iterator, Mapping
 
 from spark_mq.client.errors import BrokerNotFoundError, ResponseError, request_text
 from spark_mq.remoting import RequestCode, write_body
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
-from spark_mq.remoting.admin_headers import CreateTopicRequest, TopicRequest
-from spark_mq.remoting.consumer_headers import GroupRequest, UpdateConsumerOffsetRequest
+from spark_mq.remoting.administration import (
+    CreateTopicRequest,
+    TopicRequest,
+)
+from spark_mq.remoting.consumers import GroupRequest, UpdateConsumerOffsetRequest
 from spark_mq.source.cluster_questions import ClusterQuestions, request
 from spark_mq.source.group_offsets import WriteOffsets
 from spark_mq.source.live_topics import MASTER
 from spark_mq.source.live_view import LiveView
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import retry_topic
 from storage.rules.response_codes import ResponseCode
 
@@ -56,7 +59,7 @@ class LiveGroup:
 
     def _make(self, group: str) -> bool:
         """Make what is not there; whether that was done blindly."""
-        config = SubscriptionGroupConfig(group_name=group)
+        config = SubscriptionGroupConfig(group=group)
         retry = retry_topic(group)
         entry, topic = self._questions.ask(
             self._address(),

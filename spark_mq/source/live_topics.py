@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from spark_mq.remoting.admin_bodies import TopicStatsTable
-from spark_mq.remoting.route_bodies import ClusterInfo, TopicRouteData
+from spark_mq.remoting.administration import TopicStatsTable
+from spark_mq.remoting.routes import ClusterInfo, TopicRouteData
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.subscription import Subscription
 

@@ -15,8 +15,7 @@ from typing import TypeVar
 from spark_mq.client.calls import may_pass, patiently
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError, WaitedInVainError
 from spark_mq.remoting import RequestCode
-from spark_mq.remoting.admin_bodies import TopicStatsTable
-from spark_mq.remoting.admin_headers import TopicRequest
+from spark_mq.remoting.administration import TopicRequest, TopicStatsTable
 from spark_mq.source.cluster_questions import Answered, ClusterQuestions, request
 from spark_mq.source.live_topics import (
     MASTER,

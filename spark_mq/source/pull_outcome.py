@@ -102,7 +102,7 @@ def outcome_of(asked: int, answer: PullAnswer) -> Outcome:
         case ResponseCode.SUCCESS if next_offset > asked:
             return Found(next_offset)
         case ResponseCode.SUCCESS:
-            return Misfit(f"records, and next offset {next_offset} is not behind {asked}, which was asked for")
+            return Misfit(f"records, and next offset {next_offset} is not behind {asked}, the requested one")
         case ResponseCode.PULL_RETRY_IMMEDIATELY if next_offset <= asked:
             return Again(remark or "no answer to the pull")
         case ResponseCode.PULL_RETRY_IMMEDIATELY if remark == "MESSAGE_WAS_REMOVING":

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from spark_mq.client.errors import MalformedResponseError, ResponseError, request_text, response_error
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body
-from spark_mq.remoting.client_bodies import CheckClientBody, SubscriptionData
+from spark_mq.remoting.consumers import CheckClientBody, SubscriptionData
 from spark_mq.remoting.errors import HeaderError
-from spark_mq.remoting.header_fields import read_header, write_header
-from spark_mq.remoting.message_headers import PullMessageAnswer, PullMessageRequest
+from spark_mq.remoting.headers_and_bodies import read_header, write_header
+from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_outcome import PULL_CODES, PullAnswer
 from spark_mq.source.pull_window import Ask

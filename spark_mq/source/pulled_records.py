@@ -70,7 +70,7 @@ def slice_of(
     if not ours.all():
         records, offsets, starts = records.take(ours), offsets[ours], starts[ours]
     if (offsets < starts).any() or (np.diff(offsets) <= 0).any():
-        raise PulledRecordError("the records are not of the offsets that were asked for, in their order")
+        raise PulledRecordError("the records are not of the requested offsets, in their order")
     return QueueSlice(offsets, records)
 
 

@@ -31,7 +31,7 @@ from storage.log.fingerprint import LogFingerprint, difference, record_head
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.scan import QueueSlice, TagsWanted, scan_queue
-from storage.store_layout import StoreLayout
+from storage.tables.surroundings import StoreLayout
 
 
 class QueueMark(NamedTuple):

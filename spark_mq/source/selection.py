@@ -17,8 +17,7 @@ from spark_mq.source.query_cluster import Piece, QueryCluster
 from spark_mq.source.ranges import QueueRange, split_ranges
 from spark_mq.source.row_batches import RowRequest
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, columns_named
-from storage.names import names_several
-from storage.nearest_name import advice, nearest
+from storage.names import advice, names_several, nearest
 
 
 def open_cluster(options: SourceOptions) -> QueryCluster:

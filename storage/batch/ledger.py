@@ -20,7 +20,7 @@ stamps, the one that this package makes of that body (`own_record`). No broker w
 
 One of them would not do. A client that lies about the address bits of sysFlag shifts the record's last fields by 12 or 24 bytes, so
 that a broker stores a record whose preparedTransactionOffset, body, topic and properties are the client's (seen with 5.3.3). Versions
-before the mark wrote 0 instead: what they left counts up to the place that `ledger_notes.py` has noted.
+before the mark wrote 0 instead: what they left counts up to the place that `sink_notes.py` has noted.
 
 An END counts only if the last row that it names stands where it says, or has expired. A cut of the log takes the END with the rows
 before it, so an END in the log means that its rows are there.
@@ -37,7 +37,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.dispatch.hint import LedgerEnds, OpenBatches
+from storage.dispatch.store_ends import LedgerEnds, OpenBatches
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.format.consume_queue import is_ext_address
 from storage.format.java_hash import index_key_hash, string_hash

@@ -44,7 +44,7 @@ from storage.log.commit_log import CommitLog
 from storage.log.damage import TornRow
 from storage.log.writer import place, slices
 from storage.put.half_ends import HalfPlaces
-from storage.tables.ledger_notes import load_ledger_notes, unmarked_end_of
+from storage.tables.sink_notes import load_ledger_notes, unmarked_end_of
 
 _COMPARED_BYTES = 4 << 20
 _LEDGER_BODY = b'{"sink":'  # how every ledger message's body begins

@@ -1,7 +1,7 @@
 """How far a sink is: what the ledger, the notes and the mirror say of its batches, and whom to believe.
 
     ledger     ENDs in the log, ours by their mark (`ledger.py`): decides
-    notes      the last batch of each sink beside the log (`ledger_notes.py`): decides where retention has deleted its END
+    notes      the last batch of each sink beside the log (`sink_notes.py`): decides where retention has deleted its END
     mirror     the sink's next batch as a consumer offset: slaves copy it, tools show it, and any client may set it
 
 So the mirror is never a reason to take a batch for done. If it says more than ledger and notes, then somebody has set it, or the log
@@ -43,7 +43,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.put.store_writer import StoreWriter
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.ledger_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes
+from storage.tables.sink_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes
 
 _SHORTEST_RETENTION_MS = 3_600_000  # fileReservedTime is in hours
 _FORGOTTEN_QUERY = "one whose ledger entries have expired"

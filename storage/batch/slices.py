@@ -21,8 +21,8 @@ import numpy as np
 
 from storage.batch.ledger import SLICE, Batch, LedgerStatement, outgoing_ledger_message
 from storage.failpoints import reach
-from storage.files.early_sync import EarlySync
 from storage.files.file_system import Scratch
+from storage.files.syncs import EarlySync
 from storage.format.record_block import BlockColumns, OwnBlock, RecordBlock, RecordRun, content_sum, with_body
 from storage.log.writer import Placement, RunningSync
 from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter

@@ -1,9 +1,12 @@
 """Delivery of the delay levels: messages of SCHEDULE_TOPIC_XXXX that are due go to their own topics. Java: ScheduleMessageService.
 
-`delivery_plan.py` says what is due. A delivered record is the parked one with its own topic and queue: properties (DELAY,
-REAL_TOPIC and REAL_QID among them), born time, born host and number of retries stay, and it belongs to no transaction.
+The queue of a level is delivered in order, up to the first message that is not due. Due is what an entry's tags code says
+(CommitLog.checkMessageAndReturnSize), or what claims to be further ahead than its level's delay: then the clock went back.
+A delivered record is the parked one with its own topic and queue: properties (DELAY, REAL_TOPIC and REAL_QID among them), born time,
+born host and number of retries stay, and it belongs to no transaction. The first half of this file decides that, pure; the second
+delivers.
 
-A round of deliveries: mark (`delivery_plan.py`) · records, put in the order of the mark · their sync · delayOffset.json · mark dropped.
+A round of deliveries: mark · records, put in the order of the mark · their sync · delayOffset.json · mark dropped.
 Commit point: the rename to delayOffset.json. A crash before it leaves a part of the round in the log; the next delivery finds by
 the mark how much, saves that progress, and goes on from it. So a killed delivery puts each message once, as long as one of us
 goes on; after a power loss one may come twice, whose record was torn where no checksum covers it. A broker that opens the store
@@ -17,34 +20,295 @@ not an empty table, which would deliver everything again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
-from storage.delay.delivery_plan import (
-    DeliveryMark,
-    DeliveryPlan,
-    DueMessages,
-    DueRange,
-    correct_deliver_times,
-    drop_mark,
-    due_messages,
-    head_found_in,
-    plan_deliveries,
-    read_mark,
-    record_marks,
-    save_mark,
-)
-from storage.delay.timer_report import REPORTED_ROWS
+from storage.delay.timer_store import REPORTED_ROWS
+from storage.errors import NameIllegalError, StateFileError
 from storage.failpoints import reach
 from storage.files.atomic_file import read_table
+from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import MAX_EXT_ADDRESS
 from storage.format.delay import SCHEDULE_TOPIC, deliver_time_ms
-from storage.message_store import MessageStore
-from storage.queues.scan import QueueSlice, scan_queue
-from storage.tables.delay_offsets import FILE_NAME, DelayOffsets
+from storage.format.properties import decode_property_maps, with_crc_room
+from storage.format.record_batch import Records
+from storage.names import RETRY_PREFIX, RETRY_TOPIC_LENGTH_LIMIT, TOPIC_LENGTH_LIMIT, validate_path_element
+from storage.queues.scan import SLICE_ROWS, QueueSlice, scan_queue
+from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC
+from storage.rules.half_messages import HALF_TOPIC
+from storage.rules.inner_messages import InnerMessages
+from storage.store import MessageStore
+from storage.tables.delay_progress import FILE_NAME, DelayOffsets
+
+ROUND_ROWS = SLICE_ROWS
+"""How many messages a crash leaves to be looked for."""
+_FIRST_BLOCK = 64
+_INTEGER = re.compile(r"\+?0*([0-9]{1,10})")  # an int of Python's takes no more than 4,300 digits, zeros too
+_INT_MAX = 2**31 - 1
+
+DeliverTimes = Callable[[int, int, int], np.ndarray]
+"""When the messages of a level at queue offsets [start, end) are due, int64 ms; 0 where no message is."""
+_COLUMNS = ("flag", "born_time_ms", "reconsume_times", "body_crc", "body_size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class LevelPlan:
+    """What one level has to deliver: queue offsets [start, end)."""
+
+    level: int
+    saved: int | None
+    """The offset that delayOffset.json has; None if it does not name the level."""
+    start: int
+    end: int
+    maximum: int
+    """Where the queue ends: what lies behind `end` waits."""
+    next_due_ms: int | None
+    """When the first message at or behind `end` is due; None if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryPlan:
+    """What all levels have to deliver."""
+
+    levels: tuple[LevelPlan, ...]
+    """Those of broker.conf that have a queue or an offset."""
+    stranded: Mapping[int, int]
+    """Level → messages that nobody delivers, because broker.conf has fewer levels (as a broker leaves them)."""
+
+    def starts(self) -> dict[int, int]:
+        """The offsets to go on from; none for a level that has neither an offset nor messages."""
+        return {plan.level: plan.start for plan in self.levels if plan.saved is not None or plan.maximum}
+
+    def rounds(self, row_count: int = ROUND_ROWS) -> Iterator[tuple[DueRange, ...]]:
+        """The due ranges in order, cut so that a round has at most `row_count` queue offsets."""
+        ranges: list[DueRange] = []
+        room = row_count
+        for plan in self.levels:
+            at = plan.start
+            while at < plan.end:
+                end = min(plan.end, at + room)
+                ranges.append(DueRange(plan.level, at, end))
+                room -= end - at
+                at = end
+                if not room:
+                    yield tuple(ranges)
+                    ranges, room = [], row_count
+        if ranges:
+            yield tuple(ranges)
+
+
+def plan_deliveries(
+    delays_ms: tuple[int, ...],
+    saved: Mapping[int, int],
+    queues: Mapping[int, tuple[int, int]],
+    deliver_times: DeliverTimes,
+    now_ms: int,
+    *,
+    max_messages: int | None = None,
+) -> DeliveryPlan:
+    """What is due at `now_ms`, level by level, at most `max_messages` of all.
+
+    `saved` are the file's offsets, `queues` the minimum and maximum offset of each queue by its level. A level that the file does not
+    name begins at 0, one whose offset lies outside the queue at its nearer end. Java: correctDelayOffset, executeOnTimeUp.
+    """
+    plans = []
+    queues = {**dict.fromkeys(saved, (0, 0)), **queues}
+    for level in sorted(level for level in queues if 1 <= level <= len(delays_ms)):
+        start, maximum = _start(saved.get(level), queues[level]), queues[level][1]
+        end, next_due_ms = _due_end(level, start, maximum, deliver_times, now_ms, delays_ms[level - 1])
+        if max_messages is not None and end - start > max_messages:
+            end = start + max_messages
+            next_due_ms = int(deliver_times(level, end, end + 1)[0])
+        if max_messages is not None:
+            max_messages -= end - start
+        plans.append(LevelPlan(level, saved.get(level), start, end, maximum, next_due_ms))
+    waiting = {level: queues[level][1] - _start(saved.get(level), queues[level]) for level in sorted(queues)}
+    stranded = {level: count for level, count in waiting.items() if level > len(delays_ms) and count}
+    return DeliveryPlan(tuple(plans), stranded)
+
+
+def _start(saved: int | None, queue: tuple[int, int]) -> int:
+    minimum, maximum = queue
+    return min(max(saved or 0, minimum), maximum)
+
+
+def _due_end(
+    level: int, start: int, maximum: int, deliver_times: DeliverTimes, now_ms: int, delay_ms: int
+) -> tuple[int, int | None]:
+    """The first offset that is not due, and when it is."""
+    at, block_size = start, _FIRST_BLOCK
+    while at < maximum:
+        times = correct_deliver_times(deliver_times(level, at, min(maximum, at + block_size)), now_ms, delay_ms)
+        waiting = np.flatnonzero(times > now_ms)
+        if len(waiting):
+            return at + int(waiting[0]), int(times[waiting[0]])
+        at, block_size = at + len(times), min(8 * block_size, SLICE_ROWS)
+    return maximum, None
+
+
+def correct_deliver_times(deliver_times_ms: np.ndarray, now_ms: int, delay_ms: int) -> np.ndarray:
+    """Times that are further ahead than the level's delay become now. Java: correctDeliverTimestamp."""
+    return np.where(deliver_times_ms > now_ms + delay_ms, now_ms, deliver_times_ms)
+
+
+# What becomes of a due message
+
+
+class DueMessages(NamedTuple):
+    """What is to be put for n parked records."""
+
+    rows: np.ndarray
+    """The rows that are delivered, ascending."""
+    messages: InnerMessages
+    """These messages, with the topics and queues they were sent to."""
+    half_count: int
+    """Rows that are discarded because their topic is the half topic."""
+    refused: tuple[tuple[int, str], ...]
+    """Rows that cannot be delivered, each with the rule."""
+
+
+def due_messages(records: Records, batch_topics: frozenset[str] = frozenset()) -> DueMessages:
+    """What parked records become. Java: ScheduleMessageService.messageTimeUp."""
+    properties = decode_property_maps(records.raw_properties())
+    topics = properties.values_of(REAL_TOPIC)
+    topic_names, topic_codes = _distinct(topics)
+    queue_texts, queue_codes = _distinct(properties.values_of(REAL_QUEUE_ID))
+    rules = [_topic_rule(name, batch_topics) for name in topic_names]
+    queue_ids = np.array([_queue_id(text) for text in queue_texts], np.int64)[queue_codes]
+    is_half = np.array([name == HALF_TOPIC for name in topic_names], bool)[topic_codes]
+    is_wrong = np.array([rule is not None for rule in rules], bool)[topic_codes] | (queue_ids < 0)
+    rows = np.flatnonzero(~is_half & ~is_wrong)
+    refused = [
+        (row, rules[topic_codes[row]] or f"{REAL_QUEUE_ID} is {queue_texts[queue_codes[row]]!r:.40}, no queue id")
+        for row in np.flatnonzero(is_wrong & ~is_half).tolist()
+    ]
+    messages = InnerMessages.of_records(records if len(rows) == len(records) else records.take(rows))
+    messages = messages._replace(
+        topics=topics.take(pa.array(rows)),
+        queue_ids=queue_ids[rows].astype(np.int32),
+        prepared_transaction_offsets=np.zeros(len(rows), np.int64),
+    )
+    return DueMessages(rows, messages, int(is_half.sum()), tuple(refused))
+
+
+def _distinct(texts: pa.Array) -> tuple[list[str | None], np.ndarray]:
+    encoded = texts.dictionary_encode(null_encoding="encode")
+    return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
+
+
+def _topic_rule(topic: str | None, batch_topics: frozenset[str]) -> str | None:
+    """Why a record cannot go to the topic; None = it can."""
+    if topic is None:
+        return f"it has no {REAL_TOPIC}"
+    limit = RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
+    if len(topic.encode()) > limit:
+        return f"{REAL_TOPIC} has more than {limit} bytes"
+    if topic in batch_topics:
+        return f"{REAL_TOPIC} {topic} has batch consume queues (queue.type=BatchCQ)"
+    try:
+        validate_path_element("topic", topic)
+    except NameIllegalError as error:
+        return f"{REAL_TOPIC}: {error.rule}"
+    return None
+
+
+def _queue_id(text: str | None) -> int:
+    """Java: Integer.parseInt; −1 where it throws or gives no queue."""
+    found = _INTEGER.fullmatch(text) if text is not None else None
+    value = int(found[1]) if found else -1
+    return value if value <= _INT_MAX else -1
+
+
+class DueRange(NamedTuple):
+    """Messages of one level at queue offsets [start, end)."""
+
+    level: int
+    start: int
+    end: int
+
+
+class DeliveryMark(NamedTuple):
+    """One round of deliveries that may be under way.
+
+    What a delivery is about to put, noted down first, so that one that was killed is gone on with and not begun again.
+
+    The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. Whoever
+    delivers holds the store, so what stands in the log of a delivery that was killed stands at that place, row after row, and is
+    told by its bytes. Others may append behind it, so who goes on saves that progress first, and drops the mark.
+
+    The file is ROOT/spark_mq/delivery.json; a broker does not read it, and delivers such messages twice.
+    """
+
+    log_end: int
+    """Where the first record goes."""
+    ranges: tuple[DueRange, ...]
+
+    def is_current(self, offsets: Mapping[int, int]) -> bool:
+        """Whether none of the round's progress has been saved, by us or by a broker."""
+        return all(offsets.get(range_.level) == range_.start for range_ in self.ranges)
+
+
+def save_mark(file_system: LocalFileSystem, root: str, mark: DeliveryMark) -> None:
+    """Note a round down, durably."""
+    file_system.replace(_path(root), json.dumps(mark._asdict()).encode())
+
+
+def drop_mark(file_system: LocalFileSystem, root: str) -> None:
+    """Forget the round; one that comes back with a power loss is no longer current."""
+    file_system.unlink(_path(root))
+
+
+def read_mark(file_system: LocalFileSystem, root: str) -> DeliveryMark | None:
+    """The round that was under way; None if there was none. Raises StateFileError for a file that this module did not write."""
+    path = _path(root)
+    content = file_system.read_file(path)
+    if content is None:
+        return None
+    try:
+        document = json.loads(content)
+        ranges = tuple(DueRange(*map(int, range_)) for range_ in document["ranges"])
+        return DeliveryMark(int(document["log_end"]), ranges)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise StateFileError(path, 1, 1, f"it is no delivery mark: {error}") from error
+
+
+def record_marks(records: Records, topics: pa.Array, queue_ids: np.ndarray) -> pa.Table:
+    """What tells that a delivered record is a certain message's: everything but place, hosts and store time."""
+    return pa.table(
+        {
+            "topic": topics.cast(pa.large_binary()),
+            "queue_id": pa.array(queue_ids, pa.int32()),
+            "properties": with_crc_room(records.raw_properties()),  # without the record's own sum
+            **{name: pa.array(records.column(name)) for name in _COLUMNS},
+        }
+    )
+
+
+def head_found_in(found: Sequence[pa.Table], expected: Sequence[pa.Table]) -> int:
+    """How many rows of `expected`, from the first on, are among those of `found`, in their order. Either is of one round at most."""
+    theirs = iter(_rows(found))
+    count = 0
+    for row in _rows(expected):
+        if row not in theirs:  # looks from where the one before was found
+            break
+        count += 1
+    return count
+
+
+def _rows(tables: Sequence[pa.Table]) -> Iterator[tuple[object, ...]]:
+    for table in tables:
+        yield from zip(*(column.to_pylist() for column in table.columns), strict=True)
+
+
+def _path(root: str) -> str:
+    return f"{root}/spark_mq/delivery.json"
+
 
 DELIVERY = ("after-mark", "amid-delivery", "after-delivery", "after-delivery-sync", "after-delivery-save")
 """The failpoints of a round, in the order in which it passes them."""

@@ -8,7 +8,7 @@
    behind the message of its last unit, or with its first message; what was due before the last delivery is then not entered again.
 
 A store that has followed another one begins anew, with the queue's first message: wheel and log go, and what its master had delivered
-by its own account (`storage/tables/timer_checkpoint.py`) is not entered.
+by its own account (`storage/tables/delay_progress.py`) is not entered.
 
 Departures. Java begins at the message behind the log's last unit: messages that were never entered because they were due are delivered
 twice, and after a crash what was entered since the last flush too. Without a wheel Java's walk covers two files of the log, here all.
@@ -21,8 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.delay.timer_log import TimerLog, UnitRun
-from storage.delay.timer_wheel import TimerWheel
+from storage.delay.timer_files import TimerLog, TimerWheel, UnitRun
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import (
@@ -33,9 +32,9 @@ from storage.format.delay import (
     due_times_ms,
     effective_precision_ms,
 )
-from storage.message_store import MessageStore
 from storage.rules.delays import TIMER_TOPIC
-from storage.tables.timer_checkpoint import (
+from storage.store import MessageStore
+from storage.tables.delay_progress import (
     FollowedTimer,
     read_followed_timer,
     read_timer_checkpoint,

@@ -10,8 +10,8 @@ other. A pass:
 Order of writes. Entering: commit log synced · checkpoint's master offset, so that a broker goes on behind the log's last unit · units,
 synced · wheel, synced · checkpoint. Delivering, for each group of slots: records · their sync · checkpoint's read time. Commit point:
 the sync of the checkpoint. A crash before it: what was entered is found in the timer log and not entered again, what was put in the
-commit log and not put again (`timer_handover.py`), whoever was killed. A broker that opens the store after such a crash delivers the
-group again, at most PUT_ROWS messages or one slot.
+commit log and not put again (`timer_records.py`), whichever process was killed. A broker that opens the store after such a crash
+delivers the group again, at most PUT_ROWS messages or one slot.
 
 Departures. Every message gets a unit in the log, also one that is due already (Java delivers that at once, and again after its next
 start): it enters the first slot that has not been delivered. A deletion that comes late therefore still finds its message, if no
@@ -23,24 +23,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from storage.delay.timer_handover import NEVER_ENTERED, PutBefore, is_sealed, put_since, seal
-from storage.delay.timer_log import TimerLog
+from storage.delay.timer_files import ALL_TICKS, TimerLog, TimerWheel
 from storage.delay.timer_records import (
+    NEVER_ENTERED,
     LastRolls,
+    PutBefore,
     TimerRecords,
     cancelled_rows,
     concat_messages,
     due_messages,
+    is_sealed,
+    put_since,
     read_timer_records,
+    seal,
 )
 from storage.delay.timer_recovery import RecoveredTimer, recover_timer
-from storage.delay.timer_report import NOTHING_TIMED, REPORTED_ROWS, TimerReport, UndeliverableTimed
-from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.failpoints import reach
 from storage.format.delay import (
     BLANK_SLOTS,
@@ -57,12 +60,58 @@ from storage.format.delay import (
     is_unit,
 )
 from storage.format.java_hash import string_hashes
-from storage.message_store import MessageStore
 from storage.queues.scan import QueueSlice, scan_queue
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessages
-from storage.tables.counted_topics import CountedTopics
-from storage.tables.timer_checkpoint import forget_followed_timer, write_timer_checkpoint
+from storage.store import MessageStore
+from storage.tables.delay_progress import forget_followed_timer, write_timer_checkpoint
+from storage.tables.document import CountedTopics
+
+REPORTED_ROWS = 100
+"""How many messages that cannot be delivered a report names one by one."""
+
+
+class UndeliverableTimed(NamedTuple):
+    """A message that stays in the timer's topic, passed over."""
+
+    commitlog_offset: int
+    rule: str
+
+
+@dataclass(frozen=True, slots=True)
+class TimerReport:
+    """The counts of one `deliver_timed`."""
+
+    entered: int = 0
+    """Messages entered in the wheel, rolled ones each time."""
+    delivered: int = 0
+    rolled: int = 0
+    """Messages put back to the timer's queue, because they wait for longer than the wheel's window."""
+    cancelled: int = 0
+    """Messages that a deletion took away."""
+    pending: int = 0
+    """Messages that wait in the wheel now, less deletions."""
+    next_due_ms: int | None = None
+    """When the first of them is due."""
+    lateness_p50_ms: int = 0
+    """Store time less TIMER_OUT_MS of the messages delivered, their median; by up to a tick more than the asked time's."""
+    lateness_max_ms: int = 0
+    found_delivered: int = 0
+    """Messages that stood in the log already, put by a timer that was killed since, and were not put again."""
+    missing: int = 0
+    """Units whose record is not in the commit log any more, or is another one."""
+    undeliverable_count: int = 0
+    undeliverable: tuple[UndeliverableTimed, ...] = ()
+    """The first REPORTED_ROWS of them."""
+
+    @property
+    def delivered_count(self) -> int:
+        """As of the delay levels' report."""
+        return self.delivered
+
+
+NOTHING_TIMED = TimerReport()
+
 
 METRICS_FILE = "timermetrics"
 TIMER = (

@@ -7,7 +7,6 @@ log's new records name them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.dispatch.store_ends import StoreEnds
@@ -200,31 +199,6 @@ class QueueEnds:
         return name in self._last_places and queue.greatest_end(self._ends[name]) != self._last_places[name]
 
 
-class VisibleEnds(Protocol):
-    """Where log and queues begin and end, as far as messages can be read."""
-
-    @property
-    def dispatched_end(self) -> int: ...
-
-    @property
-    def log_end(self) -> int: ...
-
-    @property
-    def last_record(self) -> RecordIdentity | None: ...
-
-    def maximum(self, topic: str, queue_id: int) -> int: ...
-
-    def minimum(self, queue: ConsumeQueue) -> int: ...
-
-    def known_bounds(self, name: QueueName) -> tuple[int, int] | None: ...
-
-    def last_message_end(self, topic: str, queue_id: int) -> int | None: ...
-
-    def position(self, name: QueueName, offset: int) -> QueuePosition | None: ...
-
-    def note_position(self, name: QueueName, offset: int, position: QueuePosition) -> None: ...
-
-
 class DispatchedEnds:
     """What the writer of a store has dispatched. `log` is the reader's own, whose first file says what has expired.
 
@@ -246,16 +220,6 @@ class DispatchedEnds:
         """Up to where queues know the log."""
         return self._dispatched_end()
 
-    @property
-    def log_end(self) -> int:
-        """Behind it nothing is read."""
-        return self._dispatched_end()
-
-    @property
-    def last_record(self) -> RecordIdentity | None:
-        """The last record that was appended."""
-        return self._ends.last_record
-
     def maximum(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last entry; 0 of a queue that is not there."""
         return self._ends.readable_ends.get((topic, queue_id), 0)
@@ -272,21 +236,6 @@ class DispatchedEnds:
             if found < maximum:
                 self._minimums[name] = found
         return found
-
-    def known_bounds(self, name: QueueName) -> tuple[int, int] | None:
-        """None: they are looked up."""
-        return None
-
-    def last_message_end(self, topic: str, queue_id: int) -> int | None:
-        """None: it is looked up."""
-        return None
-
-    def position(self, name: QueueName, offset: int) -> QueuePosition | None:
-        """None: it is looked up."""
-        return None
-
-    def note_position(self, name: QueueName, offset: int, position: QueuePosition) -> None:
-        """Remembers nothing."""
 
     def forget(self, topic: str) -> None:
         """Its queues may begin anew."""

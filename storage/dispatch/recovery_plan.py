@@ -8,7 +8,7 @@ from typing import NamedTuple
 from storage.errors import CorruptRecordError, StoreDamagedError
 from storage.log.commit_log import RecordIdentity
 from storage.log.damage import LogGap
-from storage.queues.order import Misnumbered
+from storage.queues.writer import Misnumbered
 
 _WARNINGS = 5
 

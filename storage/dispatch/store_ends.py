@@ -1,13 +1,176 @@
-"""Where an open store ends: the state that its writer moves on, and that a hint hands to the next one."""
+"""Where log, queues and index of an open store end: moved on by its writer, and kept in ROOT/spark_mq/hint.json for the next one.
+
+Between two commits the store is not closed: `abort` stands, and without a hint every opening would be a recovery. The hint spares
+it, if everything around the ends is as it says: nobody has set `abort` anew, the machine has not been started again (what was
+written is there, synced or not), no queue was made or deleted, the last files of log and index are the same, the last record stands
+where it stood and free space behind it. It is written without a sync: after a power loss it does not count anyway.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass, field, fields
+from typing import Any
 
-from storage.dispatch.hint import LedgerEnds, OpenBatches, Tables
-from storage.index.slots import OpenSlots
-from storage.log.commit_log import RecordIdentity
-from storage.tables.ledger_notes import LedgerNotes
+from storage.errors import StorageError
+from storage.files.atomic_file import load_loose, save_loose
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.record import BLANK_SIZE
+from storage.index.store import IndexStore
+from storage.index.writer import OpenSlots
+from storage.log.commit_log import CommitLog, RecordIdentity
+from storage.tables.sink_notes import LedgerNotes
+
+LedgerEnds = dict[str, dict[str, int]]
+"""Sink id → query id → its last batch id; the query that wrote last comes first."""
+OpenBatches = dict[str, dict[str, int]]
+"""Sink id → query id → the place of its oldest SLICE behind its newest END. None but where an intent was lost, as on a replica."""
+Tables = dict[str, tuple[int, ...] | None]
+"""Path of a file → its `LocalFileSystem.version`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """The ends of a store that is open for nobody but not closed."""
+
+    abort: str
+    """What `abort` holds."""
+    boot_id: str
+    log_end: int
+    last_record: RecordIdentity | None
+    log_file: tuple[str, tuple[int, int, int]] | None
+    """Path and identity of the last file that holds records."""
+    index_file: tuple[str, int, int] | None
+    """Name, item count and end place of the last index file."""
+    queue_directories: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    """Of consumequeue/ ("") and each topic in it: device, number, time of the last change of its entries (ms)."""
+    queue_ends: dict[str, dict[int, int]] = field(default_factory=dict)
+    unsynced: tuple[str, ...] = ()
+    """Paths that a checkpoint must sync first."""
+    checkpointed_ms: int = 0
+    marked_ends: LedgerEnds | None = None
+    """The newest END of every sink; None = not looked for yet. Under a new name since ENDs have marks: before, a forged one counted."""
+    indexed_from: int | None = None
+    """From this place in the log on the index has every key; None = not known."""
+    open_batches: OpenBatches | None = None
+    """None = not looked for yet. Under a new name since BEGINs count: before, `open_slices`."""
+    compared_tables: Tables | None = None
+    """The tables as they were when the store was let go of; None = whoever opens it must compare them (`recovery/offsets_ahead.py`)."""
+    synced_entries: tuple[str, ...] = ()
+    """`StoreEnds.synced_entries`. Without the lock only a task makes ROOT/spark_mq anew; where that was deleted, so was this
+    file. Who is killed while it makes one leaves no hint."""
+    finished_intents: tuple[str, ...] = ()
+    """`StoreEnds.finished_intents`."""
+    name: str = ""
+    """No other hint has it; "" of a version that gave none."""
+
+
+def _path(root: str) -> str:
+    return f"{root}/spark_mq/hint.json"
+
+
+def save_hint(file_system: LocalFileSystem, root: str, hint: Hint) -> None:
+    """Replace the hint; not durable, and need not be."""
+    content = json.dumps({part.name: getattr(hint, part.name) for part in fields(hint)}, separators=(",", ":")).encode()
+    if not file_system.exists(f"{root}/spark_mq"):
+        file_system.make_directories(f"{root}/spark_mq")
+    save_loose(file_system, _path(root), content)
+
+
+def drop_hint(file_system: LocalFileSystem, root: str) -> None:
+    if file_system.exists(_path(root)):
+        file_system.unlink(_path(root))
+
+
+def load_hint(file_system: LocalFileSystem, root: str) -> Hint | None:
+    """The hint as it was written; None if there is none, half of one, or one that another version wrote."""
+    content = load_loose(file_system, _path(root))
+    try:
+        return None if content is None else _from_document(json.loads(content))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _from_document(document: dict[str, Any]) -> Hint:
+    last, log_file, index_file = document["last_record"], document["log_file"], document["index_file"]
+    tables = document.get("compared_tables")
+    return Hint(
+        abort=document["abort"],
+        boot_id=document["boot_id"],
+        log_end=document["log_end"],
+        last_record=None if last is None else RecordIdentity(*last),
+        log_file=None if log_file is None else (log_file[0], tuple(log_file[1])),
+        index_file=None if index_file is None else tuple(index_file),
+        queue_directories={topic: tuple(found) for topic, found in document["queue_directories"].items()},
+        queue_ends={
+            topic: {int(queue): end for queue, end in ends.items()} for topic, ends in document["queue_ends"].items()
+        },
+        unsynced=tuple(document["unsynced"]),
+        checkpointed_ms=document["checkpointed_ms"],
+        marked_ends=document.get("marked_ends"),
+        indexed_from=document.get("indexed_from"),
+        open_batches=document.get("open_batches"),
+        synced_entries=tuple(map(str, document.get("synced_entries", ()))),
+        finished_intents=tuple(map(str, document.get("finished_intents", ()))),
+        name=str(document.get("name", "")),
+        compared_tables=None if tables is None else {path: found and tuple(found) for path, found in tables.items()},
+    )
+
+
+def index_end(index: IndexStore | None) -> tuple[str, int, int] | None:
+    """Name, item count and end place of the last index file."""
+    files = index.files() if index is not None else []
+    if not files:
+        return None
+    header = files[-1].header()
+    return files[-1].name, header.index_count, header.end_commitlog_offset
+
+
+def queue_directories(file_system: LocalFileSystem, root: str) -> dict[str, tuple[int, int, int]]:
+    """What tells whether queues were made or deleted since."""
+    directory = f"{root}/consumequeue"
+    names = ["", *(entry.name for entry in file_system.list_directory(directory) if entry.is_directory)]
+    found = {}
+    for name in names:
+        path = f"{directory}/{name}".rstrip("/")
+        identity, modified_ms = file_system.identity(path), file_system.modified_ms(path)
+        if identity is not None and modified_ms is not None:
+            found[name] = identity[0], identity[1], modified_ms
+    return found
+
+
+def holds(hint: Hint, file_system: LocalFileSystem, root: str, log: CommitLog, index: IndexStore | None) -> bool:
+    """Whether the store is as the hint says."""
+    if (file_system.read_file(f"{root}/abort") or b"").decode(errors="replace") != hint.abort:
+        return False
+    if hint.boot_id != file_system.boot_id() or not hint.boot_id:
+        return False
+    if hint.log_file is not None and file_system.identity(hint.log_file[0]) != hint.log_file[1]:
+        return False
+    if queue_directories(file_system, root) != hint.queue_directories:
+        return False
+    return index_end(index) == hint.index_file and _ends_there(hint, log)
+
+
+def _ends_there(hint: Hint, log: CommitLog) -> bool:
+    if hint.last_record is not None:
+        try:
+            message = log.message_at(hint.last_record.commitlog_offset, hint.log_end, check_crc=True)
+        except StorageError:
+            return False
+        if message.store_time_ms != hint.last_record.store_time_ms:
+            return False
+        if message.commitlog_offset + message.size_bytes != hint.log_end:
+            return False
+    elif any(log.bytes_at(file.start, BLANK_SIZE).strip(b"\0") for file in log.files):
+        return False
+    number = log.file_index(hint.log_end)
+    if number >= 0 and hint.log_end < log.files[number].end:
+        head = log.bytes_at(hint.log_end, min(BLANK_SIZE, log.files[number].end - hint.log_end))
+        if head.strip(b"\0"):
+            return False
+    return not any(log.bytes_at(file.start, BLANK_SIZE).strip(b"\0") for file in log.files[number + 1 :])
+
 
 QueueName = tuple[str, int]
 

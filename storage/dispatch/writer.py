@@ -13,12 +13,11 @@ from storage.dispatch.store_ends import QueueName, StoreEnds
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.sync_gate import SyncGate
+from storage.files.syncs import SyncGate
 from storage.format.bloom_filter import MapRule
 from storage.format.record_block import BlockColumns, RecordRun, resolved_tags_codes
-from storage.index.slots import OpenSlots
 from storage.index.store import IndexStore
-from storage.index.writer import IndexWriter
+from storage.index.writer import IndexWriter, OpenSlots
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import (
     DispatchBatch,

@@ -1,4 +1,4 @@
-"""The machine's own file system, for reading and for writing."""
+"""The machine's own file system, for reading and for writing; how full its disks are."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
 from storage.errors import StoreLockedError, StoreServedError
 from storage.failpoints import reach
-from storage.files.disk_use import is_memory
-from storage.files.file_system import (
-    DirectoryEntry,
-    check_small,
+from storage.files.file_system import DirectoryEntry, check_small
+from storage.files.local_files import LocalFile, LocalFileInMemory, LocalSmallReads, LocalWriter
+from storage.files.lock import (
+    BROKER_BYTE,
+    PATIENCE_S,
+    Holder,
+    Turn,
+    is_held_by_broker,
+    is_held_by_own_broker,
+    lock_byte,
+    lock_holder,
 )
-from storage.files.local_files import (
-    LocalFile,
-    LocalFileInMemory,
-    LocalSmallReads,
-    LocalWriter,
-)
-from storage.files.lock_holder import BROKER_BYTE, Holder, is_held_by_broker, is_held_by_own_broker, lock_holder
-from storage.files.turns import PATIENCE_S, Turn, lock_byte
 
 _CHUNK = 1 << 20
 _MEMORY = "/dev/shm"
@@ -306,22 +305,22 @@ class LocalFileSystem:
     @contextmanager
     def locked(
         self, path: str, timeout_ms: int = 0, *, turns: str | None = None, holder: Holder = "writer"
-    ) -> Iterator[None]:
+    ) -> Iterator[bool]:
         """Holds byte 0 of the file, as a running broker does; StoreLockedError where another has it for longer than `timeout_ms`.
 
         An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes. Who
         waits says so, and for whom (logger `storage.lock`), unless the lock is free again at once. `turns` is the file of a queue
         (`Turn`): those that name it get the lock in the order in which they began to wait. `holder` says whom it does not wait
-        for; a sink gets StoreServedError where a broker of ours has the lock.
+        for; a sink gets StoreServedError where a broker of ours has the lock. Gives whether another had it first.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         device = os.fstat(descriptor).st_dev
         outer = self._locked.get(device)
         try:
-            _take(descriptor, path, timeout_ms, turns, holder)
+            has_waited = _take(descriptor, path, timeout_ms, turns, holder)
             if REPORTS_ALL_ERRORS:
                 self._locked[device] = descriptor
-            yield
+            yield has_waited
         finally:
             if outer is None:
                 self._locked.pop(device, None)
@@ -330,16 +329,17 @@ class LocalFileSystem:
             os.close(descriptor)
 
 
-def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, holder: Holder) -> None:
-    """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError."""
-    start, said = time.monotonic(), False
+def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, holder: Holder) -> bool:
+    """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError. Returns whether it was not free at once."""
+    start, said, has_waited = time.monotonic(), False, False
     patience_s = min(PATIENCE_S, timeout_ms / 2_000)
     with Turn(turns, mode=FILE_MODE, patience_s=patience_s) if turns and timeout_ms else nullcontext() as turn:
         while True:
             if (turn is None or turn.has_come(descriptor)) and _lock(descriptor):
                 if holder == "broker":
                     lock_byte(descriptor, BROKER_BYTE)
-                return
+                return has_waited
+            has_waited = True
             if holder == "sink" and is_held_by_own_broker(descriptor):
                 raise StoreServedError(path, "it takes batches", lock_holder(descriptor))
             now = time.monotonic()
@@ -387,3 +387,39 @@ def _sync_file_system(descriptor: int) -> None:
     if _LIBC.syncfs(descriptor) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+UNKNOWN = -1
+
+
+def disk_used_percent(path: str) -> int:
+    """Whole percent in use, rounded up, of what is open to this user (room that is kept for root counts as neither); UNKNOWN if it
+    cannot be told. Java: UtilAll.getDiskPartitionSpaceUsedPercent.
+    """
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return UNKNOWN
+    used = found.f_blocks - found.f_bfree
+    whole = used + found.f_bavail
+    return -(-used * 100 // whole) if whole > 0 else UNKNOWN
+
+
+def disk_room_bytes(path: str) -> tuple[int, int]:
+    """All of a disk's room, and what of it is free. Raises OSError."""
+    found = os.statvfs(path)
+    return found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize
+
+
+@lru_cache
+def is_memory(device: int) -> bool:
+    """Whether a device (`st_dev`) is a tmpfs: there even a look at a hole takes a page, if it is through a map, and on a full one it
+    ends the process (SIGBUS). read(2) takes none.
+    """
+    number = f"{os.major(device)}:{os.minor(device)}"
+    with suppress(OSError), open("/proc/self/mountinfo") as mounts:
+        for mount in mounts:
+            place, _, kind = mount.partition(" - ")
+            if place.split()[2] == number:
+                return kind.split()[0] == "tmpfs"
+    return False

@@ -1,7 +1,7 @@
 """The one place where errors of an operating system, or of a file system that fsspec knows, become storage errors.
 
 Those texts are made for programmers of file systems: a path without a reason, or thousands of characters of a client's. What a user
-needs is the machine, the path, the user and a cure.
+needs is the machine, the path, the user and a cure. Also here: the limit of open files, which a server checks before it starts.
 """
 
 from __future__ import annotations
@@ -9,13 +9,20 @@ from __future__ import annotations
 import errno
 import os
 import pwd
+import resource
 import socket
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from storage.errors import AccessDeniedError, FileFailedError, FileSystemUnavailableError, StorageError
+from storage.errors import (
+    AccessDeniedError,
+    ConfigurationError,
+    FileFailedError,
+    FileSystemUnavailableError,
+    StorageError,
+)
 
 _DENIED = (errno.EACCES, errno.EPERM)
 _REASON_LENGTH = 120
@@ -161,3 +168,36 @@ def _name_of(user_id: int) -> str:
         return pwd.getpwuid(user_id).pw_name
     except KeyError:
         return str(user_id)
+
+
+_UNLIMITED = 1 << 20
+
+
+def raise_file_limit() -> int:
+    """As many open files as the process may have, as a JVM takes them; how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(OSError, ValueError):  # the system's own limit may be lower
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return file_limit()
+
+
+def file_limit() -> int:
+    """How many the process may have open now."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return soft if soft != resource.RLIM_INFINITY else _UNLIMITED
+
+
+def need_files(count: int, who: str) -> int:
+    """How many files and connections the process may have open (`ulimit -n`): raised to the hard limit where there are fewer.
+
+    Raises ConfigurationError where even those are too few: a server that has next to none would start, and then refuse every
+    connection. Departure: Java's servers start, and accept nothing.
+    """
+    found = file_limit()
+    if found < count:
+        found = raise_file_limit()
+    if found < count:
+        rule = f"this process may open {found} files, and {who} needs {count} at least: raise the limit (ulimit -n {count})"
+        raise ConfigurationError(None, None, None, rule)
+    return found

@@ -4,7 +4,7 @@
     | size | (0) | (0) | flag | body length | body n | properties length | properties |
 
 What stands in parentheses is left zero, as Java's producer leaves it; a broker reads over it. Items one behind another are a
-batch's body, so any run of them is a batch. Java: MessageDecoder.encodeMessage; the way back is `spark_mq/remoting/batch_body.py`.
+batch's body, so any run of them is a batch. Java: MessageDecoder.encodeMessage; the way back is `spark_mq/remoting/messages.py`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ strings and a comma before a closing bracket everywhere, so operators' hand-made
 to the standard parser. Other text is first made plain, token by token (a string is one token, whatever stands in it). Writing is
 plain JSON with quoted keys in fastjson's layout (tabs, no blank after a colon), which Java reads as well. What processes send each
 other has objects as keys too (`parse_sent`), and is written as fastjson writes it (`quoted`, `double_text`; the layout is
-`spark_mq/remoting/body_fields.py`).
+`typed_json.py`).
 
 Java: com.alibaba.fastjson 1.2.83, RemotingSerializable.toJson / fromJson.
 Not supported: comments, NaN, class names (`@type`); references (`$ref`) are kept as they

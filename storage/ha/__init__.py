@@ -1,5 +1,5 @@
 """Replication of a log between stores: sessions without sockets, and listener and follower, which have them. Java: HAService.
 
 Imports `service`, the facade, `put`, `log`, `place`, `settings`, `files` and `format`.
-Begin with `master_session.py`, then `follower.py`.
+Begin with `sessions.py`, then `follower.py`.
 """

@@ -1,8 +1,9 @@
 """A follower that runs: connects to a master, appends what comes, reports it, and begins again when the connection ends.
 
-    spark-mq follow ─▶ Follower (a thread) ─▶ SlaveSession, FollowedLog
+    spark-mq follow ─▶ Following (a store that follows) ─▶ Follower (a thread) ─▶ SlaveSession, FollowedLog
 
-What is decided is decided in `slave_session.py`. Java: DefaultHAClient.
+The session decides (`sessions.py`). `truncate_store` cuts the log where it stops agreeing with its master's.
+Java: DefaultHAClient.
 """
 
 from __future__ import annotations
@@ -11,21 +12,100 @@ import logging
 import select
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import NamedTuple
 
-from storage.addresses import split_address
 from storage.epoch_times import steady_time_ms
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotWritableError
-from storage.format.replication import MasterHandshake, SlaveHandshake
-from storage.ha.epochs import FollowedEpochs
-from storage.ha.session import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, Timing
-from storage.ha.slave_session import SlaveSession
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotWritableError, StoreRefusedError
+from storage.files.file_system import end_of_data
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.replication import EpochEntry, MasterHandshake, SlaveHandshake
+from storage.ha.epochs import EpochFile, FollowedEpochs
+from storage.ha.sessions import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, SlaveSession, Timing
+from storage.log.checkpoint import read_checkpoint, write_checkpoint
+from storage.log.commit_log import CommitLog
 from storage.log.dispatch import RawCheck
+from storage.names import split_address
 from storage.put.store_writer import StoreWriter
+from storage.recovery.mending import cut_log
+from storage.recovery.opening import mark_open
+from storage.recovery.passes import boot_left
 from storage.service.put_service import PutService
+from storage.settings.load import StoreConfig
+from storage.store import WritesAs, open_store
+from storage.tables.masters import followed_master, forget_followed_master, note_followed_master
+
+# Cutting a store's log at a place where it stops agreeing with its master's, queues and index with it. Java: truncateFiles.
+#
+#     order: abort · checkpoint lowered to the last record that stays · log cut, zeroed · opened, which recovers · closed · epochs cut
+#
+# A crash at any step leaves a store with `abort` that ends at the place, or behind it as before: the next comparison cuts it again.
+# Departure: Java moves positions only; what it has cut comes back after a crash (apache/rocketmq#10666).
+
+
+def truncate_store(
+    root: str,
+    end: int,
+    *,
+    config: StoreConfig | str | None = None,
+    confirm_offset: int = 0,
+    writes_as: WritesAs = "follower",
+    holds_back: bool = False,
+    file_system: LocalFileSystem | None = None,
+) -> Sequence[EpochEntry]:
+    """Cut the log of a store that nobody has open at `end`, where a record or a file begins; returns the epochs that stay.
+
+    `holds_back` as of `open_store`.
+    Raises StoreRefusedError where no record begins there, or where all replicas have what would be cut (`confirm_offset`);
+    OffsetOutOfRangeError outside of the log; StoreLockedError; with nothing changed. OSError.
+    """
+    files = file_system or LocalFileSystem()
+    with open_store(root, config=config, file_system=files) as store:
+        log_end, directories = store.log_end, store.log.directories
+        minimum, size = store.log.minimum, store.log.file_size_bytes
+    if not minimum <= end <= log_end:
+        raise OffsetOutOfRangeError("commit log", None, minimum, log_end, end)
+    if end < confirm_offset:
+        reason = f"its log is to be cut at {end}, and all replicas have it up to {confirm_offset}"
+        raise StoreRefusedError(root, reason, hint="look which of the logs is the right one; nothing was changed")
+    with files.locked(f"{root}/lock", holder="follower"):
+        log = CommitLog(files, directories, size)
+        last_ms = _last_store_time_ms(log, root, end)
+        mark_open(files, root, boot_left(files, root))
+        checkpoint = read_checkpoint(files, root)
+        lowered = min(checkpoint.physic_msg_timestamp, last_ms)
+        write_checkpoint(files, root, checkpoint._replace(physic_msg_timestamp=lowered))
+        cut_log(files, log, end, "its master's log differs from there on")
+        log.close()
+    open_store(
+        root,
+        config=config,
+        read_only=False,
+        holder="follower",
+        writes_as=writes_as,
+        holds_back=holds_back,
+        file_system=files,
+    ).close()
+    epochs = EpochFile(files, root)
+    epochs.cut(end)
+    return epochs.entries
+
+
+def _last_store_time_ms(log: CommitLog, root: str, end: int) -> int:
+    """Of the last record before the place, 0 without one. Raises StoreRefusedError where no record ends there, and no file begins."""
+    last_ms = 0
+    for file in reversed(log.files[: log.file_index(max(0, end - 1)) + 1]):
+        walk = log.walk(file.start, check_crc=False, limit=min(end, file.end))
+        for _, records in walk:
+            last_ms = int(records.column("store_time_ms")[-1])
+        if file.start < end < file.end and walk.end != end and end_of_data(log.open_file(file), 0):
+            raise StoreRefusedError(root, f"its log is to be cut at {end}, where no record begins")
+        if last_ms:
+            break
+    return last_ms
+
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
@@ -432,3 +512,97 @@ class FollowedLog:
         if self.raw_end > self.end:
             writer.cut_raw(self.end)
             self.raw_end = self.end
+
+
+class Following:
+    """One store that follows a master, and its follower. A context manager that closes both.
+
+        with open_following("/data/replica", "10.0.0.7:10912") as following: …
+
+    The store is locked, and can be read meanwhile; nothing else writes there until `promote`.
+    """
+
+    def __init__(self, root: str, config: StoreConfig | str | None, service: PutService) -> None:
+        self._root = root
+        self._config = config
+        self.service = service
+        self.follower: Follower
+        self.reopened: Callable[[PutService], None] = lambda service: None
+        """Hears of the store that is open from now on, in the follower's thread."""
+
+    def switching(self, identity: SlaveHandshake) -> Switching:
+        """What a follower of a controller's masters needs of this store."""
+        return Switching(identity, FollowedEpochs(EpochFile(LocalFileSystem(), self._root)), self._cut)
+
+    def _cut(self, end: int, confirm_offset: int) -> PutService:
+        self.service.close()
+        truncate_store(self._root, end, config=self._config, confirm_offset=confirm_offset, holds_back=True)
+        store = open_store(self._root, config=self._config, read_only=False, holder="follower", holds_back=True)
+        self.service = PutService(store)
+        self.reopened(self.service)
+        return self.service
+
+    def close(self) -> None:
+        """Hangs up, and closes the store cleanly."""
+        self.follower.close()
+        self.service.close()
+
+    def __enter__(self) -> Following:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def open_following(
+    root: str,
+    master: str | MasterAddress,
+    *,
+    config: StoreConfig | str | None = None,
+    timing: Timing | None = None,
+    asks: MasterAsks | None = None,
+    adopts: bool = False,
+    reconnect_ms: int = RECONNECT_MS,
+    identity: SlaveHandshake | None = None,
+) -> Following:
+    """The store at ROOT, made where none is, follows a master from now on: `master` is its listener's address, or says it.
+
+    With `adopts` a store with messages that followed nobody is taken for a copy of the master's. With `identity` the master is one of
+    a controller's, who may change, and readers see what they call confirmed.
+    Raises what `open_store` raises; StoreRefusedError for a store with messages of its own.
+    """
+    is_controlled = identity is not None
+    store = open_store(root, config=config, read_only=False, create=True, holder="follower", holds_back=is_controlled)
+    try:
+        files = LocalFileSystem()
+        followed = followed_master(files, store.root)
+        if followed is None and store.log.files and store.config.mode.broker_role != "SLAVE" and not adopts:
+            reason = "it has messages, and has followed no master: what it holds may be its own"
+            hint = "begin with an empty directory, or say that it is a copy of the master's store (--adopt)"
+            raise StoreRefusedError(store.root, reason, hint=hint)
+        note_followed_master(files, store.root, master if isinstance(master, str) else followed or "its master")
+        service = PutService(store)
+    except BaseException:
+        store.close()
+        raise
+    address = (lambda: master) if isinstance(master, str) else master
+    following = Following(store.root, config, service)
+    switching = None if identity is None else following.switching(identity)
+    following.follower = Follower(service, address, timing, asks=asks, reconnect_ms=reconnect_ms, switching=switching)
+    following.follower.start()
+    return following
+
+
+def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
+    """The store at ROOT follows nobody any more, and may be written; whether it followed a master before.
+
+    Opened once more as a follower, so that what a crash has cut off of its last record is no message of its own. What its master's
+    tables count further than its log goes is lowered.
+    Its follower must have ended. Raises StoreLockedError while it runs, and what `open_store` raises.
+    """
+    files = LocalFileSystem()
+    if followed_master(files, root) is None:
+        return False
+    with open_store(root, config=config, read_only=False, holder="follower") as store:
+        store.lower_offsets()
+        return forget_followed_master(files, root)

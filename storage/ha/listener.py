@@ -2,7 +2,8 @@
 
     spark-mq broker, spark-mq replicate ─▶ ReplicationListener ─▶ MasterSession per connection ─▶ Replicas
 
-What is decided is decided in `master_session.py`. Java: DefaultHAService, AutoSwitchHAService, HAConnection.
+`LogReader` reads the log for it; `Replicator` serves a log that another process writes. The sessions decide (`sessions.py`).
+Java: DefaultHAService, AutoSwitchHAService, HAConnection.
 """
 
 from __future__ import annotations
@@ -21,23 +22,143 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import NamedTuple
 
-from storage.addresses import address_text, host_of, peer_host, plain_host
+import numpy as np
+
 from storage.epoch_times import current_time_ms, steady_time_ms
-from storage.errors import StorageError
-from storage.files.file_limit import need_files
-from storage.format.replication import Dialect
-from storage.ha.log_reader import LogReader
-from storage.ha.master_session import (
+from storage.errors import OffsetOutOfRangeError, StorageError
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.os_errors import need_files
+from storage.format.replication import Dialect, EpochEntry
+from storage.ha.replicas import UNPROVEN, Replica, Replicas
+from storage.ha.sessions import (
     DEFAULT_BATCH_BYTES,
+    MOST_SENT_BYTES,
+    Acknowledged,
+    Asked,
+    Identified,
     MasterSession,
     Outgoing,
     Place,
+    Refused,
+    SessionEvent,
+    Timing,
     off_a_boundary,
     where_to_start,
     who_gives_way,
 )
-from storage.ha.replicas import UNPROVEN, Replica, Replicas
-from storage.ha.session import Acknowledged, Asked, Identified, Refused, SessionEvent, Timing
+from storage.log.commit_log import CommitLog
+from storage.names import address_text, host_of, peer_host, plain_host
+from storage.put.settings import DEFAULT_LOG_FILE_SIZE
+from storage.store import MessageStore
+
+_NOTHING = np.empty(0, np.int64)
+
+
+class LogReader:
+    """What may be sent of a log that grows: it is an `LogExtent`, as it was when `look` was called last.
+
+    It has files of its own, so that no put waits for it; for one thread. Java: DefaultMessageStore.getCommitLogData.
+    """
+
+    def __init__(
+        self,
+        open_log: Callable[[], CommitLog],
+        end: Callable[[], int],
+        file_size_bytes: int,
+        epochs: Callable[[], tuple[EpochEntry, ...]] = tuple,
+        confirm_offset: Callable[[], int] | None = None,
+    ) -> None:
+        """`end` says up to where the log may be sent: the end of a record. `file_size_bytes` of a file that is yet to be made."""
+        self._open_log = open_log
+        self._end = end
+        self._epochs = epochs
+        self._confirm_offset = confirm_offset
+        self._file_size_bytes = file_size_bytes
+        self.log = open_log()
+        self.end = 0
+        self.epochs: tuple[EpochEntry, ...] = ()
+        self._ends = _NOTHING
+        self._ends_from = 0
+        self.look()
+
+    def look(self, *, at_files: bool = False) -> None:
+        """See how far the log goes now; with `at_files` also where it begins."""
+        self.end, self.epochs = self._end(), self._epochs()
+        if at_files:
+            self.log.list_files()
+        else:
+            self.log.see(self.end)
+
+    @property
+    def confirm_offset(self) -> int:
+        return self.end if self._confirm_offset is None else self._confirm_offset()
+
+    @property
+    def minimum(self) -> int:
+        return self.log.minimum
+
+    @property
+    def last_file_start(self) -> int:
+        return self._file_end(max(self.minimum, self.end)) - self._size
+
+    @property
+    def _size(self) -> int:
+        return self.log.file_size_bytes or self._file_size_bytes
+
+    def _file_end(self, place: int) -> int:
+        return self.log.file_end(place, self._size)
+
+    def cut(self, start: int, most_bytes: int) -> int:
+        """As `LogExtent.cut`: records of more than `most_bytes` have a frame of their own, of more than a frame holds several."""
+        stop = min(self.end, self._file_end(start))
+        if stop - start <= most_bytes:
+            return stop
+        if not len(self._ends) or not self._ends_from <= start < self._ends[-1]:
+            self._ends, self._ends_from = self._record_ends(start, stop), start
+        number = int(np.searchsorted(self._ends, start + most_bytes, side="right"))
+        if number and self._ends[number - 1] > start:
+            return int(self._ends[number - 1])
+        following = self._ends[number : number + 1]
+        if len(following) and start < following[0] <= start + MOST_SENT_BYTES:
+            return int(following[0])
+        return min(stop, start + (MOST_SENT_BYTES if len(following) else most_bytes))
+
+    def _record_ends(self, start: int, stop: int) -> np.ndarray:
+        """Where the records end that follow `start`, some of them; nothing where none begins there, or none any more."""
+        if self.log.file_index(start) < 0:
+            return _NOTHING
+        for offsets, records in self.log.walk(start, check_crc=False, limit=stop):
+            return np.asarray(offsets + records.column("size_bytes"))
+        return _NOTHING
+
+    def view(self, start: int, size_bytes: int) -> memoryview:
+        """Bytes of one file of the log. Raises OffsetOutOfRangeError if they have expired."""
+        number = self.log.file_index(start)
+        file = self.log.files[number] if number >= 0 else None
+        if file is None or start + size_bytes > file.end:
+            raise OffsetOutOfRangeError("commit log", None, self.minimum, self.end, start)
+        return self.log.open_file(file).view(start - file.start, size_bytes).data
+
+    def is_boundary(self, place: int) -> bool:
+        """Whether a record begins, or a file, at a place of the log; walks from its file's start. For any thread."""
+        log = self._open_log()
+        try:
+            number = log.file_index(place)
+            if number < 0:
+                return False
+            start = log.files[number].start
+            if place == start:
+                return True
+            walk = log.walk(start, check_crc=False, limit=place)
+            for _ in walk:
+                pass
+            return walk.end == place
+        finally:
+            log.close()
+
+    def close(self) -> None:
+        self.log.close()
+
 
 _LOG = logging.getLogger(__name__)
 _READ_BYTES = 64 << 10
@@ -429,3 +550,53 @@ def _drop(unsent: deque[memoryview], size_bytes: int) -> None:
             return
         size_bytes -= len(first)
         unsent.popleft()
+
+
+_LOOK_SECONDS = 0.05
+
+
+class Replicator:
+    """Serves what of a store's log is whole, beside its writer, from now until `close`. It reads only, and takes no lock.
+
+    `store` is open for reading, and closed at the end.
+    """
+
+    def __init__(self, store: MessageStore, settings: ListenerSettings, replicas: Replicas | None = None) -> None:
+        """Raises OSError where it cannot listen."""
+        self._store = store
+        self._end = store.log_end
+        files = store.layout
+        file_size = files.log_file_size_bytes or store.log.file_size_bytes or DEFAULT_LOG_FILE_SIZE
+        reader = LogReader(lambda: files.commit_log(LocalFileSystem()), lambda: self._end, file_size)
+        self.listener = ReplicationListener(reader, settings, replicas)
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="replicator", daemon=True)
+
+    @property
+    def log_end(self) -> int:
+        """Behind the last whole record that was seen."""
+        return self._end
+
+    def start(self) -> None:
+        self.listener.start()
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._closing.wait(_LOOK_SECONDS):
+            try:
+                self._store.refresh()
+            except (StorageError, OSError):
+                _LOG.exception("how far %s goes is not known for now", self._store.root)
+                self._closing.wait(_PAUSE_SECONDS)
+                continue
+            if self._store.log_end != self._end:
+                self._end = self._store.log_end
+                self.listener.wake()
+
+    def close(self) -> None:
+        """Hangs up on all slaves."""
+        self._closing.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self.listener.close()
+        self._store.close()

@@ -28,7 +28,7 @@ from storage.failpoints import reach
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
-from storage.files.sync_gate import SyncGate
+from storage.files.syncs import SyncGate
 from storage.format.arrays import is_few, sorted_by_code
 from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
 from storage.format.record_block import OwnBlock, RecordRun, stamp, stamp_crcs

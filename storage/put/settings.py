@@ -9,12 +9,12 @@ import ipaddress
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
 
-from storage.addresses import address_text, plain_host, split_address
 from storage.errors import ConfigurationError, PutRefusedError, StoreNotWritableError
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
@@ -31,6 +31,7 @@ from storage.format.record_block import (
 )
 from storage.log.commit_log import CommitLog
 from storage.log.flush import FlushPolicy, SyncFlush, flush_policy
+from storage.names import address_text, plain_host, split_address
 from storage.put_status import PutStatus
 from storage.queues.store import queue_file_size
 from storage.rules.delays import is_slot_full
@@ -38,11 +39,9 @@ from storage.rules.half_messages import takes_transactions
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.sizes import Limits
 from storage.rules.topics import TopicRules, check_start
-from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion
-from storage.settings.load import StoreConfig
+from storage.settings.load import DEFAULT_VERSION, BrokerVersion, StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
-from storage.tables.log_place import LogPlace
 from storage.tables.surroundings import refuse_foreign_log
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
@@ -148,19 +147,21 @@ def put_settings(
     store_host: str | None = None,
     broker_name: str | None = None,
     flush_disk_type: str | None = None,
-    place: LogPlace | None = None,
+    log: CommitLog | None = None,
 ) -> PutSettings:
     """The settings for the store at ROOT, which need not exist yet.
 
     The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else `store_host`, else that of the records in
     the store's last file: a broker's address may change, and records from then on have the new one, as in Java. The names of broker
-    and cluster are those of `broker_names.py`. `place` is where the log lies, if the caller has just looked whether it may be written.
+    and cluster are those of `broker_names.py`. `log` is the store's, if the caller has it open and may write it.
     Raises ForeignLogError where the log may be another store's; ConfigurationError for a host that nobody can reach, or for a
     `store_host` that is not brokerIP1:listenPort; StateFileError where topics.json or topicQueueMapping.json cannot be read.
     """
-    directories = (place or refuse_foreign_log(root, config, file_system)).directories
-    log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
-    try:
+    with ExitStack() as opened:
+        if log is None:
+            directories = refuse_foreign_log(root, config, file_system).directories
+            log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
+            opened.callback(log.close)
         own = _host_of_configuration(config)
         asked = None if store_host is None else parse_host(store_host, "storeHost")
         if own is not None and asked is not None and own != asked:
@@ -171,9 +172,7 @@ def put_settings(
             )
             raise ConfigurationError(config.file, None, "storeHost", rule)
         host = own or asked or _host_of_log(log) or parse_host(DEFAULT_STORE_HOST, "storeHost")
-        log_file_size = log.file_size_bytes or DEFAULT_LOG_FILE_SIZE
-    finally:
-        log.close()
+        log_file_size, directories = log.file_size_bytes or DEFAULT_LOG_FILE_SIZE, log.directories
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
     read = file_system.read_file
     topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read) or TopicTable()

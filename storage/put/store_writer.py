@@ -24,12 +24,11 @@ from storage.dispatch.writer import AppendedRun, DerivedSync, DerivedWriter, gro
 from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
-from storage.files.failed_sync import note_failed_sync, try_disk
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.syncs import note_failed_sync, try_disk
 from storage.format.record_block import RecordRun
-from storage.index.slots import OpenSlots
-from storage.index.store import IndexStore
-from storage.index.trust import drop_index_trust, has_index_trust, save_index_trust
+from storage.index.store import IndexStore, drop_index_trust, has_index_trust, save_index_trust
+from storage.index.writer import OpenSlots
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.log.damage import TornRow

@@ -12,8 +12,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.names import can_be_path_element
 from storage.queues.consume_queue import ConsumeQueue
-from storage.queues.ext import ConsumeQueueExt
-from storage.queues.ext_writer import ConsumeQueueExtWriter, ext_file_size, is_ext_file
+from storage.queues.ext import ConsumeQueueExt, ConsumeQueueExtWriter, ext_file_size, is_ext_file
 
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 """Java: MessageStoreConfig.mappedFileSizeConsumeQueue."""

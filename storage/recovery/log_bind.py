@@ -15,18 +15,17 @@ from typing import NamedTuple
 from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.lock_holder import is_open_for_writing
+from storage.files.lock import is_open_for_writing
 from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.log.checkpoint import Checkpoint, read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
-from storage.recovery.opening import read_plan
+from storage.recovery.passes import boot_left, read_plan
 from storage.settings.load import StoreConfig, refuse_for_writing
 from storage.tables.log_place import Binding, LogPlace, decide
-from storage.tables.own_directory import refuse_links
-from storage.tables.surroundings import look_around, save_binding
+from storage.tables.surroundings import look_around, refuse_links, save_binding
 
 _PATIENCE_S = 1.0
 """A killed writer gives up its lock a little before its files."""
@@ -65,8 +64,9 @@ def bind_log(
         )
         try:
             refuse_open_log(root, log)
-            plan = read_plan(root, config, file_system, log, queues)
-            problem = find_disagreement(log, queues, plan, read_checkpoint(file_system, root))
+            checkpoint, was_clean = read_checkpoint(file_system, root), boot_left(file_system, root) is None
+            plan = read_plan(config, file_system, log, queues, checkpoint, was_clean=was_clean)
+            problem = find_disagreement(log, queues, plan, checkpoint)
         finally:
             log.close()
             queues.close()

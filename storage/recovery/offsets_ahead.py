@@ -38,9 +38,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
-from storage.dispatch.hint import Tables
 from storage.dispatch.recovery_plan import LoweredOffset
-from storage.dispatch.store_ends import QueueName, StoreEnds
+from storage.dispatch.store_ends import QueueName, StoreEnds, Tables
 from storage.errors import StateFileError
 from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
@@ -53,10 +52,10 @@ from storage.rules.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQU
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_offsets import DelayOffsets
-from storage.tables.timer_checkpoint import (
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import (
     TIMER_CHECKPOINT_FILE,
+    DelayOffsets,
     followed_timer_path,
     forget_followed_timer,
     read_followed_timer,
@@ -65,7 +64,6 @@ from storage.tables.timer_checkpoint import (
     write_timer_checkpoint,
 )
 from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 
 _PARKED = [name.encode() for name in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC)]
 _TOLD = 5
@@ -136,25 +134,23 @@ def lower_offsets(
     log: CommitLog,
     ends: StoreEnds,
     *,
-    batch_topics: Collection[str],
+    apart: Collection[str],
     now_ms: int,
 ) -> tuple[LoweredOffset, ...]:
     """No offset lies behind the end of its queue any more; returns those that did. Durable on return.
 
     Nothing is read where the tables are those that `ends` knows as compared; it knows them afterwards. What the log still waits to
-    have confirmed counts. A table that cannot be read stays as it is, with a warning. The store must be open here alone.
-    Raises StateFileError for the mappings of static topics, OSError.
+    have confirmed counts. `apart` are the static topics and those with batch queues, whose offsets count otherwise. A table that cannot
+    be read stays as it is, with a warning. The store must be open here alone. Raises OSError.
     """
     if ends.compared_tables == tables_now(root, files):
         return ()
-    mappings = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, files.read_file)
-    apart = {LEDGER_TOPIC, *batch_topics, *(() if mappings is None else mappings.mappings)}
     found = dict(ends.queue_ends)
     if ends.held_from is not None:
         _find_ends(log, ends.held_from, found)
 
     def end_of(topic: str, queue_id: int) -> int | None:
-        counts_otherwise = topic in apart or topic.startswith(MULTI_DISPATCH_PREFIX)
+        counts_otherwise = topic == LEDGER_TOPIC or topic in apart or topic.startswith(MULTI_DISPATCH_PREFIX)
         return None if counts_otherwise else found.get((topic, queue_id), 0)
 
     def lower_timer() -> list[LoweredOffset]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
+import posixpath
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -18,35 +19,41 @@ from typing import NamedTuple
 
 from storage.batch.intent import load_intents
 from storage.batch.redo import mend_batches
-from storage.dispatch.hint import Hint, drop_hint, holds, index_end, load_hint, queue_directories, save_hint
 from storage.dispatch.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
-from storage.dispatch.store_ends import StoreEnds
+from storage.dispatch.store_ends import (
+    Hint,
+    StoreEnds,
+    drop_hint,
+    holds,
+    index_end,
+    load_hint,
+    queue_directories,
+    save_hint,
+)
 from storage.errors import CorruptRecordError
 from storage.failpoints import reach
-from storage.files.failed_sync import noting_failed_syncs, write_again
-from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.index.slots import keep_slots, kept_slots
-from storage.index.store import IndexStore
-from storage.index.trust import drop_index_trust
-from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from storage.files.syncs import noting_failed_syncs, write_again
+from storage.index.store import IndexStore, drop_index_trust
+from storage.index.writer import keep_slots, kept_slots
+from storage.log.checkpoint import Checkpoint
 from storage.log.commit_log import CommitLog
 from storage.log.damage import Crash, bridge
 from storage.put.store_writer import StoreWriter
 from storage.queues.store import ConsumeQueueStore
+from storage.recovery.mending import apply_recovery, plan_kept_index
 from storage.recovery.offsets_ahead import lower_for_cut, tables_now
-from storage.recovery.parts import StoreParts
 from storage.recovery.passes import (
-    apply_recovery,
+    StoreParts,
+    abort_path,
+    boot_left,
     count_successors,
     hold_unconfirmed,
-    plan_kept_index,
-    plan_recovery,
+    read_plan,
     records_behind,
 )
 from storage.recovery.quarantine import Quarantine, keep_what_is_cut
-from storage.settings.load import StoreConfig
-from storage.tables.own_directory import refuse_links
+from storage.tables.surroundings import refuse_links
 
 _LOG = logging.getLogger(__name__)
 
@@ -59,26 +66,21 @@ class Opening(NamedTuple):
     ends: StoreEnds
 
 
-def read_plan(
-    root: str,
-    config: StoreConfig,
-    file_system: FileSystem,
-    log: CommitLog,
-    queues: ConsumeQueueStore,
-    *,
-    torn_by: Crash | None = None,
-) -> RecoveryPlan:
-    """The reading passes of recovery; changes nothing. `torn_by` as of `plan_recovery`."""
-    return plan_recovery(
-        log,
-        queues,
-        read_checkpoint(file_system, root),
-        was_clean=boot_left(file_system, root) is None,
-        check_crc=config.commit_log.check_crc_on_recover,
-        index_safe=config.index.message_index_enable and config.index.message_index_safe,
-        from_greatest_end=not file_system.is_local,
-        torn_by=torn_by,
-    )
+def create_store(root: str, directories: tuple[str, ...], file_system: LocalFileSystem) -> None:
+    """Make the directories of a store at ROOT, durably; what is there stays. Files come with the first message.
+
+    `directories` are the log's, as `find_log` gave them for writing: they lie in ROOT, or ROOT is bound to them. The caller holds the
+    store's lock, whose file may be all that is there, and syncs ROOT where a process may have been killed that made them.
+    """
+    for directory in (*directories, f"{root}/consumequeue", f"{root}/index", f"{root}/config"):
+        if posixpath.dirname(directory) != root or not file_system.exists(directory):
+            file_system.make_directories(directory)
+
+
+def sync_new_store(root: str, file_system: LocalFileSystem) -> None:
+    """Put ROOT's name on the disk, and those of the directories in it."""
+    file_system.sync(root)
+    file_system.sync(posixpath.dirname(root) or ".")
 
 
 def open_for_writing(
@@ -114,26 +116,32 @@ def open_for_writing(
         if holds_back:  # a hint is left of a store of which all is dispatched
             opening.ends.held_from = hint.log_end
         return opening
-    is_restarted = has_restarted(file_system, root)
+    left = boot_left(file_system, root)
+    is_restarted = has_restarted(file_system, left)
     torn_by = (Crash.MACHINE if is_restarted else Crash.PROCESS) if cuts_torn else None
-    plan = read_plan(root, config, file_system, log, queues, torn_by=torn_by)
+
+    def plan_now() -> RecoveryPlan:
+        checkpoint = parts.checkpoint()
+        return read_plan(config, file_system, log, queues, checkpoint, was_clean=left is None, torn_by=torn_by)
+
+    plan = plan_now()
     if plan.gaps:
         if not truncate_damage:
             raise plan.gaps[0].error()
         bridge(file_system, log, plan.gaps)
-        plan = read_plan(root, config, file_system, log, queues, torn_by=torn_by)
+        plan = plan_now()
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
     if holds_back:
         is_decided = finishes and bool(load_intents(file_system, root))
-        confirmed = plan.log_end if is_decided else read_checkpoint(file_system, root).confirm_phy_offset
+        confirmed = plan.log_end if is_decided else parts.checkpoint().confirm_phy_offset
         plan = hold_unconfirmed(plan, log, confirmed)
     if plan.was_clean:
-        _vouch_for_index(file_system, root, index)
+        _vouch_for_index(parts)
     quarantine = _keep_what_is_cut(parts, plan)
     _remove_empty_files(file_system, (*log.directories, *(() if index is None else (index.directory,))))
     drop_hint(file_system, root)
-    mark_open(file_system, root, boot_left(file_system, root))
+    mark_open(file_system, root, left)
     reach("abort-set")
     write_again(file_system, root)
     lowered: tuple[LoweredOffset, ...] = ()
@@ -156,7 +164,7 @@ def open_for_writing(
                 *(root, report.cut_entries, plan.log_end),
             )
         plan = replace(plan, visible_ends=ends, greatest_end=report.dispatched_end, last_places={})
-        _write_checkpoint(file_system, root, plan, index)
+        _write_checkpoint(parts, plan)
         drop_index_trust(file_system, root)
     if is_restarted:
         note_start(file_system, root)  # what may lack a part is cut, or kept for good; what comes now lacks none
@@ -284,40 +292,28 @@ def _remove_empty_files(file_system: LocalFileSystem, directories: Sequence[str]
                 file_system.unlink(f"{directory}/{entry.name}")
 
 
-def _vouch_for_index(file_system: LocalFileSystem, root: str, index: IndexStore | None) -> None:
+def _vouch_for_index(parts: StoreParts) -> None:
     """After a clean stop the index is on disk whole; the checkpoint says so before `abort` stands.
 
     A broker that found `abort` and an older time would delete index files whose keys it cannot make again.
     """
-    files = index.files() if index is not None else []
-    checkpoint = read_checkpoint(file_system, root)
+    files = parts.index.files() if parts.index is not None else []
+    checkpoint = parts.checkpoint()
     if files and files[-1].header().end_time_ms > checkpoint.index_msg_timestamp:
-        index_time = files[-1].header().end_time_ms
-        write_checkpoint(file_system, root, checkpoint._replace(index_msg_timestamp=index_time))
+        parts.save_checkpoint(checkpoint._replace(index_msg_timestamp=files[-1].header().end_time_ms))
 
 
-def _write_checkpoint(file_system: LocalFileSystem, root: str, plan: RecoveryPlan, index: IndexStore | None) -> None:
+def _write_checkpoint(parts: StoreParts, plan: RecoveryPlan) -> None:
     """Log, queues and index are synced when this is called."""
-    before = read_checkpoint(file_system, root)
-    files = index.files() if index is not None else []
+    before = parts.checkpoint()
+    files = parts.index.files() if parts.index is not None else []
     last = plan.last_store_time_ms
     index_time = files[-1].header().end_time_ms if files else 0
     is_dispatched = plan.dispatch_end == plan.log_end
     queues_time = last if is_dispatched else min(last, before.logics_msg_timestamp)
     confirmed = before.confirm_phy_offset if plan.held_from is None else plan.held_from
     checkpoint = Checkpoint(last, queues_time, index_time, before.master_flushed_offset, confirmed)
-    write_checkpoint(file_system, root, checkpoint)
-
-
-def abort_path(root: str) -> str:
-    """Where it stands."""
-    return f"{root}/abort"
-
-
-def boot_left(files: FileSystem, root: str) -> str | None:
-    """The start of the machine that an open store's file names, empty where it names none; None = the store was closed."""
-    content = files.read_file(abort_path(root))
-    return None if content is None else "".join(content.decode(errors="replace").split(" ", 2)[2:])
+    parts.save_checkpoint(checkpoint)
 
 
 def mark_open(files: LocalFileSystem, root: str, boot: str | None = None) -> None:
@@ -337,7 +333,6 @@ def note_start(files: LocalFileSystem, root: str) -> None:
     mark_open(files, root)
 
 
-def has_restarted(files: LocalFileSystem, root: str) -> bool:
-    """Whether the machine has since an open store's file was written, or nobody knows."""
-    left = boot_left(files, root)
+def has_restarted(files: LocalFileSystem, left: str | None) -> bool:
+    """Whether the machine has started since an open store's file was written, or that is unknown. `left` is what `boot_left` says."""
     return left is not None and (not left or left != files.boot_id())

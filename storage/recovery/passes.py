@@ -6,7 +6,7 @@ Passes, in order:
   3. damage: is the bad record a torn tail, or do intact records of before the last checkpoint stand behind it?
      What is cut and may hold messages is copied first (`quarantine.py`); the caller does that
   4. queues again: without entries at or behind the log's end, without stale ones
-`plan_recovery` does these four and changes nothing; a read-only open is done then. `apply_recovery` goes on:
+`plan_recovery` does these four and changes nothing; a read-only open is done then. `apply_recovery` (`mending.py`) goes on:
   5. cut: the log and the queues behind their ends, zeroed (Java only moves positions, and stale records come back)
   6. dispatch: records that have no queue entry, or no index keys, yet
   7. sync everything, then the checkpoint
@@ -16,19 +16,16 @@ load too; a queue that lost its first files is rebuilt whole; the index is compl
 
 from __future__ import annotations
 
-import logging
-import posixpath
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from storage.dispatch.recovery_plan import RecoveryPlan, RecoveryReport
+from storage.dispatch.recovery_plan import RecoveryPlan
 from storage.errors import CorruptRecordError, StoreDamagedError
-from storage.failpoints import reach
-from storage.files.file_system import end_of_data
+from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.keys import ITEM
+from storage.format.delay import parse_delay_levels
 from storage.format.record import (
     BORN_HOST_V6,
     MAGIC_V1,
@@ -38,21 +35,75 @@ from storage.format.record import (
     SYS_FLAG_POSITION,
 )
 from storage.format.record_batch import Records
-from storage.index.store import IndexFile, IndexStore
-from storage.index.trust import IndexTrust, load_index_trust
-from storage.index.writer import IndexWriter, mend_chains
-from storage.log.checkpoint import Checkpoint
+from storage.index.store import IndexStore
+from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog, LogFile, RecordIdentity
 from storage.log.damage import Crash, find_gaps, first_torn, intact_records, is_unfinished
-from storage.log.dispatch import DISPATCHED, DispatchBatch, IndexKeys, dispatch, index_keys
-from storage.queues.consume_queue import valid_entries
-from storage.queues.store import ConsumeQueueStore
-from storage.queues.tails import read_tails
-from storage.recovery.parts import StoreParts
-from storage.recovery.quarantine import Quarantine
-from storage.recovery.queues import QueueWriters
+from storage.queues.positions import read_tails
+from storage.queues.store import ConsumeQueueStore, queue_file_size
+from storage.settings.load import StoreConfig
 
-_LOG = logging.getLogger(__name__)
+
+@dataclass(slots=True)
+class StoreParts:
+    """What a recovery works on: the parts of one store, whose lock the caller holds.
+
+    `index` is None where the store keeps none; `clock` gives milliseconds.
+    """
+
+    root: str
+    config: StoreConfig
+    file_system: LocalFileSystem
+    log: CommitLog
+    queues: ConsumeQueueStore
+    index: IndexStore | None
+    clock: Callable[[], int]
+    _checkpoint: Checkpoint | None = None
+    """As read or written last: under the lock nobody else writes it."""
+
+    @property
+    def delays_ms(self) -> tuple[int, ...]:
+        """The delay of each level, from level 1."""
+        return parse_delay_levels(self.config.delay.message_delay_level)
+
+    @property
+    def queue_file_size_bytes(self) -> int:
+        """As the queues' files say, else as configured."""
+        return queue_file_size(self.file_system, self.root, self.config.consume_queue.mapped_file_size_consume_queue)
+
+    def checkpoint(self) -> Checkpoint:
+        """What the store's checkpoint says now. Read once."""
+        if self._checkpoint is None:
+            self._checkpoint = read_checkpoint(self.file_system, self.root)
+        return self._checkpoint
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Durably."""
+        write_checkpoint(self.file_system, self.root, checkpoint)
+        self._checkpoint = checkpoint
+
+
+def read_plan(
+    config: StoreConfig,
+    file_system: FileSystem,
+    log: CommitLog,
+    queues: ConsumeQueueStore,
+    checkpoint: Checkpoint,
+    *,
+    was_clean: bool,
+    torn_by: Crash | None = None,
+) -> RecoveryPlan:
+    """The reading passes of recovery as the settings want them; changes nothing. `was_clean` and `torn_by` as of `plan_recovery`."""
+    return plan_recovery(
+        log,
+        queues,
+        checkpoint,
+        was_clean=was_clean,
+        check_crc=config.commit_log.check_crc_on_recover,
+        index_safe=config.index.message_index_enable and config.index.message_index_safe,
+        from_greatest_end=not file_system.is_local,
+        torn_by=torn_by,
+    )
 
 
 def plan_recovery(
@@ -212,259 +263,12 @@ def hold_unconfirmed(plan: RecoveryPlan, log: CommitLog, confirmed: int) -> Reco
     return replace(plan, held_from=min(walk.end, plan.log_end))
 
 
-def apply_recovery(
-    plan: RecoveryPlan,
-    parts: StoreParts,
-    *,
-    truncate_damage: bool = False,
-    quarantine: Quarantine | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
-) -> RecoveryReport:
-    """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
-
-    Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
-    checkpoint is lowered: to no queue entry known to be on disk, to the last index file that is kept.
-    `quarantine` holds what is cut, for the report. `on_progress` is told how many bytes of how many are dispatched. Raises the plan's
-    StoreDamagedError, before anything is changed, unless `truncate_damage`.
-    """
-    if plan.damage is not None and not truncate_damage:
-        raise plan.damage
-    file_system, log, queues, delays_ms = parts.file_system, parts.log, parts.queues, parts.delays_ms
-    checkpoint = parts.checkpoint()
-    report = RecoveryReport(plan.was_clean, plan.log_end, cut_at=str(plan.failure) if plan.failure else None)
-    report.queue_ends, report.dispatched_end = dict(plan.visible_ends), plan.greatest_end
-    if quarantine is not None:
-        report.quarantine, report.quarantined_records = quarantine.directory, quarantine.intact_records
-    index_plan = plan_kept_index(parts, plan)
-    data_ends = _data_ends(plan, queues)
-    interrupted = _interrupted(plan, queues, log, data_ends)
-    wrongly_cut = _wrongly_cut(plan, queues) | interrupted
-    report.rebuilt_queues.extend(sorted(interrupted))
-    honest = checkpoint._replace(
-        logics_msg_timestamp=0
-        if wrongly_cut or (plan.was_clean and plan.greatest_end < plan.log_end)
-        else checkpoint.logics_msg_timestamp,
-        index_msg_timestamp=min(checkpoint.index_msg_timestamp, index_plan.kept_until_ms if index_plan else 0),
-    )
-    if honest != checkpoint:
-        parts.save_checkpoint(honest)
-    reach("before-cut")
-    why = "no record stands there" if plan.failure is None else plan.failure.describe()
-    report.cut_bytes, report.removed_files = cut_log(file_system, log, plan.log_end, f"recovery: {why}")
-    reach("log-cut")
-    if not plan.was_clean:
-        _sync_unsynced_log(plan, file_system, log)
-    writers = QueueWriters(file_system, queues, plan, parts.queue_file_size_bytes, log.minimum, report, data_ends)
-    indexer = Indexer(file_system, index_plan, parts.clock) if index_plan is not None else None
-    dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
-    index_start = indexer.start(log) if indexer is not None else plan.dispatch_end
-    if wrongly_cut:
-        start = max(log.minimum, min(wrongly_cut.values()))
-        for batch in _batches(log, start, plan.dispatch_end, delays_ms):
-            writers.append(batch, start, wrongly_cut)
-        writers.enter_held()
-    for batch in _batches(log, min(plan.walk_start, index_start), plan.dispatch_end, delays_ms, on_progress):
-        writers.append(batch, dispatch_start)
-        if indexer is not None:
-            indexer.append(batch)
-    writers.enter_held()
-    if writers.broken:
-        parts.save_checkpoint(honest._replace(logics_msg_timestamp=0))
-        writers.rebuild_broken_queues(_batches(log, log.minimum, plan.dispatch_end, delays_ms))
-    writers.finish()
-    reach("queues-recovered")
-    if indexer is not None:
-        report.indexed_keys = indexer.finish()
-        report.removed_files += indexer.removed
-    reach("index-recovered")
-    if not plan.was_clean:
-        _sync_unflushed(plan, file_system, queues)
-    return report
+def abort_path(root: str) -> str:
+    """Where it stands."""
+    return f"{root}/abort"
 
 
-def _sync_unsynced_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog) -> None:
-    """Before queues tell readers of what a killed writer had not synced (apache/rocketmq#8239)."""
-    for file in log.files:
-        if file.end > plan.walk_start:
-            file_system.sync(file.path)
-    file_system.sync_all(log.directories)  # a new file's name too may be in the page cache only
-
-
-def plan_kept_index(parts: StoreParts, plan: RecoveryPlan) -> IndexPlan | None:
-    """Which index files may be kept, after a clean stop too; None where the store keeps no index."""
-    if parts.index is None:
-        return None
-    known_ms = parts.checkpoint().index_msg_timestamp
-    trust = load_index_trust(parts.file_system, parts.root, known_ms, was_clean=plan.was_clean)
-    return plan_index(parts.index, plan.dispatch_end, trust)
-
-
-def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: ConsumeQueueStore) -> None:
-    """What a killed writer left of queues in the page cache: the checkpoint to come vouches for all of it."""
-    paths = set()
-    for name, place in plan.last_places.items():
-        queue = queues.get(*name) if place > plan.walk_start else None
-        if queue is not None and queue.file_starts:
-            paths |= {queue.path_of(queue.file_starts[-1]), queue.directory, posixpath.dirname(queue.directory)}
-            paths |= set(queues.last_ext_paths(*name))
-    file_system.sync_all(paths | {queues.directory} if paths else ())
-
-
-def _wrongly_cut(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str, int], int]:
-    """Queues that lose entries though the log has lost no record of theirs: bits of an entry are wrong, or it is stale.
-
-    With the place in the log where the last entry that each of them keeps ends, −1 for none: what they lose stands behind it. After a
-    clean stop that is any entry; after an unclean one those that point behind the log's end are what the end of the log took along.
-    """
-    found = {}
-    for name, end in plan.visible_ends.items():
-        queue = queues.get(*name) if plan.written_ends[name] > end else None
-        if queue is not None:
-            cut = queue.blocks(end, plan.written_ends[name])
-            if plan.was_clean or any((block["commitlog_offset"] < plan.log_end).any() for block in cut):
-                found[name] = queue.greatest_end(end)
-    return found
-
-
-def _data_ends(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str, int], int]:
-    """Queues behind whose end anything stands, and the queue offset behind the last of it."""
-    return {
-        name: data_end
-        for name, start in plan.zero_until.items()
-        if (queue := queues.get(*name)) is not None and (data_end := queue.data_end(start)) > start
-    }
-
-
-def _interrupted(
-    plan: RecoveryPlan, queues: ConsumeQueueStore, log: CommitLog, data_ends: dict[tuple[str, int], int]
-) -> dict[tuple[str, int], int]:
-    """Queues that go on behind their end with entries of the log's records: those in between are wrong or lost. With the place in the
-    log where the last entry before them ends. Else a new message would get the queue offset of one that is there.
-
-    After a clean stop also those where anything stands right at the end: their last entry is wrong.
-    """
-    found = {}
-    for name, data_end in data_ends.items():
-        start, queue = plan.zero_until[name], queues.get(*name)
-        if queue is not None and (
-            (plan.was_clean and start == plan.written_ends[name])
-            or any(valid_entries(block, *name, log, plan.log_end).any() for block in queue.blocks(start, data_end))
-        ):
-            found[name] = queue.greatest_end(plan.visible_ends[name])
-    return found
-
-
-def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int, why: str) -> tuple[int, list[str]]:
-    """Zero the log behind its end and delete later files; Java moves positions only. Returns bytes cut and files deleted.
-
-    The log of this process says what was cut and `why`; as a warning where files with content went.
-    """
-    cut_bytes, removed = 0, []
-    for file in reversed(log.files[max(0, log.file_index(end)) :]):
-        position = max(0, end - file.start)
-        last = end_of_data(log.open_file(file), position)
-        cut_bytes = max(cut_bytes, last + file.start - end) if last > position else cut_bytes
-        if file.start > end:
-            log.close()
-            file_system.unlink(file.path)
-            removed.append(file.path)
-        elif last > position:
-            file_system.zero(file.path, position, last - position)
-            file_system.sync(file.path)
-    if removed:
-        file_system.sync_all(log.directories)
-        log.list_files()
-    if cut_bytes or removed:
-        files = f"; deleted {', '.join(removed)}" if removed else ""
-        _LOG.log(
-            logging.WARNING if removed and cut_bytes else logging.INFO,
-            "%s: the log was cut at %d, %d bytes behind it zeroed%s: %s",
-            *(log.directories[0], end, cut_bytes, files, why),
-        )
-    return cut_bytes, removed
-
-
-def _batches(
-    log: CommitLog,
-    start: int,
-    end: int,
-    delays_ms: tuple[int, ...],
-    on_progress: Callable[[int, int], None] | None = None,
-) -> Iterator[DispatchBatch]:
-    for offsets, records in log.walk(start, check_crc=False, wanted=DISPATCHED, limit=end) if start < end else ():
-        yield dispatch(offsets, records, delays_ms)
-        if on_progress is not None:
-            on_progress(int(offsets[-1]) - start, end - start)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexPlan:
-    """What is to become of the files of `index`; oldest first."""
-
-    index: IndexStore
-    kept: list[IndexFile]
-    unsynced: list[IndexFile]
-    """Those of the kept ones whose chains may not be whole, or not on the disk."""
-    dropped: list[IndexFile]
-
-    @property
-    def kept_until_ms(self) -> int:
-        """Where the last file that is kept ends; 0 if none is."""
-        return self.kept[-1].header().end_time_ms if self.kept else 0
-
-
-def plan_index(index: IndexStore, log_end: int, trust: IndexTrust) -> IndexPlan:
-    """From the first file on that may not be on the disk whole, reaches behind the log's end or holds nothing, all go. Reads only."""
-    plan = IndexPlan(index, [], [], [])
-    for file in index.files():
-        header = file.header()
-        is_of_the_log = header.index_count > 1 and header.end_commitlog_offset < log_end
-        if plan.dropped or not is_of_the_log or not trust.keeps(header.end_time_ms):
-            plan.dropped.append(file)
-            continue
-        plan.kept.append(file)
-        if not trust.is_synced(header.end_time_ms):
-            plan.unsynced.append(file)
-    return plan
-
-
-class Indexer:
-    """Brings the index up to the log's end.
-
-    Java: IndexService.load.
-
-    Java deletes what may not be on the disk and enters again only what its own recovery walks over. Here the index is brought up to
-    the log's end from the last record that a kept file knows, so that it is complete, with no key of a record twice.
-    """
-
-    def __init__(self, file_system: LocalFileSystem, plan: IndexPlan, clock: Callable[[], int]) -> None:
-        """Deletes and mends what `plan` says; durable on return."""
-        self.removed = [file.path for file in plan.dropped]
-        for path in reversed(self.removed):  # killed in between, the first one still tells that all go
-            file_system.unlink(path)
-        for file in plan.unsynced:
-            mend_chains(file_system, file)
-        if plan.unsynced or plan.dropped:
-            file_system.sync(plan.index.directory)
-        self._writer = IndexWriter(file_system, plan.index, clock, trust_slots=True)
-        items = plan.kept[-1].items() if plan.kept else np.empty(0, ITEM)
-        # a header cut between its end and its count names an end that no item has
-        self._end = min(self._writer.end_commitlog_offset, int(items["commitlog_offset"].max(initial=-1)))
-        self._entered = items["key_hash"][items["commitlog_offset"] == self._end]
-
-    def start(self, log: CommitLog) -> int:
-        """Where in the log the first record lies whose keys may be missing."""
-        return max(self._end, log.minimum)
-
-    def append(self, batch: DispatchBatch) -> None:
-        """Enter the keys of a batch's records that are missing."""
-        keys = index_keys(batch, self._end)
-        if len(keys.key_hashes) and keys.commitlog_offsets[0] == self._end:
-            new = (keys.commitlog_offsets != self._end) | ~np.isin(keys.key_hashes, self._entered)
-            keys = IndexKeys(*(column[new] for column in keys))
-        self._writer.append(keys)
-
-    def finish(self) -> int:
-        """Flush and sync; returns how many keys were entered."""
-        self._writer.finish()
-        return self._writer.key_count
+def boot_left(files: FileSystem, root: str) -> str | None:
+    """The start of the machine that an open store's file names, empty where it names none; None = the store was closed."""
+    content = files.read_file(abort_path(root))
+    return None if content is None else "".join(content.decode(errors="replace").split(" ", 2)[2:])

@@ -29,7 +29,7 @@ from storage.format.record import Message, decode_record
 from storage.log.commit_log import CommitLog
 from storage.log.damage import intact_records
 from storage.queues.store import ConsumeQueueStore
-from storage.recovery.parts import StoreParts
+from storage.recovery.passes import StoreParts
 
 _LOG = logging.getLogger(__name__)
 _MANIFEST = "manifest.json"

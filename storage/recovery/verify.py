@@ -35,8 +35,8 @@ from storage.log.commit_log import CommitLog
 from storage.log.dispatch import DISPATCHED, IndexKeys, QueueEntries, dispatch, index_keys, queue_entries
 from storage.put.store_writer import INDEX_LEASE_MS
 from storage.queues.consume_queue import ConsumeQueue
-from storage.queues.order import joined, put_in_order
 from storage.queues.store import ConsumeQueueStore
+from storage.queues.writer import joined, put_in_order
 
 __all__ = ["Finding", "Kind", "VerifyReport", "verify"]
 _BLOCK_ITEMS = 1 << 16

@@ -27,14 +27,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.addresses import host_of
 from storage.errors import NameIllegalError
 from storage.format.arrays import SEPARATORS, as_texts, is_valid, malformed_rows, rows_with, sizes_of
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, MapEntries, encode_columns, with_crc_room
 from storage.format.record import MULTI_TAGS, TRANSACTION_COMMIT, TRANSACTION_MASK, V4_HOST_SIZE, V6_HOST_SIZE
 from storage.format.record_block import OutgoingMessages
-from storage.names import dead_letter_topic, retry_topic, validate_path_element, validate_topic
+from storage.names import dead_letter_topic, host_of, retry_topic, validate_path_element, validate_topic
 from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC, TIMES, DelayWish, decimal_texts, judge_delays
 from storage.rules.inner_messages import InnerMessages, outgoing_messages, sizes_of_messages
 from storage.rules.retries import (

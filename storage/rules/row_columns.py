@@ -39,7 +39,7 @@ from storage.format.properties import (
     leading_properties,
 )
 from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, V6_HOST_SIZE, compress
-from storage.nearest_name import advice
+from storage.names import advice
 from storage.rules.delays import DELAY_COLUMNS, TIMER_TOPIC, Delays, check_levels, read_delays
 from storage.rules.half_messages import (
     HALF_EMPTY,

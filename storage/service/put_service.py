@@ -35,7 +35,6 @@ from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.record_block import RecordRun
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
 from storage.log.writer import Placement
-from storage.message_store import MessageStore
 from storage.put.put import NO_RESULTS, InnerPut, Places, PutOptions, Putter, put_few
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
@@ -55,6 +54,7 @@ from storage.service.put_group import (
 )
 from storage.service.replica_acks import ReplicaAcks
 from storage.service.shared_store import SharedStore
+from storage.store import MessageStore
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.01

@@ -16,7 +16,7 @@ import numpy as np
 
 from storage.format.bloom_filter import BitTest
 from storage.format.consume_queue import ENTRY_SIZE, is_pre_blank
-from storage.store_reader import GetStatus
+from storage.queues.get import GetStatus
 
 _MOST_BYTES = 128 << 20
 """Java: DefaultMessageStore.MAX_PULL_MSG_SIZE."""

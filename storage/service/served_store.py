@@ -25,9 +25,10 @@ from storage.format.keys import index_key
 from storage.format.record import BORN_HOST_V6, HEADERS, MINIMUM_RECORD_SIZE, STORE_TIME_POSITION, SYS_FLAG_POSITION
 from storage.format.record_batch import Records
 from storage.index.store import IndexStore
-from storage.message_store import MessageStore
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ExtUnit
+from storage.queues.get import GetStatus
+from storage.queues.positions import QueuePosition, offset_by_time, read_positions
 from storage.queues.store import ConsumeQueueStore
 from storage.service.raw_get import (
     ALL_MESSAGES,
@@ -42,29 +43,11 @@ from storage.service.raw_get import (
     status_of_nothing,
     stop_of,
 )
-from storage.store_reader import GetStatus, StoreReader
+from storage.store import MessageStore
 
 _T = TypeVar("_T")
 _LOOKS = 20
 _HEADER = HEADERS[0]
-
-
-class _Reader(StoreReader):
-    """The files, and the ends that the writer tells."""
-
-    def __init__(self, store: MessageStore) -> None:
-        writer = store.writer
-        self.root = store.root
-        self._file_system = writer.file_system
-        self.log = store.layout.commit_log(writer.file_system)
-        self.queues = store.layout.consume_queues(writer.file_system)
-        index = store.config.index
-        self.index = IndexStore(writer.file_system, store.root, index.max_hash_slot_num, index.max_index_num)
-        self.ends = DispatchedEnds(writer.ends, lambda: writer.dispatched_end, self.log)
-
-    @property
-    def _ends(self) -> DispatchedEnds:
-        return self.ends
 
 
 class ServedStore:
@@ -73,24 +56,32 @@ class ServedStore:
     def __init__(self, store: MessageStore) -> None:
         """Raises StoreNotWritableError of a store that is open for reading."""
         self._store = store
-        self._writer = store.writer
-        self._reader = _Reader(store)
+        self._writer = writer = store.writer
         self._lock = threading.Lock()
+        self._log = store.layout.commit_log(writer.file_system)
+        self._queues = store.layout.consume_queues(writer.file_system)
+        index = store.config.index
+        self._index = IndexStore(writer.file_system, store.root, index.max_hash_slot_num, index.max_index_num)
+        self._ends = self._new_ends()
+
+    def _new_ends(self) -> DispatchedEnds:
+        """The ends that the writer tells, with nothing remembered of where queues begin."""
+        return DispatchedEnds(self._writer.ends, lambda: self._writer.dispatched_end, self._log)
 
     def close(self) -> None:
         """Let go of files. What is asked later opens them again."""
         with self._lock:
-            self._reader.log.close()
-            self._reader.queues.close()
-            self._reader.index.close()
+            self._log.close()
+            self._queues.close()
+            self._index.close()
 
     def list_files(self) -> None:
         """Look which files there are: some have expired, or a topic was deleted."""
         with self._lock:
-            self._reader.log.list_files()
-            self._reader.queues.close()
-            self._reader.queues = self._store.layout.consume_queues(self._writer.file_system)
-            self._reader.ends = DispatchedEnds(self._writer.ends, lambda: self._writer.dispatched_end, self._reader.log)
+            self._log.list_files()
+            self._queues.close()
+            self._queues = self._store.layout.consume_queues(self._writer.file_system)
+            self._ends = self._new_ends()
 
     # Ends and times
 
@@ -103,7 +94,7 @@ class ServedStore:
     def log_minimum(self) -> int:
         """The first byte of the log that is there."""
         with self._lock:
-            return self._reader.log.minimum
+            return self._log.minimum
 
     def maximum(self, topic: str, queue_id: int) -> int:
         """The queue offset behind the last message; 0 of a queue that is not there. Waits for nobody."""
@@ -111,11 +102,11 @@ class ServedStore:
 
     def minimum(self, topic: str, queue_id: int) -> int:
         """The first queue offset whose message the log holds; the maximum if it holds none, 0 of a queue that is not there."""
-        return self._look(topic, queue_id, lambda: self._reader.min_offset(topic, queue_id))
+        return self._look(topic, queue_id, lambda: self._minimum(topic, queue_id))
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time of the message at a queue offset; −1 where none is."""
-        position = self._look(topic, queue_id, lambda: self._reader.position(topic, queue_id, offset))
+        position = self._look(topic, queue_id, lambda: self._position(topic, queue_id, offset))
         return -1 if position is None else position.store_time_ms
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
@@ -123,17 +114,34 @@ class ServedStore:
         return self.store_time(topic, queue_id, self.minimum(topic, queue_id))
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
-        """As `StoreReader.offset_in_queue_by_time`."""
-        return self._look(
-            topic, queue_id, lambda: self._reader.offset_in_queue_by_time(topic, queue_id, time_ms, upper=upper)
-        )
+        """As `MessageStore.offset_in_queue_by_time`."""
+
+        def find() -> int:
+            queue = self._queues.get(topic, queue_id)
+            if queue is None:
+                return 0
+            bounds = self._ends.minimum(queue), self.maximum(topic, queue_id)
+            return offset_by_time(queue, self._log, self._ends.dispatched_end, bounds, time_ms, upper=upper)
+
+        return self._look(topic, queue_id, find)
+
+    def _minimum(self, topic: str, queue_id: int) -> int:
+        queue = self._queues.get(topic, queue_id)
+        return 0 if queue is None else self._ends.minimum(queue)
+
+    def _position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
+        """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
+        queue = self._queues.get(topic, queue_id)
+        if queue is None or not 0 <= offset < self.maximum(topic, queue_id):
+            return None
+        return read_positions([queue], [offset], self._log, self._ends.dispatched_end)[0]
 
     def is_in_memory(self, topic: str, queue_id: int, offset: int, memory_bytes: int) -> bool:
         """Whether there is a message at a queue offset, so close to the log's end that it is probably in the page cache.
 
         Java asks the kernel of a single message (mincore), and this of many.
         """
-        position = self._look(topic, queue_id, lambda: self._reader.position(topic, queue_id, offset))
+        position = self._look(topic, queue_id, lambda: self._position(topic, queue_id, offset))
         return position is not None and self.log_end - position.commitlog_offset <= memory_bytes
 
     def queue_ids(self, topic: str) -> list[int]:
@@ -150,11 +158,11 @@ class ServedStore:
         """The record that begins there, as it stands in the log; None where none does."""
         with self._lock:
             try:
-                self._reader.log.see(self._writer.written_end)
-                message = self._reader.log.message_at(commitlog_offset, self._writer.written_end)
+                self._log.see(self._writer.written_end)
+                message = self._log.message_at(commitlog_offset, self._writer.written_end)
             except (OffsetOutOfRangeError, CorruptRecordError):
                 return None
-            return self._reader.log.bytes_at(commitlog_offset, message.size_bytes)
+            return self._log.bytes_at(commitlog_offset, message.size_bytes)
 
     def records_by_key(self, topic: str, key: str, most: int, begin_ms: int, end_ms: int) -> list[bytes]:
         """The newest records of at most `most` whose key has the key's hash, by place in the log.
@@ -162,8 +170,8 @@ class ServedStore:
         A client compares keys. Raises IndexGeometryUnknownError.
         """
         with self._lock:
-            self._reader.log.see(self._reader.ends.dispatched_end)
-            hits = self._reader.index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms)
+            self._log.see(self._ends.dispatched_end)
+            hits = self._index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms)
             places = sorted(hit.commitlog_offset for hit in islice(hits, max(0, most)))
         found = (self.record_at(place) for place in places)
         return [record for record in found if record is not None]
@@ -171,7 +179,7 @@ class ServedStore:
     def index_end(self) -> tuple[int, int]:
         """Store time and place of the last record that the index has. Java: indexLastUpdateTimestamp, indexLastUpdatePhyoffset."""
         with self._lock:
-            files = self._reader.index.files()
+            files = self._index.files()
             header = files[-1].header() if files else None
             return (0, 0) if header is None else (header.end_time_ms, header.end_commitlog_offset)
 
@@ -182,10 +190,8 @@ class ServedStore:
         end = min(self.maximum(topic, queue_id), start + count)
 
         def read() -> list[ServedEntry]:
-            queue = self._reader.queues.get(topic, queue_id)
-            return (
-                [] if queue is None or end <= start else served_entries(self._reader.queues, queue, start, end, wanted)
-            )
+            queue = self._queues.get(topic, queue_id)
+            return [] if queue is None or end <= start else served_entries(self._queues, queue, start, end, wanted)
 
         return self._look(topic, queue_id, read)
 
@@ -219,19 +225,19 @@ class ServedStore:
         limits: TransferLimits,
         wanted: MessageFilter,
     ) -> RawGet:
-        minimum = self._reader.min_offset(topic, queue_id)
+        minimum = self._minimum(topic, queue_id)
         if offset < minimum:
             return RawGet(GetStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum)
         if offset > maximum:
             return RawGet(GetStatus.OFFSET_OVERFLOW_BADLY, maximum, minimum, maximum)
-        queue = self._reader.queues.get_or_make(topic, queue_id)
+        queue = self._queues.get_or_make(topic, queue_id)
         count = min(maximum - offset, entries_looked_at(max_messages, limits))
         span = self._span()
         entries = self._entries_for(queue, offset, count, max_messages, limits, span, wanted)
         if not len(entries):
             file_entries = max(1, queue.file_size_bytes // ENTRY_SIZE)
             return RawGet(GetStatus.OFFSET_FOUND_NULL, (offset // file_entries + 1) * file_entries, minimum, maximum)
-        codes, by_bits = by_units(self._reader.queues, queue, entries, wanted.bits)
+        codes, by_bits = by_units(self._queues, queue, entries, wanted.bits)
         seen = candidates(entries, codes, wanted.tags_codes, span, by_bits)
         taken = seen.passes & seen.is_there
         stop = stop_of(seen, taken, max_messages, limits, span)
@@ -308,7 +314,7 @@ class ServedStore:
             is_true &= heads["commitlog_offset"] == entries["commitlog_offset"][rows]
         if is_true.all():
             return rows, body
-        sound = valid_entries(entries[rows], queue.topic, queue.queue_id, self._reader.log, self._reader.log_end)
+        sound = valid_entries(entries[rows], queue.topic, queue.queue_id, self._log, self._ends.dispatched_end)
         kept = rows[sound]
         places = entries["commitlog_offset"][kept].astype(np.int64)
         return kept, self._records(places, entries["size_bytes"][kept].astype(np.int64))
@@ -317,7 +323,7 @@ class ServedStore:
         """Records one behind the other; neighbours in the log are one piece."""
         if not len(places):
             return b""
-        log = self._reader.log
+        log = self._log
         ends = places + sizes
         if len(places) == 1 or (places[1:] == ends[:-1]).all():
             return log.bytes_at(int(places[0]), int(ends[-1] - places[0]))
@@ -348,21 +354,21 @@ class ServedStore:
         except OffsetOutOfRangeError:
             if is_last:
                 raise
-            self._reader.log.list_files()
-            if (queue := self._reader.queues.get(topic, queue_id)) is not None:
+            self._log.list_files()
+            if (queue := self._queues.get(topic, queue_id)) is not None:
                 queue.list_files()
 
     def _see_queue(self, topic: str, queue_id: int) -> None:
         maximum = self.maximum(topic, queue_id)
         if maximum:
-            queue = self._reader.queues.get_or_make(topic, queue_id)
+            queue = self._queues.get_or_make(topic, queue_id)
             if queue.last_file_end_offset < maximum:
                 queue.list_files()
-        self._reader.log.see(self._reader.ends.dispatched_end)
+        self._log.see(self._ends.dispatched_end)
 
     def _span(self) -> LogSpan:
-        log = self._reader.log
-        return LogSpan(log.minimum, self._reader.ends.dispatched_end, self._writer.log_end, log.file_size_bytes or 0)
+        log = self._log
+        return LogSpan(log.minimum, self._ends.dispatched_end, self._writer.log_end, log.file_size_bytes or 0)
 
 
 def _store_time_at(body: bytes, start: int) -> int:

@@ -14,15 +14,15 @@ from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.index.store import IndexStore, messages_with_key
 from storage.log.commit_log import CommitLog
-from storage.message_store import MessageStore
 from storage.put.settings import PutSettings
 from storage.settings.load import StoreConfig
+from storage.store import MessageStore
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.master_copies import place_of_copy
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
+from storage.tables.masters import place_of_copy
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicConfig, TopicTable
 

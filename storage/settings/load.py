@@ -2,7 +2,7 @@
 
 Values are read as MixAll.properties2Object reads them (numbers are plain integers, only "true" is true, what Java cannot
 read it ignores and so do we, with a warning). Names that no class of RocketMQ 5.3.3 knows are warned about
-with the nearest known one.
+with the nearest known one. Names that a broker follows and this package reads nowhere are logged (`warn_of_unread`).
 
 A store holds none of its settings. So `mapped_file_size_…` is None when nothing configures it (the files then
 tell), and `StoreConfig.is_configured` tells a configured value from Java's default.
@@ -13,20 +13,21 @@ variables, `-c` of a container.
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import re
 import warnings
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from storage.errors import ConfigurationError
-from storage.nearest_name import nearest
-from storage.settings.broker_version import DEFAULT_VERSION, VERSION_SETTING, BrokerVersion, parse_broker_version
+from storage.names import nearest
 from storage.settings.java_properties import Property, java_value, parse_properties
-from storage.settings.java_settings import JAVA_SETTINGS
+from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
 from storage.settings.nouns import (
+    NOUNS,
     BrokerIdentity,
     ClientsConfig,
     CommitLogConfig,
@@ -43,6 +44,75 @@ from storage.settings.nouns import (
     TimerConfig,
     TransactionConfig,
 )
+
+VERSION_SETTING = "rocketmqVersion"
+"""Its name in broker.conf and as an option; no setting of Java's."""
+SHORT_TOPIC_LIMIT = 127
+"""Bytes of a topic in a record with one byte for that length (magic V1)."""
+
+_TEXT = re.compile(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
+
+
+class BrokerVersion(NamedTuple):
+    """The RocketMQ release of a store's broker, such as 4.9.7. Compares as releases do.
+
+    Older releases cannot read all of what this package writes:
+
+        what is written                                first release that reads it   what an older broker does
+        timer messages (deliver_at)                    5.0.0                         never delivers them
+        records of topics of more than 127 bytes       5.1.0                         ends its log at the first one and cuts the rest
+        op messages that name several half messages    5.1.0                         asks again about ended transactions
+
+    A store does not say which release wrote it. So somebody must name the release: `rocketmqVersion` in broker.conf, or an option.
+    A broker ignores that line. No Java class has this rule: a Java broker writes only what it can read.
+
+    Java: HookUtils.handleScheduleMessage, MessageDecoder.MESSAGE_MAGIC_CODE_V2, TransactionalMessageServiceImpl.fillOpRemoveMap.
+    """
+
+    major: int
+    minor: int
+    patch: int = 0
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self))
+
+    @property
+    def has_timer(self) -> bool:
+        """Whether it delivers timer messages."""
+        return self >= (5, 0)
+
+    @property
+    def reads_op_lists(self) -> bool:
+        """Whether it reads op messages that name several halves. One that does not wants a bare number."""
+        return self >= (5, 1)
+
+    def refusal_of_topic(self, topic: str) -> str | None:
+        """Why this release must not find a record of this topic in its log; None if it may."""
+        length = len(topic.encode())
+        if length <= SHORT_TOPIC_LIMIT or self >= (5, 1):
+            return None
+        return (
+            f"topic {topic!r} has {length} bytes: a broker of RocketMQ {self} ({VERSION_SETTING}) reads at most {SHORT_TOPIC_LIMIT}, "
+            "and would cut its log at this message; 5.1.0 is the first release that reads it"
+        )
+
+
+OLDEST_VERSION = BrokerVersion(4, 9)
+DEFAULT_VERSION = BrokerVersion(5, 3)
+
+
+def parse_broker_version(text: str) -> BrokerVersion:
+    """`4.9.7` or `5.3`. Raises ValueError with the rule for anything else, and for releases before 4.9, which nobody has tried."""
+    matched = _TEXT.fullmatch(text.strip())
+    if matched is None:
+        raise ValueError(f"{text!r} is no release of RocketMQ; write it as 4.9.7 or 5.3")
+    version = BrokerVersion(*(int(part or 0) for part in matched.groups()))
+    if version < OLDEST_VERSION:
+        raise ValueError(
+            f"{version} is older than {OLDEST_VERSION.major}.{OLDEST_VERSION.minor}, the oldest release that was tried"
+        )
+    return version
+
 
 ReadBytes = Callable[[str], bytes | None]
 """The whole content of a path, None if there is no such file."""
@@ -126,23 +196,24 @@ class StoreConfig:
         )
 
 
-def find_configuration(root: str, conf: str | None = None, *, read_bytes: ReadBytes) -> str | None:
-    """The path of the store's broker.conf: `conf` if given, else ROOT's parent's, else ROOT's, else None.
+def read_configuration(root: str, conf: str | None = None, *, read_bytes: ReadBytes) -> tuple[str | None, bytes]:
+    """Path and content of the store's broker.conf: `conf` if given, else ROOT's parent's, else ROOT's; (None, b"") without one.
 
-    Raises ConfigurationError if `conf` is given and missing, or a directory.
+    Each file is read once at most. Raises ConfigurationError if `conf` is given and missing, or a directory.
     """
     if conf is not None:
         try:
-            is_there = read_bytes(conf) is not None
+            content = read_bytes(conf)
         except IsADirectoryError:
             rule = "it is a directory, and conf names a file: the broker's broker.conf"
             raise ConfigurationError(conf, None, None, rule) from None
-        if not is_there:
+        if content is None:
             raise ConfigurationError(conf, None, None, "there is no such file")
-        return conf
-    folders = [_resolve(root, ".."), _resolve(root, ".")]
-    candidates = [_resolve(folder, "broker.conf") for folder in folders if folder]
-    return next((path for path in candidates if read_bytes(path) is not None), None)
+        return conf, content
+    for folder in (_resolve(root, ".."), _resolve(root, ".")):
+        if folder and (content := read_bytes(path := _resolve(folder, "broker.conf"))) is not None:
+            return path, content
+    return None, b""
 
 
 _SAID: dict[str | tuple[str, type[Warning], int], int] = {}
@@ -152,15 +223,14 @@ _SAID: dict[str | tuple[str, type[Warning], int], int] = {}
 def load_config(
     root: str, conf: str | None = None, *, read_bytes: ReadBytes, rocketmq_version: str | None = None
 ) -> StoreConfig:
-    """The store's settings from the file that `find_configuration` names; `StoreConfig()` if there is none.
+    """The store's settings from the file that `read_configuration` finds; `StoreConfig()` if there is none.
 
     `rocketmq_version` comes before the file's. Raises ConfigurationError.
     Gives each of the result's `warnings` to the module `warnings` as well (ConfigurationWarning), as one of the file: a process whose
     filters are Python's own says it once, however often and from wherever the file is read.
     """
-    path = find_configuration(root, conf, read_bytes=read_bytes)
-    content = None if path is None else read_bytes(path)
-    config = _parsed(content or b"", path, rocketmq_version)
+    path, content = read_configuration(root, conf, read_bytes=read_bytes)
+    config = _parsed(content, path, rocketmq_version)
     for text in config.warnings:
         line = _LINE_OF_PLACE.search(text)
         # In <> because Python quotes a line of the file otherwise, as if it were a program.
@@ -316,3 +386,55 @@ def refuse_for_writing(
         wanted = f"brokerRole=SYNC_MASTER with inSyncReplicas={copies}"
         reasons.append(f"{wanted}: slaves must acknowledge what is written, and only a running broker asks them")
     return reasons
+
+
+READ_SETTINGS = frozenset(str(declared.metadata["java"]) for noun in NOUNS for declared in fields(noun))
+"""Java's names of the settings that take effect in this package: the fields of the nouns. A test compares each field with the code that
+reads it. So all other names that a broker knows take no effect here. `spark-mq doctor` names them, and one line of the log of each
+process that opens the store for writing or reads it with Spark. Commands that only read a store are silent.
+"""
+OF_A_BROKERS_PROCESS = frozenset(
+    (
+        *("namesrvAddr", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
+        *("brokerId", "haMasterAddress", "controllerAddr"),
+    )
+)
+"""Unread settings that say where a broker's process lies and listens. Every broker.conf has some, so `doctor` alone names them."""
+
+_LOG = logging.getLogger(__name__)
+_said: set[tuple[str, tuple[str, ...]]] = set()
+
+
+def unread_settings(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """Of settings by Java name, sorted, those that nothing reads and that say something else than Java's default."""
+    return tuple(
+        sorted(
+            name
+            for name, text in settings.items()
+            if name in JAVA_SETTINGS and name not in READ_SETTINGS and _differs(JAVA_SETTINGS[name], text)
+        )
+    )
+
+
+def _differs(setting: JavaSetting, text: str) -> bool:
+    """Whether a text that Java can read means something else than the default; one without a known default always does."""
+    if setting.default is None:
+        return True
+    if setting.type in ("int", "long", "double"):
+        return float(text) != float(setting.default)
+    if setting.type == "boolean":
+        return (text.lower() == "true") != (setting.default == "true")
+    return text.strip() != setting.default
+
+
+def warn_of_unread(file: str | None, settings: Mapping[str, str]) -> None:
+    """Say in the log, once a process and file, which settings take no effect; names only, as a value may be a password."""
+    names = tuple(name for name in unread_settings(settings) if name not in OF_A_BROKERS_PROCESS)
+    if names and (said := (str(file), names)) not in _said:
+        _said.add(said)
+        _LOG.warning(
+            "%s: a broker follows these settings, spark_mq does not, so they take no effect here: %s. "
+            "spark-mq doctor --conf FILE says more",
+            file or "the configuration",
+            ", ".join(names),
+        )

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from storage.errors import StateFileError
 from storage.format import fastjson
-from storage.tables.document import decode_entry, encode_entry, java, parse_document, section
+from storage.format.typed_json import Long, WireBody, wire
+from storage.tables.document import decode_entry, encode_entry, parse_document, section
 
 FILE_NAME = "consumerFilter.json"
 _TABLE, _GROUPS, _BITS, _DEAD = "filterDataByTopic", "groupFilterData", "bloomFilterData", "dead"
@@ -34,18 +35,17 @@ class BloomData(NamedTuple):
         return {"bitNum": self.bit_count, "bitPos": list(self.positions)}
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerFilter:
+class ConsumerFilter(WireBody, kw_only=False):
     """What one group wants of one topic."""
 
-    group: str = field(metadata=java("consumerGroup"))
-    topic: str = field(default="", metadata=java("topic"))
-    expression: str = field(default="", metadata=java("expression"))
-    expression_type: str = field(default="", metadata=java("expressionType"))
-    born_ms: int = field(default=0, metadata=java("bornTime"))
-    dead_ms: int = field(default=0, metadata=java("deadTime"))
-    client_version: int = field(default=0, metadata=java("clientVersion"))
-    bloom_document: Mapping[str, Any] = field(default_factory=dict, hash=False, metadata=java(_BITS))
+    group: str = wire("consumerGroup")
+    topic: str = ""
+    expression: str = ""
+    expression_type: str = ""
+    born_ms: Long = wire("bornTime", default=0)
+    dead_ms: Long = wire("deadTime", default=0)
+    client_version: Long = 0
+    bloom_document: Mapping[str, Any] = wire(_BITS, default_factory=dict)
 
     @property
     def is_dead(self) -> bool:

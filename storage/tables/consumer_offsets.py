@@ -14,8 +14,7 @@ from typing import Any
 
 from storage.format import fastjson
 from storage.names import is_system_group, validate_group, validate_topic
-from storage.tables.data_version import DataVersion
-from storage.tables.document import integer, number_of, parse_document, section
+from storage.tables.document import DataVersion, integer, number_of, parse_document, section
 
 FILE_NAME = "consumerOffset.json"
 _TABLE = "offsetTable"

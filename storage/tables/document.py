@@ -9,20 +9,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import fields
-from functools import cache
-from typing import Any, TypeVar
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar, Self, TypeVar
 
 from storage.errors import StateFileError
 from storage.format import fastjson
+from storage.format.table_entries import DataVersion as DataVersion
+from storage.format.typed_json import BadValueError, WireBody, codec_of, wire_name
 
-_Entry = TypeVar("_Entry")
+_Entry = TypeVar("_Entry", bound=WireBody)
 _NUMBER = re.compile(r"-?[0-9]{1,10}")
-
-
-def java(name: str) -> dict[str, str]:
-    """Metadata of a dataclass field: the name of its counterpart in the file."""
-    return {"java": name}
 
 
 def parse_document(text: str, file: str | None) -> dict[str, Any]:
@@ -64,37 +60,62 @@ def number_of(key: str, what: str, file: str | None) -> int:
 
 
 def decode_entry(cls: type[_Entry], name: str, entry: object, file: str | None) -> _Entry:
-    """A dataclass from its entry in a table. `name` is the key in the table, which rules, and the dataclass's
-    first field.
+    """An object from its entry in a table. `name` is the key in the table, which rules, and the object's first field."""
+    first = wire_name(fields(cls)[0])
+    try:
+        read: _Entry = codec_of(cls).read({**entry, first: name} if isinstance(entry, dict) else entry)
+    except BadValueError as error:
+        place = f".{error.place}" if error.place else ""
+        raise StateFileError(file, 0, 0, f"{name:.40}{place}: {error.rule}, found {error.found!r:.40}") from None
+    return read
 
-    The other fields carry `java(…)` metadata and a default whose type is theirs.
+
+def encode_entry(config: WireBody, found: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The entry of an object: the fields of `found` in their order with the object's values, new fields by name; nulls are left out."""
+    known = {wire_name(each): getattr(config, each.name) for each in fields(config)}
+    return {**(found or {}), **{key: known[key] for key in sorted(known) if known[key] is not None}}
+
+
+@dataclass(frozen=True, slots=True)
+class CountedTopics:
+    """A count for each topic: how many of its messages wait for something. A gauge, not a promise: nothing is decided by it.
+
+    A kind of file is a class that names its table. Every change gives a new one. Java: TimerMetrics and TransactionMetrics, which
+    differ in the name of the table.
     """
-    if not isinstance(entry, dict):
-        raise StateFileError(file, 0, 0, f"{name}: an object is expected, found {entry!r:.40}")
-    values: dict[str, Any] = {}
-    for field_name, key, default in _declared(cls):  # type: ignore[arg-type]
-        found = entry.get(key)
-        if found is None:
-            continue
-        if isinstance(default, int) and not isinstance(default, bool):
-            found = integer(entry, key, default, file)
-        if not isinstance(found, type(default)):
-            expected = type(default).__name__
-            raise StateFileError(file, 0, 0, f"{name}.{key}: {expected} is expected, found {found!r:.40}")
-        values[field_name] = found
-    return cls(name, **values)  # type: ignore[call-arg]
 
+    table: ClassVar[str]
 
-@cache
-def _declared(cls: type) -> list[tuple[str, str, Any]]:
-    """Of each field but the first its name, its counterpart's and its default."""
-    defaults = cls("")
-    return [(each.name, each.metadata["java"], getattr(defaults, each.name)) for each in fields(cls)[1:]]
+    version: DataVersion = field(default_factory=DataVersion)
+    counts: Mapping[str, int] = field(default_factory=dict, hash=False)
+    """Topic → its count."""
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    """The file's content, of which the other fields are a view."""
 
+    @classmethod
+    def load(cls, text: str, file: str | None = None) -> Self:
+        """The counts that the file's text holds; StateFileError (naming `file`) if it holds none."""
+        document = parse_document(text, file)
+        table = section(document, cls.table, file)
+        counts = {topic: integer(section(table, topic, file), "count", 0, file) for topic in table}
+        return cls(DataVersion.from_document(document, file), counts, document)
 
-def encode_entry(config: object, found: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The entry of a dataclass: the fields of `found` in their order with the dataclass's values, new fields
-    by name.
-    """
-    known = {declared.metadata["java"]: getattr(config, declared.name) for declared in fields(config)}  # type: ignore[arg-type]
-    return {**(found or {}), **{key: known[key] for key in sorted(known)}}
+    def to_text(self) -> str:
+        """The text for the file."""
+        return fastjson.to_text(self.document)
+
+    def with_changes(self, changes: Mapping[str, int], *, now_ms: int) -> Self:
+        """The counts with these added; itself if nothing changes.
+
+        Java raises the version with every message, here it is raised once for all of them.
+        """
+        changes = {topic: change for topic, change in changes.items() if change}
+        if not changes:
+            return self
+        counts = {**self.counts, **{topic: self.counts.get(topic, 0) + change for topic, change in changes.items()}}
+        entries = dict(self.document.get(self.table) or {})
+        for topic in changes:
+            entries[topic] = {**(entries.get(topic) or {}), "count": counts[topic], "timeStamp": now_ms}
+        version = self.version.raised(now_ms)
+        document = {**self.document, "dataVersion": version.to_document(), self.table: entries}
+        return type(self)(version, counts, document)

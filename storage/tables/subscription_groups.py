@@ -17,43 +17,14 @@ from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
+from storage.format.table_entries import SubscriptionGroupConfig as SubscriptionGroupConfig
 from storage.names import retry_topic, validate_group
-from storage.tables.data_version import DataVersion
-from storage.tables.document import decode_entry, encode_entry, integer, java, parse_document, section
+from storage.tables.document import DataVersion, decode_entry, encode_entry, integer, parse_document, section
 from storage.tables.topics import TopicTable
 
 FILE_NAME = "subscriptionGroup.json"
 _TABLE = "subscriptionGroupTable"
 _FORBIDDEN = "forbiddenTable"
-
-
-def _customized_retry() -> dict[str, Any]:
-    return {"type": "CUSTOMIZED"}
-
-
-@dataclass(frozen=True, slots=True)
-class SubscriptionGroupConfig:
-    """One consumer group.
-
-    Whose entry has fields that are not here (`subscriptionDataSet`) keeps them in the file.
-    """
-
-    group: str = field(metadata=java("groupName"))
-    consume_enable: bool = field(default=True, metadata=java("consumeEnable"))
-    consume_from_min_enable: bool = field(default=True, metadata=java("consumeFromMinEnable"))
-    consume_broadcast_enable: bool = field(default=True, metadata=java("consumeBroadcastEnable"))
-    consume_message_orderly: bool = field(default=False, metadata=java("consumeMessageOrderly"))
-    retry_queue_count: int = field(default=1, metadata=java("retryQueueNums"))
-    retry_max_times: int = field(default=16, metadata=java("retryMaxTimes"))
-    group_retry_policy: Mapping[str, Any] = field(
-        default_factory=_customized_retry, hash=False, metadata=java("groupRetryPolicy")
-    )
-    broker_id: int = field(default=0, metadata=java("brokerId"))
-    which_broker_when_consume_slowly: int = field(default=1, metadata=java("whichBrokerWhenConsumeSlowly"))
-    notify_consumer_ids_changed_enable: bool = field(default=True, metadata=java("notifyConsumerIdsChangedEnable"))
-    group_sys_flag: int = field(default=0, metadata=java("groupSysFlag"))
-    consume_timeout_minutes: int = field(default=15, metadata=java("consumeTimeoutMinute"))
-    attributes: Mapping[str, str] = field(default_factory=dict, hash=False, metadata=java("attributes"))
 
 
 @dataclass(frozen=True, slots=True)

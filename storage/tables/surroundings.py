@@ -1,6 +1,7 @@
-"""Looks at a store's directory and at the places that its configuration names, for the decision of `log_place.py`.
+"""What lies at a store's path and around it: whether it is a store, where its log lies, and ROOT/spark_mq, our own directory.
 
-Every way into a store asks here where its log lies: opening, creating, jobs, commands, the tasks of a sink.
+Every way into a store asks here where its log lies (`find_log`): opening, creating, jobs, commands, the tasks of a sink. This module
+looks at directories; `log_place.py` decides. Reads only, but for `save_binding`.
 """
 
 from __future__ import annotations
@@ -8,18 +9,100 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from storage.errors import ForeignLogError
-from storage.files.file_system import DirectoryEntry, FileSystem
+from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
+from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.remote import absolute_path
+from storage.files.remote import absolute_path, name_server
 from storage.log.checkpoint import read_checkpoint
-from storage.queues.store import has_queue_file
-from storage.settings.load import StoreConfig, configured_log_directories
+from storage.log.commit_log import CommitLog
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.ext import ConsumeQueueExt
+from storage.queues.store import ConsumeQueueStore, has_queue_file
+from storage.settings.load import StoreConfig, configured_log_directories, refuse_for_reading, refuse_for_writing
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
-from storage.tables.own_directory import own_directory
+from storage.tables.masters import followed_master
+
+
+def own_directory(root: str) -> str:
+    """What this package keeps in a store beside RocketMQ's own files. Nothing in it may be a symbolic link (`refuse_links`)."""
+    return f"{root}/spark_mq"
+
+
+def refuse_links(file_system: LocalFileSystem, root: str) -> None:
+    """Raises StoreRefusedError where ROOT/spark_mq, or something below it, is a symbolic link.
+
+    What lies there is written, renamed and deleted by name, and intents say what the next opening appends. A link in it would
+    lead these writes to files of somebody else. So links are looked for whenever a store is opened for writing, and whenever rows are
+    staged. A store that is only read is not looked through. Another disk can be mounted there.
+    """
+    link = file_system.first_link(own_directory(root))
+    if link is not None:
+        raise StoreRefusedError(
+            root,
+            f"{link} is a symbolic link, and nothing in spark_mq may be one",
+            "put the file or directory itself in the link's place, or mount the other disk there",
+        )
+
+
+HOME = "store"
+"""What a broker's home calls its store, unless its configuration says otherwise."""
+_STORE_DIRECTORIES = {"commitlog", "consumequeue"}
+
+
+def is_store(path: str, file_system: FileSystem) -> bool:
+    return any(entry.is_directory and entry.name in _STORE_DIRECTORIES for entry in file_system.list_directory(path))
+
+
+def is_file(path: str, file_system: FileSystem) -> bool:
+    entry = _entry(path, file_system)
+    return entry is not None and not entry.is_directory
+
+
+def no_store(path: str, missing: str, file_system: FileSystem, *, to_make: bool = False) -> StoreNotFoundError:
+    """The error for a path where no store is, because `missing` is; `to_make`: a store would have been made in an empty directory.
+
+    It says more where the path is a file, lies in a store, is a broker's home or a name server. A local path is told from the root on.
+    """
+    shown = absolute_path(path)
+    names = {entry.name for entry in file_system.list_directory(path)}
+    around = _store_around(shown, file_system)
+    hint = None if around is None else f"give the directory that holds it: {around}"
+    if file_system.is_local and not names and is_file(path, file_system):
+        return StoreNotFoundError(shown, missing, found="it is a file", hint=hint)
+    if around is not None and (names or _entry(path, file_system) is not None):
+        return StoreNotFoundError(shown, missing, found="it is a part of a store", hint=hint)
+    if HOME in names and is_store(f"{path}/{HOME}", file_system):
+        home = f"{shown}/{HOME}"
+        return StoreNotFoundError(shown, missing, found=f"the store is {home}", hint=f"give {home}")
+    if to_make and names and not names & {"commitlog", *_MADE_BY_BROKERS}:
+        hint = "give an empty or new directory, or the store itself"
+        return StoreNotFoundError(shown, missing, found="the directory is not empty and holds no store", hint=hint)
+    return StoreNotFoundError(shown, missing, found=None if names else name_server(path), hint=hint)
+
+
+def _store_around(path: str, file_system: FileSystem) -> str | None:
+    """The nearest directory above a path that is a store. One that may not be listed is passed over."""
+    scheme, separator, place = path.rpartition("://")
+    if ".." in place.split("/"):  # what lies above it, the system alone knows
+        return None
+    while (parent := posixpath.dirname(place)) not in ("", place):
+        place = parent
+        with suppress(OSError, StorageError):
+            if is_store(f"{scheme}{separator}{place}", file_system):
+                return f"{scheme}{separator}{place}"
+    return None
+
+
+def _entry(path: str, file_system: FileSystem) -> DirectoryEntry | None:
+    parent, _, name = path.rpartition("/")
+    directory = parent or ("/" if path.startswith("/") else ".")
+    return next((entry for entry in file_system.list_directory(directory) if entry.name == name), None)
+
 
 _MADE_BY_BROKERS = {"abort", "checkpoint", "config", "consumequeue", "index"}
 _PARTS = (
@@ -40,6 +123,67 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
     """Where the log of the store at ROOT lies, and whether it may be written. Reads only."""
     return decide(look_around(root, config, file_system))
+
+
+def find_log(
+    root: str, config: StoreConfig, file_system: FileSystem, *, may_be_empty: bool = False, to_write: bool = False
+) -> LogPlace:
+    """The log of the store at ROOT, or, with `may_be_empty`, of the one that could be made there. Changes nothing.
+
+    Raises StoreNotFoundError where neither is so; with `to_write` ForeignLogError where the log may be another store's.
+    """
+    place = log_place(root, config, file_system)
+    if place.missing:
+        is_empty = is_empty_place(root, file_system)
+        if not (may_be_empty and is_empty):
+            error = no_store(root, " or ".join(place.missing), file_system, to_make=may_be_empty)
+            if to_write and is_empty and not may_be_empty:
+                error.hint = f"{error.hint}; in Python, open_store with create=True makes a new one"
+            raise error
+    if to_write and place.refusal is not None:
+        raise ForeignLogError(root, *place.refusal)
+    return place
+
+
+def is_empty_place(root: str, file_system: FileSystem) -> bool:
+    """Whether a store may be made at ROOT: nothing is there, or nothing but what this package puts there before.
+
+    Not at `host:port`: who writes that means no directory.
+    """
+    names = {entry.name for entry in file_system.list_directory(root)}
+    if not names and (is_file(root, file_system) or name_server(root)):
+        return False
+    return names <= {"spark_mq", "lock", "commitlog", "consumequeue", "index", "config", "broker.conf"}
+
+
+def refuse_foreign_store(
+    root: str,
+    config: StoreConfig,
+    file_system: FileSystem,
+    *,
+    to_write: bool,
+    follows: bool,
+    asks_replicas: bool,
+    is_controlled: bool,
+) -> None:
+    """Raises StoreRefusedError where this package must not read the store at ROOT, or with `to_write` not write it.
+
+    The others as of `refuse_for_writing`; only a follower writes a store that follows a master.
+    """
+    if to_write:
+        reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
+        if not follows and (master := followed_master(file_system, root)) is not None:
+            reasons.append(
+                f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)"
+            )
+    else:
+        reasons = refuse_for_reading(config)
+    names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
+    reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
+    if "consumequeue_r" in names and "consumequeue" not in names:
+        reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
+    if reasons:
+        raise StoreRefusedError(root, "; ".join(reasons))
 
 
 def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
@@ -282,3 +426,58 @@ def other_names(path: str, mounts: list[Mount]) -> list[str]:
 
 def _unescape(text: str) -> str:
     return _ESCAPE.sub(lambda match: chr(int(match.group(1), 8)), text)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """Directories and file sizes of one store: enough to open one queue without opening the store. A size of None is found
+    from the files.
+
+    A value that can be sent to another process; a reading task opens from it just what it needs.
+    """
+
+    root: str
+    log_directories: tuple[str, ...]
+    log_file_size_bytes: int | None = None
+    queue_file_size_bytes: int | None = None
+    ext_file_size_bytes: int | None = None
+    force_property_crc: bool = False
+
+    @classmethod
+    def of(cls, root: str, log_directories: tuple[str, ...], config: StoreConfig) -> StoreLayout:
+        """As the configuration says."""
+        return cls(
+            root,
+            log_directories,
+            config.commit_log.mapped_file_size_commit_log,
+            config.consume_queue.mapped_file_size_consume_queue,
+            config.consume_queue.mapped_file_size_consume_queue_ext,
+            config.commit_log.force_verify_prop_crc,
+        )
+
+    def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
+        """The log. With `scratch`, records lie in that memory until the next ones are asked for."""
+        return CommitLog(
+            file_system,
+            self.log_directories,
+            self.log_file_size_bytes,
+            scratch,
+            force_property_crc=self.force_property_crc,
+        )
+
+    def consume_queues(self, file_system: FileSystem, *, writes_ext: bool = False) -> ConsumeQueueStore:
+        return ConsumeQueueStore(
+            file_system,
+            self.root,
+            file_size_bytes=self.queue_file_size_bytes,
+            ext_file_size_bytes=self.ext_file_size_bytes,
+            writes_ext=writes_ext,
+        )
+
+    def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:
+        directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
+        return ConsumeQueue(file_system, directory, topic, queue_id, self.queue_file_size_bytes)
+
+    def consume_queue_ext(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueueExt:
+        directory = f"{self.root}/consumequeue_ext/{topic}/{queue_id}"
+        return ConsumeQueueExt(file_system, directory, self.ext_file_size_bytes)

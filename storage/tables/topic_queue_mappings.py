@@ -14,35 +14,33 @@ Not followed: what tools do to make and move static topics (epochs, `updateStati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from storage.errors import StateFileError
 from storage.format import fastjson
-from storage.tables.data_version import DataVersion
-from storage.tables.document import decode_entry, encode_entry, java, number_of, parse_document, section
+from storage.format.typed_json import Int, Long, WireBody, wire
+from storage.tables.document import DataVersion, decode_entry, encode_entry, parse_document, section
 
 FILE_NAME = "topicQueueMapping.json"
 GLOBAL_SCOPE = "__global__"
 _TABLE = "topicQueueMappingInfoMap"
 
 
-@dataclass(frozen=True, slots=True)
-class MappingItem:
+class MappingItem(WireBody, kw_only=False):
     """One link of a chain: a physical queue and where its offsets begin in the logical one. Java: LogicQueueMappingItem."""
 
-    broker_name: str = field(metadata=java("bname"))
-    queue_id: int = field(default=0, metadata=java("queueId"))
-    generation: int = field(default=0, metadata=java("gen"))
-    logic_offset: int = field(default=0, metadata=java("logicOffset"))
+    broker_name: str = wire("bname")
+    queue_id: Int = 0
+    generation: Int = wire("gen", default=0)
+    logic_offset: Long = 0
     """Where it begins in the logical queue; negative = not decided yet."""
-    start_offset: int = field(default=0, metadata=java("startOffset"))
+    start_offset: Long = 0
     """The first physical offset that belongs to it."""
-    end_offset: int = field(default=-1, metadata=java("endOffset"))
+    end_offset: Long = -1
     """The physical offset behind its last; −1 = open."""
-    time_of_start: int = field(default=-1, metadata=java("timeOfStart"))
-    time_of_end: int = field(default=-1, metadata=java("timeOfEnd"))
+    time_of_start: Long = -1
+    time_of_end: Long = -1
 
     @property
     def is_decided(self) -> bool:
@@ -87,20 +85,17 @@ class MappingItem:
         return logical_offset - self.logic_offset + self.start_offset
 
 
-@dataclass(frozen=True, slots=True)
-class TopicQueueMapping:
+class TopicQueueMapping(WireBody, kw_only=False):
     """What one broker knows of a static topic. Java: TopicQueueMappingDetail, TopicQueueMappingInfo."""
 
-    topic: str = field(metadata=java("topic"))
-    broker_name: str = field(default="", metadata=java("bname"))
+    topic: str
+    broker_name: str = wire("bname", default="")
     """The broker whose table this is."""
-    total_queue_count: int = field(default=0, metadata=java("totalQueues"))
-    epoch: int = field(default=0, metadata=java("epoch"))
-    scope: str = field(default=GLOBAL_SCOPE, metadata=java("scope"))
-    is_dirty: bool = field(default=False, metadata=java("dirty"))
-    hosted_queues: Mapping[int, tuple[MappingItem, ...]] = field(
-        default_factory=dict, hash=False, metadata=java("hostedQueues")
-    )
+    total_queue_count: Int = wire("totalQueues", default=0)
+    epoch: Long = 0
+    scope: str = GLOBAL_SCOPE
+    is_dirty: bool = wire("dirty", default=False)
+    hosted_queues: Mapping[Int, tuple[MappingItem, ...]] = field(default_factory=dict, hash=False)
     """Logical queue id → its chain; only of queues that this broker has had a part of."""
 
     def end_of(self, queue_id: int) -> int:
@@ -157,7 +152,7 @@ class TopicQueueMappingTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none. Chains are not judged."""
         document = parse_document(text, file)
         entries = section(document, _TABLE, file).items()
-        mappings = {topic: _decode_mapping(topic, entry, file) for topic, entry in entries}
+        mappings = {topic: decode_entry(TopicQueueMapping, topic, entry, file) for topic, entry in entries}
         return cls(DataVersion.from_document(document, file), mappings, document)
 
     def to_text(self) -> str:
@@ -186,27 +181,6 @@ class TopicQueueMappingTable:
         version = self.version.raised(now_ms)
         document = {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
         return TopicQueueMappingTable(version, mappings, document)
-
-
-def _decode_mapping(topic: str, entry: object, file: str | None) -> TopicQueueMapping:
-    plain = decode_entry(TopicQueueMapping, topic, entry, file)
-    hosted: dict[int, tuple[MappingItem, ...]] = {}
-    found: Mapping[Any, Any] = plain.hosted_queues  # as it stands in the file
-    for key, items in found.items():
-        if not isinstance(items, list):
-            raise StateFileError(file, 0, 0, f"{topic:.40}.hostedQueues: a list is expected, found {items!r:.40}")
-        queue_id = number_of(str(key), f"{topic:.40}.hostedQueues: a queue id", file)
-        hosted[queue_id] = tuple(_decode_item(topic, item, file) for item in items)
-    return replace(plain, hosted_queues=hosted)
-
-
-def _decode_item(topic: str, entry: object, file: str | None) -> MappingItem:
-    broker_name = entry.get("bname") if isinstance(entry, dict) else None
-    if not isinstance(broker_name, str):
-        raise StateFileError(
-            file, 0, 0, f"{topic}.hostedQueues: a link with a broker's name is expected, found {entry!r:.40}"
-        )
-    return decode_entry(MappingItem, broker_name, entry, file)
 
 
 def _encode_mapping(mapping: TopicQueueMapping, found: Mapping[str, Any] | None) -> dict[str, Any]:

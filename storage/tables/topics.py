@@ -16,14 +16,14 @@ from typing import Any
 
 from storage.errors import NameIllegalError
 from storage.format import fastjson
+from storage.format.table_entries import PERM_INHERIT as PERM_INHERIT
+from storage.format.table_entries import PERM_READ as PERM_READ
+from storage.format.table_entries import PERM_WRITE as PERM_WRITE
+from storage.format.table_entries import TopicConfig as TopicConfig
 from storage.names import is_system_topic, validate_topic
-from storage.tables.data_version import DataVersion
-from storage.tables.document import decode_entry, encode_entry, java, parse_document, section
+from storage.tables.document import DataVersion, decode_entry, encode_entry, parse_document, section
 
 FILE_NAME = "topics.json"
-PERM_READ = 4
-PERM_WRITE = 2
-PERM_INHERIT = 1
 QUEUE_COUNT_LIMIT = 65_536
 """So many queues a topic may have to be written by this package: each gets a directory, and rows without a queue go to all in turn.
 
@@ -33,24 +33,6 @@ A broker sets no limit. Kafka's partition column has room for as many.
 OWN_SYSTEM_TOPIC_PREFIX = "rmq_sys_spark_mq_"
 _MADE_ON_DEMAND = frozenset({"TRANS_CHECK_MAX_TIME_TOPIC"})
 _TABLE = "topicConfigTable"
-
-
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
-    """One topic.
-
-    Queue ids run from 0; a client may read the first `read_queue_count`, write to the first
-    `write_queue_count`.
-    """
-
-    topic: str = field(metadata=java("topicName"))
-    read_queue_count: int = field(default=16, metadata=java("readQueueNums"))
-    write_queue_count: int = field(default=16, metadata=java("writeQueueNums"))
-    perm: int = field(default=PERM_READ | PERM_WRITE, metadata=java("perm"))
-    topic_filter_type: str = field(default="SINGLE_TAG", metadata=java("topicFilterType"))
-    topic_sys_flag: int = field(default=0, metadata=java("topicSysFlag"))
-    order: bool = field(default=False, metadata=java("order"))
-    attributes: Mapping[str, str] = field(default_factory=dict, hash=False, metadata=java("attributes"))
 
 
 @dataclass(frozen=True, slots=True)

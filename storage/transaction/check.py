@@ -6,7 +6,7 @@ none puts it back at the queue's end.
 
 Nobody waits for the checker under the store's lock. A check goes over the queue in passes. Each pass opens the store, deals with halves
 up to the first that must be asked about and has no answer yet, notes what is to be asked, and lets the store go; then the checker
-is asked (`asking.py`). A pass looks at every half anew. So an answer counts only for a half that is still open: not for one that was
+is asked (`ask`). A pass looks at every half anew. So an answer counts only for a half that is still open: not for one that was
 ended, put back or given up meanwhile by a request, a broker or another check. Answers live in memory: after a crash they are asked
 for again.
 
@@ -25,8 +25,10 @@ more count, which a broker tries to put back for ever, is given up.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -39,7 +41,7 @@ import pyarrow.compute as pc
 from storage.errors import StoreLockedError
 from storage.failpoints import reach
 from storage.format.properties import PROPERTIES_LIMIT_BYTES, with_crc_room
-from storage.message_store import MessageStore
+from storage.format.record import Message
 from storage.rules.half_messages import (
     CHECK_TIMES,
     HALF_TOPIC,
@@ -52,13 +54,85 @@ from storage.rules.half_messages import (
     put_back_unasked,
     real_queue,
 )
-from storage.transaction.asking import Answers, Asking, Checker, Question, ask, half_id
+from storage.store import MessageStore
 from storage.transaction.check_plan import Action, CheckRules, check_end, next_count, plan_checks, superseded
 from storage.transaction.discard import discard
 from storage.transaction.half_queue import Halves, messages_of, read_halves
-from storage.transaction.op_queue import read_ended
-from storage.transaction.outcomes import outcomes_of
+from storage.transaction.outcomes import outcomes_of, read_ended
 from storage.transaction.progress import TransactionProgress, read_progress, save_counts, save_progress
+
+Checker = Callable[[Message], TransactionState | str]
+"""Says what became of a transaction. It gets the half with the topic and queue that it was sent to, and with this check counted."""
+
+
+class HalfId(NamedTuple):
+    """What tells one half from every other, also where a log was cut and written anew."""
+
+    commitlog_offset: int
+    queue_offset: int
+    store_time_ms: int
+
+
+Answers = dict[HalfId, TransactionState]
+
+
+class Question(NamedTuple):
+    """One half to be asked about."""
+
+    half: HalfId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """How a run asks."""
+
+    threads: int = 8
+    """How many questions at a time; with 1 the checker is called by the calling thread alone."""
+    limit_s: float = 60.0
+    """No question begins later in a run. Java: MAX_PROCESS_TIME_LIMIT, for a half queue and a run."""
+    clock: Callable[[], float] = time.monotonic
+    """In seconds."""
+
+
+def half_id(halves: Halves, row: int) -> HalfId:
+    """The identity of one of the halves."""
+    return HalfId(int(halves.commitlog_offsets[row]), int(halves.queue_offsets[row]), int(halves.store_times_ms[row]))
+
+
+def ask(questions: Sequence[Question], checker: Checker, asking: Asking, deadline_s: float) -> Answers:
+    """The checker's answers, in the order of the questions, up to the first that did not begin before `deadline_s`.
+
+    A question that has begun is waited for. The first error of the checker goes out, ValueError for an answer that is none; what
+    has not begun then is not asked.
+    """
+
+    def answer(question: Question) -> TransactionState | None:
+        return TransactionState(checker(question.message)) if asking.clock() < deadline_s else None
+
+    answers: Answers = {}
+    for question, state in zip(questions, _called(answer, questions, asking.threads), strict=True):
+        if state is None:
+            break
+        answers[question.half] = state
+    return answers
+
+
+def _called(
+    answer: Callable[[Question], TransactionState | None], questions: Sequence[Question], threads: int
+) -> Iterable[TransactionState | None]:
+    return map(answer, questions) if threads == 1 else _called_by_threads(answer, questions, threads)
+
+
+def _called_by_threads(
+    answer: Callable[[Question], TransactionState | None], questions: Sequence[Question], threads: int
+) -> Iterator[TransactionState | None]:
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="transaction-check")
+    try:
+        yield from pool.map(answer, questions)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
 
 PASS_HALVES = 1 << 20
 _STRETCH_BYTES = 32 << 20

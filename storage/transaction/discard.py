@@ -13,7 +13,6 @@ import numpy as np
 
 from storage.failpoints import reach
 from storage.format.record import Message
-from storage.message_store import MessageStore
 from storage.rules.half_messages import (
     DISCARD_TOPIC,
     HALF_TOPIC,
@@ -21,6 +20,7 @@ from storage.rules.half_messages import (
     discarded_messages,
     resumed_messages,
 )
+from storage.store import MessageStore
 from storage.tables.topics import TopicConfig
 from storage.transaction.check_plan import CheckRules
 from storage.transaction.half_queue import Halves, half_at, messages_of, read_halves

@@ -34,7 +34,7 @@ from storage.rules.half_messages import (
     real_queues,
 )
 from storage.rules.inner_messages import InnerMessages
-from storage.store_reader import StoreReader
+from storage.store import MessageStore
 
 MALFORMED = -1
 """Java's getInt and getLong of what is no number."""
@@ -119,12 +119,12 @@ def halves_of(queue_offsets: np.ndarray, records: Records) -> Halves:
     )
 
 
-def read_halves(store: StoreReader, start: int, end: int, *, topic: str = HALF_TOPIC) -> Halves:
+def read_halves(store: MessageStore, start: int, end: int, *, topic: str = HALF_TOPIC) -> Halves:
     """The half messages at queue offsets [start, end) of the half topic, or of the one that discarded halves go to."""
     return _joined([halves_of(offsets, records) for offsets, records in scan_topic(store, topic, start, end)])
 
 
-def scan_topic(store: StoreReader, topic: str, start: int, end: int) -> Iterator[QueueSlice]:
+def scan_topic(store: MessageStore, topic: str, start: int, end: int) -> Iterator[QueueSlice]:
     """The messages of queue 0 of one of the transaction topics at queue offsets [start, end), as far as the queue has them."""
     queue = store.queues.get(topic, QUEUE_ID)
     if queue is not None:
@@ -132,14 +132,14 @@ def scan_topic(store: StoreReader, topic: str, start: int, end: int) -> Iterator
         yield from scan_queue(queue, store.log, store.log_end, start, end)
 
 
-def half_at(store: StoreReader, half: Message) -> Halves:
+def half_at(store: MessageStore, half: Message) -> Halves:
     """The columns of one half message."""
     places, sizes = np.array([half.commitlog_offset]), np.array([half.size_bytes])
     (_, records), *_ = store.log.records(places, sizes)
     return halves_of(np.array([half.queue_offset]), records)
 
 
-def messages_of(store: StoreReader, halves: Halves) -> Iterator[tuple[slice, InnerMessages]]:
+def messages_of(store: MessageStore, halves: Halves) -> Iterator[tuple[slice, InnerMessages]]:
     """The halves whole, bodies and all, a log file at a time: which rows, and the messages."""
     for rows, records in store.log.records(halves.commitlog_offsets, halves.sizes_bytes):
         yield rows, InnerMessages.of_records(records)
@@ -172,7 +172,7 @@ class Copies(NamedTuple):
         return found[self.transactions]
 
 
-def copies_of(store: StoreReader, halves: Halves) -> Copies:
+def copies_of(store: MessageStore, halves: Halves) -> Copies:
     """What stands in the half queue of the transactions of these halves, as far as their names tell.
 
     The queue is read from the first of them to its end and, for those that were put back, backwards until it is known where each began.
@@ -251,7 +251,7 @@ def transaction_codes(halves: Halves) -> np.ndarray:
     return found
 
 
-def _blocks(store: StoreReader, start: int) -> Iterator[tuple[int, int]]:
+def _blocks(store: MessageStore, start: int) -> Iterator[tuple[int, int]]:
     """Ranges of the half queue from an offset to the end, then backwards to the beginning."""
     minimum, maximum = store.min_offset(HALF_TOPIC, QUEUE_ID), store.max_offset(HALF_TOPIC, QUEUE_ID)
     start = max(start, minimum)

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from storage.message_store import MessageStore
 from storage.queues.scan import scan_queue
 from storage.rules.half_messages import OP_TOPIC, QUEUE_ID, ended_halves
+from storage.store import MessageStore
 
 
 class OffsetRanges:

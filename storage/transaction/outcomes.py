@@ -3,18 +3,140 @@
 Committed: a commit record names one of its halves. Rolled back: an op message ends one of its halves and there is
 no commit record. That holds for the transaction, not for one copy of its half (`half_queue.py` says which are): a producer that
 answers for the first half after a check has put it back has answered for both. A broker of 5.3 asks on, and commits again.
+
+The commit record is written before the op message, and a broker keeps op messages in memory for seconds; so a half without an op
+message may be committed. A broker of 5.3 does not look and commits again. `committed` is exact: it reads the real queue's entries
+behind the half, where a commit record names the place in the log of the half, or of another copy of it.
+
+One transaction is found by keys in the index (`find_transaction`), without reading what lies behind its half:
+
+    half ─▶ its copies: messages of the half topic with its unique key (`half_queue.py` says which) ─▶ where it began
+         ─▶ a commit record that names one of them: where the half was sent to, or where that waits
+         ─▶ an op message: as remembered (`known_ends.py`)
+
+The index is known to be whole from some place on (`StoreEnds.indexed_from`). Of a transaction that began before it, or whose half
+has no unique key, nothing is said there: `outcomes_of` reads.
+
+Java: TransactionalMessageServiceImpl.fillOpRemoveMap, EndTransactionProcessor, which looks at none of it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from storage.store_reader import StoreReader
-from storage.transaction.commit_records import committed
-from storage.transaction.half_queue import Copies, Halves, copies_of
-from storage.transaction.op_queue import read_ended_since
+from storage.errors import IndexGeometryUnknownError
+from storage.format.delay import SCHEDULE_TOPIC
+from storage.format.properties import decode_property_maps
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
+from storage.format.record_batch import Records
+from storage.queues.scan import scan_queue
+from storage.rules.delays import REAL_TOPIC, TIMER_TOPIC
+from storage.rules.half_messages import (
+    CHECK_TIMES,
+    FIRST_OFFSET,
+    HALF_TOPIC,
+    OP_TOPIC,
+    QUEUE_ID,
+    UNIQUE_KEY,
+    EndedHalves,
+    ended_halves,
+)
+from storage.store import MessageStore
+from storage.transaction.half_queue import (
+    NO_PLACE,
+    Copies,
+    Halves,
+    copies_of,
+    last_before,
+    scan_topic,
+    transaction_names,
+)
+
+
+def read_ended(store: MessageStore, start: int, end: int) -> EndedHalves:
+    """What op messages [start, end) say."""
+    nothing = np.empty(0, np.int64)
+    parts = [EndedHalves(nothing, nothing)]
+    parts += [ended_halves(offsets, records) for offsets, records in scan_topic(store, OP_TOPIC, start, end)]
+    return EndedHalves(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def read_ended_since(store: MessageStore, commitlog_offset: int) -> np.ndarray:
+    """The queue offsets of halves that op messages behind a place in the log end, ascending."""
+    queue = store.queues.get(OP_TOPIC, QUEUE_ID)
+    if queue is None:
+        return np.empty(0, np.int64)
+    end = store.max_offset(OP_TOPIC, QUEUE_ID)
+    return np.unique(read_ended(store, queue.first_offset_at(commitlog_offset, end), end).half_offsets)
+
+
+def committed(store: MessageStore, halves: Halves, copies: Copies) -> np.ndarray:
+    """Which of the halves have a commit record, bool. `copies` are the messages of their transactions.
+
+    Reads the entries and headers of each real queue from the earliest of its transactions on; for one half the index is asked first.
+    """
+    if halves.row_count == 1 and (key := halves.keys[0].as_py()) is not None:
+        topic = halves.real_topics[0].as_py()
+        if _is_in_index(store, topic, key, halves, copies):
+            return np.ones(1, bool)
+    result = np.zeros(halves.row_count, bool)
+    topics = halves.real_topics.dictionary_encode()
+    queues = topics.indices.to_numpy().astype(np.int64) << 32 | halves.real_queue_ids
+    for code in np.unique(queues[halves.real_queue_ids >= 0]).tolist():
+        rows = np.flatnonzero(queues == code)
+        name = topics.dictionary[code >> 32].as_py(), code & 0xFFFFFFFF
+        result[rows] = _committed_in(store, name, halves.take(rows), copies.began_at[rows], copies.next_at[rows])
+    return result
+
+
+def _committed_in(
+    store: MessageStore, name: tuple[str, int], halves: Halves, began_at: np.ndarray, next_at: np.ndarray
+) -> np.ndarray:
+    queue = store.queues.get(*name)
+    result = np.zeros(halves.row_count, bool)
+    if queue is None:
+        return result
+    end = store.max_offset(*name)
+    start = max(store.min_offset(*name), queue.first_offset_at(int(began_at.min()), end))
+    codes = halves.name_codes()
+    found = [np.empty((2, 0), np.int64)]
+    for _, records in scan_queue(queue, store.log, store.log_end, start, end):
+        commits = _commits(records)
+        if len(commits):
+            named = commits.column("prepared_transaction_offset").astype(np.int64)
+            keys = decode_property_maps(commits.raw_properties()).values_of(UNIQUE_KEY)
+            names = transaction_names(keys, commits.column("born_time_ms").astype(np.int64))
+            found.append(np.stack((halves.name_codes(names), named)))
+    names, named = np.concatenate(found, axis=1)
+    result |= np.isin(halves.commitlog_offsets, named)
+    order = np.lexsort((named, names))[np.count_nonzero(names < 0) :]
+    names, named = names[order], named[order]
+    counts = [last_before(names, named, codes, until - 1) for until in (began_at, next_at)]
+    return result | ((codes >= 0) & (counts[1] > counts[0]))
+
+
+def _is_in_index(store: MessageStore, topic: str, key: str, halves: Halves, copies: Copies) -> bool:
+    """Whether the index knows a commit record of one transaction. A no says nothing: an index may have gaps."""
+    try:
+        found = store.messages_by_key(topic, key)
+    except IndexGeometryUnknownError:
+        return False
+    began_at, next_at, born_ms = int(copies.began_at[0]), int(copies.next_at[0]), int(halves.born_times_ms[0])
+    return any(is_commit_of(message, key, born_ms, began_at, next_at) for message in found)
+
+
+def is_commit_of(message: Message, key: str, born_time_ms: int, began_at: int, next_at: int) -> bool:
+    """Whether a message is the commit record of a transaction of that name whose halves lie from `began_at` to before `next_at`."""
+    is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
+    is_of_name = message.unique_key == key and message.born_time_ms == born_time_ms
+    return is_commit and is_of_name and began_at <= message.prepared_transaction_offset < next_at
+
+
+def _commits(records: Records) -> Records:
+    return records.take(records.column("sys_flag") & TRANSACTION_MASK == TRANSACTION_COMMIT)
 
 
 class Outcomes(NamedTuple):
@@ -39,7 +161,7 @@ class Outcomes(NamedTuple):
         return np.setdiff1d(np.append(same[same >= queue_offset], queue_offset), self.ended_offsets)
 
 
-def outcomes_of(store: StoreReader, halves: Halves) -> Outcomes:
+def outcomes_of(store: MessageStore, halves: Halves) -> Outcomes:
     """The outcomes of these halves, as the store has them now. Costs in proportion to what was written since they began."""
     copies = copies_of(store, halves)
     ended = read_ended_since(store, int(copies.began_at.min(initial=store.log_end)))
@@ -47,3 +169,68 @@ def outcomes_of(store: StoreReader, halves: Halves) -> Outcomes:
     is_ended = has_op | np.isin(halves.first_offsets, ended) | copies.any_of(np.isin(copies.queue_offsets, ended))
     is_committed = committed(store, halves, copies)
     return Outcomes(is_committed, has_op, is_ended | is_committed, copies, ended)
+
+
+_ALL = 1 << 30
+
+
+class ByKey(Protocol):
+    """Where messages are found by key: a `MessageStore` or a `PutService`."""
+
+    def messages_by_key(self, topic: str, key: str, max_count: int = 32) -> list[Message]: ...
+
+
+class KeyedTransaction(NamedTuple):
+    """What the index says of one transaction."""
+
+    began_at: int
+    """Where in the log its first half lies."""
+    half_offsets: tuple[int, ...]
+    """Queue offsets of its halves, ascending."""
+    half_places: tuple[int, ...]
+    """Where in the log they lie."""
+    is_committed: bool
+
+    def is_ended(self, is_op: Callable[[int], bool]) -> bool:
+        """Whether it is over, where `is_op` says whether an op message names a half."""
+        return self.is_committed or any(map(is_op, self.half_offsets))
+
+    def without_op(self, half_offset: int, is_op: Callable[[int], bool]) -> list[int]:
+        """The halves from the one at `half_offset` on that no op message names."""
+        return [offset for offset in self.half_offsets if offset >= half_offset and not is_op(offset)]
+
+
+def find_transaction(store: ByKey, half: Message, indexed_from: int) -> KeyedTransaction | None:
+    """What the index says of a half's transaction; None where it need not know all of it."""
+    key = half.unique_key
+    if not key or half.commitlog_offset < indexed_from:
+        return None
+    try:
+        halves = [copy for copy in _with_key(store, HALF_TOPIC, key) if copy.born_time_ms == half.born_time_ms]
+        if half.commitlog_offset not in [copy.commitlog_offset for copy in halves]:
+            return None
+        begins = [copy.commitlog_offset for copy in halves if _is_first(copy)]
+        began_at = max((place for place in begins if place <= half.commitlog_offset), default=-1)
+        if began_at < indexed_from:  # −1: nobody knows where it began
+            return None
+        next_at = min((place for place in begins if place > half.commitlog_offset), default=NO_PLACE)
+        halves = [copy for copy in halves if began_at <= copy.commitlog_offset < next_at]
+        topics = (half.properties.get(REAL_TOPIC, ""), SCHEDULE_TOPIC, TIMER_TOPIC)
+        is_committed = any(
+            is_commit_of(message, key, half.born_time_ms, began_at, next_at)
+            for topic in topics
+            for message in _with_key(store, topic, key)
+        )
+    except IndexGeometryUnknownError:
+        return None
+    offsets, places = (tuple(getattr(copy, name) for copy in halves) for name in ("queue_offset", "commitlog_offset"))
+    return KeyedTransaction(began_at, offsets, places, is_committed)
+
+
+def _with_key(store: ByKey, topic: str, key: str) -> Sequence[Message]:
+    return [message for message in store.messages_by_key(topic, key, _ALL) if message.unique_key == key]
+
+
+def _is_first(half: Message) -> bool:
+    """Whether a producer has sent it; else it was put back."""
+    return {CHECK_TIMES, FIRST_OFFSET}.isdisjoint(half.properties)

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from storage.files.atomic_file import read_table
-from storage.message_store import MessageStore
 from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID
+from storage.store import MessageStore
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.counted_topics import CountedTopics
+from storage.tables.document import CountedTopics
 
 METRICS_FILE = "transactionMetrics"
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from spark_mq.access.acls import Policies, read_acl
+from spark_mq.access.acls import Action, Demand, Policies, Resource, ResourceType, parse_resource, read_acl
 from spark_mq.access.authorization import check_allowed
-from spark_mq.access.resources import Action, Demand, Resource, ResourceType, parse_resource
-from spark_mq.remoting.admin_bodies import AclInfo, PolicyEntryInfo, PolicyInfo
+from spark_mq.remoting.administration import AclInfo, PolicyEntryInfo, PolicyInfo
 from storage.rules.response_codes import RequestRefusedError
 
 ORDERS = Resource(ResourceType.TOPIC, "orders")

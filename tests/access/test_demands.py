@@ -6,13 +6,22 @@ from collections.abc import Sequence
 
 import pytest
 
+from spark_mq.access.acls import BODY, MESSAGE, Action, Demand, Need, Resource, ResourceType
 from spark_mq.access.authorization import demands_of
-from spark_mq.access.resources import BODY, MESSAGE, Action, Demand, Need, Resource, ResourceType
 from spark_mq.remoting import Header, MessageQueue, WireBody
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupList, TopicConfigList
-from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, LockBody, SubscriptionData
-from spark_mq.remoting.consumer_headers import ConsumeStatsRequest, QueueRequest
-from spark_mq.remoting.route_bodies import TopicConfigData
+from spark_mq.remoting.administration import (
+    SubscriptionGroupList,
+    TopicConfigList,
+)
+from spark_mq.remoting.consumers import (
+    ConsumerData,
+    ConsumeStatsRequest,
+    HeartbeatData,
+    LockBody,
+    QueueRequest,
+    SubscriptionData,
+)
+from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
 
 TOPIC, GROUP = ResourceType.TOPIC, ResourceType.GROUP
 ACTIONS = (Action.PUB, Action.SUB, Action.CREATE, Action.UPDATE, Action.DELETE, Action.GET, Action.LIST)
@@ -33,7 +42,7 @@ def test_a_topic_of_a_group_is_the_groups_whatever_is_done_to_it(prefix: str, ac
     topic, actions = prefix + "other", (action,)
     assert keys(Need(TOPIC, "topic", actions), header=QueueRequest(topic=topic, queue_id=0)) == wanted
     assert keys(Need(TOPIC, MESSAGE, actions), message=topic) == wanted
-    topics = TopicConfigList(topics=(TopicConfigData(topic_name=topic),))
+    topics = TopicConfigList(topics=(TopicConfig(topic=topic),))
     assert keys(Need(TOPIC, BODY, actions), body=topics) == wanted
 
 
@@ -48,8 +57,8 @@ def consumer(group: str, *topics: str) -> ConsumerData:
 
 HEARTBEAT = HeartbeatData(client_id="c", consumers=(consumer("a", "T", "%DLQ%x"), consumer("b", "U")))
 LOCK = LockBody(consumer_group="a", client_id="c", queues=tuple(MessageQueue(topic, "b", 0) for topic in "TUT"))
-TOPICS = TopicConfigList(topics=tuple(TopicConfigData(topic_name=topic) for topic in ("T", "U")))
-GROUPS = SubscriptionGroupList(groups=tuple(SubscriptionGroupConfig(group_name=group) for group in ("a", "b")))
+TOPICS = TopicConfigList(topics=tuple(TopicConfig(topic=topic) for topic in ("T", "U")))
+GROUPS = SubscriptionGroupList(groups=tuple(SubscriptionGroupConfig(group=group) for group in ("a", "b")))
 
 
 @pytest.mark.parametrize(

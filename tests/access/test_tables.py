@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_mq.access.acls import AclTable, Decision, Entry, PolicyType, matching
-from spark_mq.access.resources import Action, parse_resource
-from spark_mq.access.rules import codes_of, name_and_secret
-from spark_mq.access.users import User, UserStatus, UserTable, UserType
+from spark_mq.access.acls import AclTable, Action, Decision, Entry, PolicyType, matching, parse_resource
+from spark_mq.access.users import User, UserStatus, UserTable, UserType, codes_of, name_and_secret
 from storage.errors import StateFileError
 
 ANN = User("ann", "ann's secret")

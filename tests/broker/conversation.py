@@ -9,9 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from spark_mq.remoting import RemotingCommand, write_body
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
-from spark_mq.remoting.body_fields import MessageQueue
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     CheckClientBody,
     ConsumerData,
     HeartbeatData,
@@ -22,6 +20,8 @@ from spark_mq.remoting.client_bodies import (
 from storage.format.fastjson import parse_sent
 from storage.format.java_hash import string_hash
 from storage.format.record import Message, decode_record, encode_offset_message_id
+from storage.format.table_entries import SubscriptionGroupConfig
+from storage.format.typed_json import MessageQueue
 from storage.rules.response_codes import ResponseCode
 from tests.broker.peers import Peers
 
@@ -601,7 +601,7 @@ class Conversation:
         self.say("recall of nonsense", 370, recall | {"recallHandle": "nonsense"})
 
     def _groups(self) -> None:
-        group = SubscriptionGroupConfig(group_name="made", retry_max_times=3, consume_enable=False)
+        group = SubscriptionGroupConfig(group="made", retry_max_times=3, consume_enable=False)
         self.say("make a group", 200, {}, write_body(group))
         self.say("config of a group", 352, {"group": "made"})
         self.say("config of a new group", 352, {"group": "asked"})

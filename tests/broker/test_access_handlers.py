@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.access.rules import AccessRules
-from spark_mq.access.users import User, UserStatus, UserTable, UserType
+from spark_mq.access.users import AccessRules, User, UserStatus, UserTable, UserType
 from spark_mq.broker.broker import Broker
 from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
 from spark_mq.remoting import make_request, read_body, read_body_list, write_body
-from spark_mq.remoting.admin_bodies import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
-from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_mq.remoting.administration import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
+from spark_mq.remoting.consumers import ConsumerData, HeartbeatData, SubscriptionData
 from storage import open_store
 from storage.errors import StateFileError
 from storage.service.put_service import PutService

@@ -16,7 +16,7 @@ from spark_mq.broker.broker import PROTECTION_MS, Broker
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
 from spark_mq.broker_server.duties import Duties
-from spark_mq.broker_server.registration import registration
+from spark_mq.broker_server.name_servers import registration
 from spark_mq.remoting import (
     HeaderEncoding,
     MessageQueue,
@@ -26,7 +26,7 @@ from spark_mq.remoting import (
     read_body,
     write_body,
 )
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     ConsumerData,
     HeartbeatData,
     LockBody,
@@ -34,19 +34,18 @@ from spark_mq.remoting.client_bodies import (
     ProducerData,
     SubscriptionData,
 )
-from spark_mq.remoting.route_bodies import RegisterBrokerBody
+from spark_mq.remoting.routes import RegisterBrokerBody
 from storage import open_store
 from storage.format import fastjson
 from storage.retention import ExpiryPlan, plan_run
 from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
-from storage.settings.fixed import FIXED_SETTINGS
-from storage.settings.java_settings import JAVA_SETTINGS
+from storage.settings.java_settings import FIXED_SETTINGS, JAVA_SETTINGS
 from storage.settings.load import parse_config
 from storage.settings.nouns import RetentionConfig
 from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import DelayOffsets
 from storage.transaction.progress import TransactionProgress, save_progress
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.static_topic import HERE_LED, MADE_MS, make_static_store

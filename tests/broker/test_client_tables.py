@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_mq.broker.client_tables import LOCK_LIVES_MS, Change, ConsumerTable, KnownClient, ProducerTable, QueueLocks
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.client_bodies import ConsumerData, SubscriptionData
+from spark_mq.remoting.consumers import ConsumerData, SubscriptionData
 
 ANN, BOB = (ClientConnection(bytes(8), name) for name in ("ann", "bob"))
 

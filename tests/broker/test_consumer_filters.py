@@ -14,8 +14,8 @@ import pytest
 from spark_mq.broker.broker import FILTERS_SAVED_MS, Broker
 from spark_mq.broker.consumer_filters import ConsumerFilters
 from spark_mq.remoting import read_body, write_body
-from spark_mq.remoting.admin_bodies import ConsumeQueueEntries
-from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, SubscriptionData
+from spark_mq.remoting.administration import ConsumeQueueEntries
+from spark_mq.remoting.consumers import ConsumerData, HeartbeatData, SubscriptionData
 from storage import open_store
 from storage.errors import ConfigurationError, StateFileError
 from storage.format.bloom_filter import BloomFilter

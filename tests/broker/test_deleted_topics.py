@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from spark_mq.remoting import write_body
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from storage import open_store
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
 from tests.broker.peers import BrokerPeers, FakeClock
@@ -60,7 +60,7 @@ def test_a_reset_that_waits_does_not_hold_for_the_next_group_of_the_name(tmp_pat
             peers.ask("p", 310, *sent("T", b"body %d" % number))
 
         def made() -> None:
-            body = write_body(SubscriptionGroupConfig(group_name="G"))
+            body = write_body(SubscriptionGroupConfig(group="G"))
             assert peers.ask("admin", 200, {}, body).code == 0
 
         made()

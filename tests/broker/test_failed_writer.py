@@ -22,9 +22,9 @@ from spark_mq.broker.runtime_info import runtime_info
 from spark_mq.broker.send import SendMessageHandler
 from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.broker_server.registration import registration
+from spark_mq.broker_server.name_servers import registration
 from spark_mq.remoting import read_body
-from spark_mq.remoting.route_bodies import RegisterBrokerBody, TopicConfigTable
+from spark_mq.remoting.routes import RegisterBrokerBody, TopicConfigTable
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK

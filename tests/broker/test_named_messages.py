@@ -10,7 +10,7 @@ import pytest
 
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.named_messages import message_in, named_topic
-from spark_mq.remoting.message_headers import ConsumeDirectlyRequest, EndTransactionRequest, ViewMessageRequest
+from spark_mq.remoting.messages import ConsumeDirectlyRequest, EndTransactionRequest, ViewMessageRequest
 from storage import open_store
 from storage.format.java_hash import string_hash
 from storage.format.record import decode_offset_message_id

@@ -15,7 +15,7 @@ from spark_mq.broker.connections import ClientConnection, RunAgain, Waiting
 from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldLimits, HeldPull, HeldPulls, QueueName
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting import message_headers as wire
+from spark_mq.remoting import messages as wire
 from storage import open_store
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService

@@ -23,7 +23,7 @@ from spark_mq.broker.send_hooks import (
     namespace_of,
 )
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError
 from storage.format.record import decode_offset_message_id

@@ -11,8 +11,7 @@ import pytest
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.messages import BatchedMessage, SendMessageRequest, encode_batch
 from storage import open_store
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService

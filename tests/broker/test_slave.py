@@ -13,8 +13,8 @@ from spark_mq.broker.broker import Broker
 from spark_mq.broker.connections import ClientConnection
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting import message_headers as wire
-from spark_mq.remoting.consumer_headers import ResetOffsetRequest
+from spark_mq.remoting import messages as wire
+from spark_mq.remoting.consumers import ResetOffsetRequest
 from storage import open_store
 from storage.delay.timer_store import TimerMetrics
 from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
@@ -23,7 +23,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.master_copies import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE
+from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 ANN = ClientConnection(bytes([127, 0, 0, 1, 0, 0, 0, 9]), "127.0.0.1:9")

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from storage.files.file_limit import raise_file_limit
+from storage.files.os_errors import raise_file_limit
 from tests.support.places import PROJECT
 
 _OWN_FILES = 64

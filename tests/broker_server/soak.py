@@ -31,7 +31,7 @@ from random import Random, SystemRandom
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.names import retry_topic
-from storage.store_reader import StoreReader
+from storage.store import MessageStore
 from tests.broker_server.bad_proxy import BadProxy, bad_proxy
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.broker_server.process_samples import WARM_UP_SECONDS, Sample, Sampler, slope_per_minute
@@ -274,7 +274,7 @@ def stored_keys(root: Path) -> set[str]:
         }
 
 
-def _keys_of(store: StoreReader, topic: str, queue_id: int) -> Iterator[str]:
+def _keys_of(store: MessageStore, topic: str, queue_id: int) -> Iterator[str]:
     at, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
     while at < end:
         found = store.get(topic, queue_id, at, _READ_AT_ONCE)

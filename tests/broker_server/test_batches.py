@@ -27,8 +27,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import SparkMqError
 from spark_mq.hand_over import local_socket
 from spark_mq.hand_over.local_socket import SOCKET_NAME, broker_note, connect, receive_frame
-from spark_mq.hand_over.messages import HandOver
-from spark_mq.hand_over.staged_commit import StagedCommit
+from spark_mq.hand_over.messages import HandOver, StagedCommit
 from spark_mq.sink.commit import abort_rows, commit_rows, hand_over
 from storage import open_store
 from storage.batch.intent import load_intents
@@ -39,8 +38,8 @@ from storage.errors import StoreServedError
 from storage.files.atomic_file import save_loose
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import parse_host
-from storage.tables.batch_notes import load_batch_notes
 from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.sink_notes import load_batch_notes
 from storage.transaction.progress import TransactionCounts
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 from tests.support.java_broker import free_ports, wait_until

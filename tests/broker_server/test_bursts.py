@@ -9,7 +9,7 @@ import pytest
 from spark_mq.broker.broker import Broker
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.remoting import RemotingCommand, RequestCode, encode_frame, make_request, write_header
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.messages import SendMessageRequest
 from storage.rules.response_codes import ResponseCode
 from storage.tables.topics import TopicConfig
 from tests.broker_server.asking import _connected, answers_of

@@ -14,7 +14,7 @@ import pytest
 from jobs.verify_store import verify_store
 from spark_mq.conditions import SparkMqError
 from spark_mq.sink.commit import commit_rows
-from storage.ha.following import open_following, promote
+from storage.ha.follower import open_following, promote
 from tests.broker_server.test_killed_batches import BODY, POINTS, SYNC_ONLY, Broker
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 from tests.support.java_broker import wait_until

@@ -21,11 +21,11 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import EpochEntry
 from storage.ha.epochs import EpochFile
 from storage.ha.follower import Follower
-from storage.ha.roles import Term
-from storage.message_store import open_store
+from storage.ha.replicas import Term
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
+from storage.store import open_store
 from tests.broker_server.test_running_broker import Loop
 
 FIRST = Term(1, 1, "127.0.0.1:1", frozenset({1, 2}))

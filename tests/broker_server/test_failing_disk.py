@@ -26,8 +26,8 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import SparkMqError
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, write_header
-from spark_mq.remoting.controller_headers import ApplyBrokerIdRequest
-from spark_mq.remoting.route_headers import KvConfigRequest, PutKvConfigRequest
+from spark_mq.remoting.controllers import ApplyBrokerIdRequest
+from spark_mq.remoting.routes import KvConfigRequest, PutKvConfigRequest
 from spark_mq.sink.commit import commit_rows
 from storage import open_store
 from storage.errors import StoreNotWritableError

@@ -14,23 +14,21 @@ from pathlib import Path
 import pytest
 
 from spark_mq.access.acls import AclTable, read_acl
-from spark_mq.access.rules import AccessRules
-from spark_mq.access.users import User, UserStatus, UserType
+from spark_mq.access.users import AccessRules, User, UserStatus, UserType
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE
 from spark_mq.broker_server.server import Gate
 from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
 from spark_mq.remoting import MessageQueue, RemotingCommand, WireBody, make_request, write_body, write_header
-from spark_mq.remoting.admin_bodies import (
+from spark_mq.remoting.administration import (
     AclInfo,
     PolicyEntryInfo,
     PolicyInfo,
-    SubscriptionGroupConfig,
     SubscriptionGroupList,
     TopicConfigList,
 )
-from spark_mq.remoting.client_bodies import (
+from spark_mq.remoting.consumers import (
     AssignmentQuestion,
     CheckClientBody,
     ConsumerData,
@@ -40,11 +38,11 @@ from spark_mq.remoting.client_bodies import (
     RequestModeBody,
     SubscriptionData,
 )
-from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackRequest, ViewMessageRequest
-from spark_mq.remoting.route_bodies import TopicConfigData
-from spark_mq.remoting.wire_class import wire_name
+from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, ViewMessageRequest
 from storage import open_store
 from storage.format.record import decode_offset_message_id, encode_offset_message_id
+from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.format.typed_json import wire_name
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
@@ -99,9 +97,9 @@ BODIES: dict[int, WireBody] = {
     46: CheckClientBody(client_id="c", group="G"),
     400: AssignmentQuestion(topic="T", consumer_group="G", client_id="c"),
     401: RequestModeBody(topic="T", consumer_group="G"),
-    18: TopicConfigList(topics=(TopicConfigData(topic_name="T"),)),
-    200: SubscriptionGroupConfig(group_name="G"),
-    225: SubscriptionGroupList(groups=(SubscriptionGroupConfig(group_name="G"),)),
+    18: TopicConfigList(topics=(TopicConfig(topic="T"),)),
+    200: SubscriptionGroupConfig(group="G"),
+    225: SubscriptionGroupList(groups=(SubscriptionGroupConfig(group="G"),)),
 }
 
 _NOWHERE = 1 << 40
@@ -278,7 +276,7 @@ def test_lists_of_names_are_asked_for_each(broker: Broker) -> None:
     assert "Topic:Other" in (refusal(broker, sign(208, fields_)) or "")
     fields_ = {**(request(308).ext_fields or {}), "filterGroups": "G,other"}
     assert "Group:other" in (refusal(broker, sign(308, fields_)) or "")
-    topics = TopicConfigList(topics=(TopicConfigData(topic_name="T"), TopicConfigData(topic_name="Other")))
+    topics = TopicConfigList(topics=(TopicConfig(topic="T"), TopicConfig(topic="Other")))
     allow(broker, "Topic:T Create")
     assert "Topic:Other" in (refusal(broker, sign(18, {}, write_body(topics))) or "")
 

@@ -17,7 +17,7 @@ from random import Random
 import pytest
 
 from spark_mq.remoting import RemotingCommand, RequestCode, encode_frame, make_request, write_header
-from spark_mq.remoting.route_headers import RegisterBrokerRequest
+from spark_mq.remoting.routes import RegisterBrokerRequest
 from storage import open_store
 from tests.broker.conversation import SETTINGS
 from tests.broker_server.asking import answers_of, await_end

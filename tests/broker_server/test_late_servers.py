@@ -11,7 +11,7 @@ from unittest.mock import Mock
 import pytest
 
 from spark_mq.broker_server.controlled import ControlledBroker
-from spark_mq.broker_server.registration import Registration
+from spark_mq.broker_server.name_servers import Registration
 from spark_mq.broker_server.settings import ProcessSettings, read_configuration
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
@@ -40,7 +40,7 @@ def knows(names: OurNameServer, count: int = 1) -> bool:
 def test_a_broker_registers_soon_at_a_name_server_that_starts_after_it_and_says_so_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "spark_mq.broker_server.registration")
+    caplog.set_level(logging.WARNING, "spark_mq.broker_server.name_servers")
     port = free_ports()
     with our_name_server(tmp_path / "first") as first:
         late = f"127.0.0.1:{port}"
@@ -108,7 +108,7 @@ def test_a_name_server_that_hangs_is_named_once_however_long_it_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     command = make_request(RequestCode.REGISTER_BROKER, {})
-    monkeypatch.setattr("spark_mq.broker_server.registration.registration", lambda *_: command)
+    monkeypatch.setattr("spark_mq.broker_server.name_servers.registration", lambda *_: command)
     with socket.create_server(("127.0.0.1", 0)) as hanging:
         address = f"127.0.0.1:{hanging.getsockname()[1]}"
         telling = Registration(Mock(), ClientSettings((address,)), ProcessSettings())

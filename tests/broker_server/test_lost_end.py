@@ -12,8 +12,8 @@ from spark_mq.broker_server.controllers import Position
 from spark_mq.broker_server.settings import read_configuration
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
-from storage.ha.begun_epoch import note_epoch
-from storage.ha.roles import Term
+from storage.ha.epochs import note_epoch
+from storage.ha.replicas import Term
 
 EPOCH = 3
 

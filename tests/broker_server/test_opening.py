@@ -17,9 +17,9 @@ from storage.batch.intent import Intent, save_intent
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import EpochEntry
 from storage.ha.epochs import EpochFile
-from storage.ha.roles import Role, Term
-from storage.message_store import MessageStore
+from storage.ha.replicas import Role, Term
 from storage.service.put_service import PutService
+from storage.store import MessageStore
 from tests.crash.sink_store import SETTINGS, SinkStore, assert_holds_exactly, rows_of
 
 

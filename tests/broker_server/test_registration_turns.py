@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker_server.registration import Registration
+from spark_mq.broker_server.name_servers import Registration
 from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, make_response, write_body
-from spark_mq.remoting.route_bodies import KvTable
+from spark_mq.remoting.routes import KvTable
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.test_broker_duties import running, sent
 

@@ -19,10 +19,9 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.namesrv.server import RunningNameServer
 from spark_mq.remoting import RemotingCommand, RequestCode, encode_frame, make_request, write_body, write_header
-from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData, ProducerData
-from spark_mq.remoting.consumer_headers import UpdateConsumerOffsetRequest
-from spark_mq.remoting.message_headers import PullMessageRequest
-from spark_mq.remoting.route_headers import RegisterBrokerRequest
+from spark_mq.remoting.consumers import ConsumerData, HeartbeatData, ProducerData, UpdateConsumerOffsetRequest
+from spark_mq.remoting.messages import PullMessageRequest
+from spark_mq.remoting.routes import RegisterBrokerRequest
 from spark_mq.remoting_server import channel
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.server import RemotingServer

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from spark_mq.access.rules import AccessRules
-from spark_mq.access.users import User, UserType
+from spark_mq.access.users import AccessRules, User, UserType
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.settings import Credentials
 from storage.errors import ConfigurationError
-from storage.settings.unread import unread_settings
+from storage.settings.load import unread_settings
 
 
 def test_the_command_line_comes_before_the_file() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker_server.replication import epochs_told, told_ha_address
+from spark_mq.broker_server.opening import epochs_told, told_ha_address
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.admin import Admin

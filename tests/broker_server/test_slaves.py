@@ -6,16 +6,16 @@ import asyncio
 from functools import partial
 from pathlib import Path
 
-from spark_mq.broker_server.replication import tell
+from spark_mq.broker_server.opening import tell
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.broker_server.state_copies import KnownMaster, asked
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, read_body
-from spark_mq.remoting.admin_bodies import HaRuntimeInfo
-from storage.ha.following import open_following
+from spark_mq.remoting.administration import HaRuntimeInfo
+from storage.ha.follower import open_following
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
-from storage.ha.session import Timing
+from storage.ha.sessions import Timing
 from storage.put_status import PutStatus
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig

@@ -15,12 +15,12 @@ from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
-from storage.ha.following import open_following
+from storage.ha.follower import open_following
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.master_copies import DELAYS_FILE
-from storage.tables.timer_checkpoint import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
+from storage.tables.masters import DELAYS_FILE
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 
 SAID = {

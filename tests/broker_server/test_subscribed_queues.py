@@ -7,12 +7,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from spark_mq.broker_server.subscribed_queues import SubscribedQueues
+from spark_mq.broker_server.name_servers import SubscribedQueues
 from spark_mq.client.errors import NameServerUnreachableError, TopicRouteNotFoundError
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.route_bodies import QueueData, TopicRouteData
+from spark_mq.remoting.routes import QueueData, TopicRouteData
 
 
 class NameServer:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker_server.controllers import Controllers
-from spark_mq.broker_server.sync_keeper import SyncKeeper
+from spark_mq.broker_server.controllers import Controllers, SyncKeeper
 from spark_mq.client.errors import RequestTimeoutError, ResponseError
-from spark_mq.remoting.controller_bodies import SyncStateSet
+from spark_mq.remoting.controllers import SyncStateSet
 from storage import open_store
-from storage.ha.replicas import Replica, Replicas
-from storage.ha.roles import Role, Term
+from storage.ha.replicas import Replica, Replicas, Role, Term
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config

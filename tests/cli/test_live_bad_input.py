@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from spark_mq.cli import app
 from spark_mq.client.errors import ResponseError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
-from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
+from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from tests.support.planned_server import (
     Certificate,
     Peer,

@@ -21,8 +21,8 @@ from storage.batch.staged_segment import StagedBatch, StagedSegment, list_segmen
 from storage.errors import SinkProgressError
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig
-from storage.tables.batch_notes import BatchNote, add_batch_note
 from storage.tables.put_statistics import TopicSum
+from storage.tables.sink_notes import BatchNote, add_batch_note
 from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows, stage, stage_partition
 

@@ -22,14 +22,14 @@ from storage.format.delay import SCHEDULE_TOPIC, TimerCheckpoint
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.tables.followed_master import note_followed_master
-from storage.tables.timer_checkpoint import (
+from storage.tables.delay_progress import (
     FollowedTimer,
     followed_timer_path,
     read_followed_timer,
     read_timer_checkpoint,
     write_timer_checkpoint,
 )
+from storage.tables.masters import note_followed_master
 from tests.support.ways_in import WRITING
 
 FILES = LocalFileSystem()

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_header, write_body, write_header
-from spark_mq.remoting.message_headers import SendMessageAnswer, SendMessageRequest
-from spark_mq.remoting.route_bodies import BrokerData, QueueData, TopicRouteData
+from spark_mq.remoting.messages import SendMessageAnswer, SendMessageRequest
+from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 from storage.format.properties import decode_properties
 from storage.format.record import encode_offset_message_id
 from tests.support.planned_server import Peer, PlannedServer, planned_server

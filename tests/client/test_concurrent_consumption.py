@@ -11,7 +11,7 @@ import pytest
 
 from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus, consumed_count
 from spark_mq.client.message import MessageExt, retry_message
-from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.consumers import MessageModel
 from tests.client.fake_cluster import FIRST, Consumer, FakeCluster, ManualPool, queue, received
 
 

@@ -24,7 +24,7 @@ from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_body
-from spark_mq.remoting.client_bodies import HeartbeatData
+from spark_mq.remoting.consumers import HeartbeatData
 from storage.errors import NameIllegalError
 from storage.format.record import encode_record
 from storage.rules.response_codes import ResponseCode

@@ -28,8 +28,8 @@ from spark_mq.client.instance import ClientInstance, make_client_id
 from spark_mq.client.members import Member
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, make_request, make_response, read_body, write_body
-from spark_mq.remoting.client_bodies import ConsumerData, HeartbeatData
-from spark_mq.remoting.route_bodies import BrokerData, QueueData, TopicRouteData
+from spark_mq.remoting.consumers import ConsumerData, HeartbeatData
+from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 from tests.support.planned_server import Peer, PlannedServer, closed_port, echo, planned_server
 
 LIMIT_MS = 20_000

@@ -15,7 +15,7 @@ from spark_mq.client.errors import MessageRefusedError
 from spark_mq.client.message import Message
 from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage, UniqueIds, month_bounds
 from spark_mq.client.settings import ProducerSettings
-from spark_mq.remoting.batch_body import decode_batch, encode_batch
+from spark_mq.remoting.messages import decode_batch, encode_batch
 from storage.format.properties import EARLIER_LIFE, decode_properties
 from storage.format.record import decompress
 from tests.client.java_vectors import java_says

@@ -39,7 +39,7 @@ from spark_mq.client.producer import Producer, by_hash
 from spark_mq.client.send_results import SendStatus
 from spark_mq.client.settings import ProducerSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_body
-from spark_mq.remoting.client_bodies import HeartbeatData
+from spark_mq.remoting.consumers import HeartbeatData
 from tests.client.planned_cluster import (
     Plan,
     PlannedBroker,

@@ -11,7 +11,7 @@ from spark_mq.client.message import MessageQueue
 from spark_mq.client.pulls import subscription
 from spark_mq.client.rebalance import Asked, first_offset
 from spark_mq.client.settings import ConsumeFrom
-from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.consumers import MessageModel
 from tests.client.fake_cluster import FIRST, Consumer, FakeCluster, ManualPool, queue
 
 RETRY = MessageQueue("%RETRY%G", "broker-a", 0)

@@ -9,7 +9,7 @@ import pytest
 from spark_mq.client.errors import MessageQueueNotFoundError
 from spark_mq.client.instance import KeptRoutes
 from spark_mq.client.routes import TopicRoute, default_route, subscribe_address, vip_address
-from spark_mq.remoting.route_bodies import BrokerData, QueueData, TopicRouteData
+from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 
 MASTERS = {"b": {0: "b:1", 1: "b:2"}, "a": {0: "a:1"}, "slaves": {1: "s:1", 2: "s:2"}}
 

@@ -6,7 +6,7 @@ from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
 from spark_mq.remoting import HeaderEncoding, make_request
 from spark_mq.remoting.codes import ProtocolVersion
-from spark_mq.remoting.signatures import is_signed_by, signature
+from spark_mq.remoting.command import is_signed_by, signature
 
 
 def test_a_signature_is_what_apaches_class_makes_of_the_same_request() -> None:

@@ -16,7 +16,7 @@ from spark_mq.client.send_results import SendStatus
 from spark_mq.client.settings import ProducerSettings
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, read_header, write_header
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest, EndTransactionRequest
+from spark_mq.remoting.messages import CheckTransactionStateRequest, EndTransactionRequest
 from storage.format.properties import decode_properties
 from storage.format.record import encode_record
 from tests.client.planned_cluster import PlannedCluster, less_safely, planned_cluster, refuse

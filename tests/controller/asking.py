@@ -6,9 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from spark_mq.controller.controller import Controller, RoleNotice
-from spark_mq.controller.events import Event
 from spark_mq.controller.settings import Configuration
-from spark_mq.controller.state import ControllerState, Group
+from spark_mq.controller.state import ControllerState, Event, Group
 from spark_mq.remoting import (
     Header,
     RemotingCommand,
@@ -20,17 +19,18 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
-from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
-from spark_mq.remoting.controller_headers import (
+from spark_mq.remoting.controllers import (
     AlterSyncStateSetRequest,
     ApplyBrokerIdRequest,
     CleanBrokerDataRequest,
+    ElectedMasterBody,
     ElectMasterRequest,
     MasterAnswer,
     RegisterToControllerAnswer,
     RegisterToControllerRequest,
+    SyncStateSet,
 )
-from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from spark_mq.remoting_server.peer import Caller
 
 CLUSTER = "C"

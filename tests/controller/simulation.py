@@ -21,18 +21,17 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from spark_mq.controller.controller import Controller
-from spark_mq.controller.events import Event, WholeState
 from spark_mq.controller.journal import encode_record, read_records
 from spark_mq.controller.settings import Configuration
-from spark_mq.controller.state import ControllerState, Group
+from spark_mq.controller.state import ControllerState, Event, Group, WholeState
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, WireBody, make_request, read_body, read_header
 from spark_mq.remoting import write_body as written
 from spark_mq.remoting import write_header as as_fields
-from spark_mq.remoting.controller_bodies import ElectedMasterBody, SyncStateSet
-from spark_mq.remoting.controller_headers import (
+from spark_mq.remoting.controllers import (
     AlterSyncStateSetAnswer,
     AlterSyncStateSetRequest,
     ApplyBrokerIdRequest,
+    ElectedMasterBody,
     ElectMasterRequest,
     MasterAnswer,
     NextBrokerIdAnswer,
@@ -41,8 +40,9 @@ from spark_mq.remoting.controller_headers import (
     RegisterToControllerRequest,
     ReplicaInfoAnswer,
     ReplicaInfoRequest,
+    SyncStateSet,
 )
-from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from spark_mq.remoting_server.peer import Caller
 from tests.controller.simulated_broker import Broker
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_mq.remoting import RequestCode
-from spark_mq.remoting.controller_bodies import SyncStateSet
-from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from spark_mq.remoting.controllers import SyncStateSet
+from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from tests.controller.asking import (
     CLUSTER,
     NAME,

@@ -9,18 +9,18 @@ from random import Random
 
 import pytest
 
-from spark_mq.controller.events import (
+from spark_mq.controller.journal import FILE_NAME, encode_record, open_journal, read_records
+from spark_mq.controller.state import (
     AlterSyncStateSet,
     ApplyBrokerId,
     CleanBrokerData,
+    ControllerState,
     ElectMaster,
     Event,
     UpdateBrokerAddress,
     decode_event,
     encode_event,
 )
-from spark_mq.controller.journal import FILE_NAME, encode_record, open_journal, read_records
-from spark_mq.controller.state import ControllerState
 from spark_mq.remoting import BodyError
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem

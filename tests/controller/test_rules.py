@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from spark_mq.controller.events import (
+from spark_mq.controller.state import (
     ApplyBrokerId,
     CleanBrokerData,
+    ControllerState,
     ElectMaster,
     UpdateBrokerAddress,
     decode_event,
     encode_event,
 )
-from spark_mq.controller.state import ControllerState
 from spark_mq.remoting import RequestCode, make_request, read_body, read_header
-from spark_mq.remoting.body_fields import write_texts
-from spark_mq.remoting.controller_bodies import BrokerReplicasInfo
-from spark_mq.remoting.controller_headers import (
+from spark_mq.remoting.controllers import (
     AlterSyncStateSetAnswer,
+    BrokerReplicasInfo,
     ControllerMetadataAnswer,
     NextBrokerIdAnswer,
     NextBrokerIdRequest,
     ReplicaInfoAnswer,
     ReplicaInfoRequest,
 )
+from spark_mq.remoting.headers_and_bodies import write_texts
 from spark_mq.remoting_server.peer import Caller
 from storage.rules.response_codes import ResponseCode
 from tests.controller.asking import (

@@ -23,15 +23,15 @@ from spark_mq.controller.server import PatientClock
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import FrameReader, Header, RemotingCommand, encode_frame, make_request, read_body, read_header
 from spark_mq.remoting import write_header as as_fields
-from spark_mq.remoting.controller_bodies import SyncStateSet
-from spark_mq.remoting.controller_headers import (
+from spark_mq.remoting.controllers import (
     ApplyBrokerIdRequest,
     ControllerMetadataAnswer,
     ElectMasterRequest,
     RegisterToControllerRequest,
     RoleChangedRequest,
+    SyncStateSet,
 )
-from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
 from tests.support.controller import OurController, our_controller
@@ -220,7 +220,7 @@ def test_a_file_is_read_as_java_reads_it_and_what_does_nothing_is_said() -> None
 def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
     named = {"controllerDLegerPeers": "n0-10.0.0.5:9877"}
     assert Configuration.of(named).warnings == (
-        "configuration: bindAddress: brokers are told 10.0.0.5:9877, and it listens on 127.0.0.1 alone",
+        "configuration: bindAddress: brokers get 10.0.0.5:9877, and it listens on 127.0.0.1 alone",
     )
     assert Configuration.of({**named, "bindAddress": "0.0.0.0"}).warnings == ()
     assert Configuration.of({"controllerDLegerPeers": "n0-127.0.0.1:9877"}).warnings == ()

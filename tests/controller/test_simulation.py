@@ -13,9 +13,8 @@ import pytest
 
 from spark_mq.controller import controller, decisions
 from spark_mq.controller.decisions import Decided, elect_master
-from spark_mq.controller.liveness import LivingBrokers
-from spark_mq.controller.state import ControllerState, Group
-from spark_mq.remoting.controller_headers import ElectMasterRequest
+from spark_mq.controller.state import ControllerState, Group, LivingBrokers
+from spark_mq.remoting.controllers import ElectMasterRequest
 from tests.controller.simulated_broker import Broker
 from tests.controller.simulation import Simulation
 

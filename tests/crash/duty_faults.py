@@ -13,9 +13,8 @@ import numpy as np
 
 from spark_mq.broker.end_transaction_rules import Ending, settle
 from storage import MessageStore, failpoints
-from storage.delay.delivery_plan import DueRange
-from storage.delay.schedule import _Delivery, deliver_due
-from storage.delay.timer_handover import PutBefore
+from storage.delay.schedule import DueRange, _Delivery, deliver_due
+from storage.delay.timer_records import PutBefore
 from storage.delay.timer_store import deliver_timed
 from storage.rules.half_messages import GROUP, HALF_TOPIC
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE

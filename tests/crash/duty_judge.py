@@ -20,8 +20,8 @@ from storage.names import dead_letter_topic, retry_topic
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.half_messages import DISCARD_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC
 from storage.tables.consumer_offsets import FILE_NAME as CONSUMER_OFFSETS
-from storage.tables.delay_offsets import FILE_NAME as DELAY_OFFSETS
-from storage.tables.timer_checkpoint import read_timer_checkpoint
+from storage.tables.delay_progress import FILE_NAME as DELAY_OFFSETS
+from storage.tables.delay_progress import read_timer_checkpoint
 from tests.crash.duty_records import Record, read_records
 from tests.crash.duty_stories import DELAYS_MS, LATER, ORDERS, RETRIES, Fate, Notes, Stories, Story
 

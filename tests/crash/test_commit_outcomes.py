@@ -19,8 +19,8 @@ import storage.batch.commit
 import storage.batch.slices
 import storage.dispatch.writer
 import storage.log.writer
-import storage.message_store
 import storage.put.store_writer
+import storage.store
 from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch, commit_batch
 from storage.batch.intent import load_intents
@@ -36,7 +36,7 @@ from storage.errors import (
     TopicChangedError,
 )
 from storage.format.record_block import encode_block
-from storage.message_store import WritesAs
+from storage.store import WritesAs
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
 from tests.support.places import PROJECT
 from tests.support.shares import one_in
@@ -264,8 +264,8 @@ def send_to_ledger(store: SinkStore, **claim: object) -> None:
     message = outgoing_ledger_message(LedgerStatement(END, Batch("sink", "query", 0), 0), now_ms=store.now_ms())
     message = message._replace(bodies=pa.array([json.dumps(document).encode()], pa.binary()))
     with pytest.MonkeyPatch.context() as patch:  # by a broker, which knows no intents
-        patch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
-        patch.setattr(storage.message_store, "settle", lambda writer: None)
+        patch.setattr(storage.store, "finish_open_intents", lambda writer, torn: 0)
+        patch.setattr(storage.store, "settle", lambda writer: None)
         with store.open() as opened:
             opened.writer.append([encode_block(message, opened.writer.settings.host)])
     forget_hint(store)
@@ -484,8 +484,8 @@ def test_who_wrote_between_crash_and_redo_does_not_matter(store: SinkStore, fail
     commit_and_die(store, rows_of(1, 20, 11), failpoint)
     foreign = BatchRows(Batch("broker", "broker", 0), (9,), ("orders", "bills"))
     with pytest.MonkeyPatch.context() as patch:  # a broker recovers the log, and knows no intents
-        patch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
-        patch.setattr(storage.message_store, "settle", lambda writer: None)
+        patch.setattr(storage.store, "finish_open_intents", lambda writer, torn: 0)
+        patch.setattr(storage.store, "settle", lambda writer: None)
         with store.open() as opened:
             opened.writer.append(list(blocks(store.file_system, store.root, store.config, foreign, 0)))
             if not is_clean:

@@ -11,8 +11,8 @@ from random import Random
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.files.failed_sync import note_failed_sync, write_again
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.syncs import note_failed_sync, write_again
 from storage.settings.nouns import CommitLogConfig
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.failing_file_system import FailingFileSystem, Fault, Step

@@ -14,9 +14,8 @@ import pytest
 
 from storage import StoreConfig, open_store
 from storage.format.record import MAGIC_BLANK
-from storage.ha.follower import FollowedLog
-from storage.ha.session import Received
-from storage.ha.truncation import truncate_store
+from storage.ha.follower import FollowedLog, truncate_store
+from storage.ha.sessions import Received
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from tests.support.crash_disk import Disk

@@ -18,7 +18,7 @@ import pytest
 import storage.batch.commit
 import storage.batch.slices
 import storage.log.writer
-import storage.message_store
+import storage.store
 from storage.errors import StorageError
 from storage.format.consume_queue import decode_entries, is_ext_address
 from storage.put.store_writer import StoreWriter
@@ -235,7 +235,7 @@ def test_an_intent_that_goes_before_the_log_is_synced_is_noticed(
 def test_an_intent_that_goes_before_its_batch_is_there_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
+    monkeypatch.setattr(storage.store, "finish_open_intents", lambda writer, torn: 0)
     recorded = Recorded(tmp_path, monkeypatch, sync_flush=True)
     with pytest.raises((AssertionError, StorageError)):
         recorded.kill(5)

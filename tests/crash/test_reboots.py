@@ -12,7 +12,7 @@ from unittest import mock
 import pytest
 
 import storage.batch.commit
-import storage.message_store
+import storage.store
 from storage import open_store
 from storage.batch.commit import CommitOutcome, commit_batch
 from storage.batch.ledger import GROUP_PREFIX
@@ -20,7 +20,7 @@ from storage.batch.ledger import QUEUE_ID as LEDGER_QUEUE
 from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.staged_segment import StagedBatch
 from storage.errors import StoreNotWritableError
-from storage.message_store import MessageStore
+from storage.store import MessageStore
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.topics import TopicTable
 from tests.crash.machine import Machine
@@ -174,7 +174,7 @@ def test_a_batch_whose_begin_is_there_has_not_expired(
             store.commit(rows_of(0))
     later = SinkStore(Path(store.root), machine, days=5)
     with monkeypatch.context() as patch:
-        patch.setattr(storage.message_store, "settle", mock.Mock(side_effect=KeyboardInterrupt))  # before it is synced
+        patch.setattr(storage.store, "settle", mock.Mock(side_effect=KeyboardInterrupt))  # before it is synced
         with pytest.raises(KeyboardInterrupt):
             later.open()
     first, second, *_ = sorted(Path(store.root, "commitlog").iterdir())

@@ -10,13 +10,12 @@ import pyarrow as pa
 import pytest
 
 import storage.batch.slices
-from spark_mq.conditions import InvalidRowError
+from spark_mq.conditions import ConvertedError, InvalidRowError
 from spark_mq.sink import partition_writer
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows, stage_rows
-from spark_mq.store_conditions import StoreConditionError
 from storage import open_store
 from storage.batch.ledger import Batch
 from storage.delay.timer_store import deliver_timed
@@ -87,7 +86,7 @@ def test_a_row_that_was_too_far_ahead_and_is_not_now_makes_another_batch_which_i
     stop_amid(options, stage(options, began + LIMIT_MS + 5_000, began))
     replica = promoted(store)
     options = options_of(replica.root, tmp_path / "dead")
-    with pytest.raises(StoreConditionError, match="SPARK_MQ_SLICE_MISMATCH"):
+    with pytest.raises(ConvertedError, match="SPARK_MQ_SLICE_MISMATCH"):
         commit_rows(options, [stage(options, began + LIMIT_MS + 5_000, began + DAY_MS)], 3, mirrored=True)
     with open_store(replica.root) as reader:
         assert reader.max_offset("rmq_sys_wheel_timer", 0) == 0

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-import storage.message_store
+import storage.store
 from storage import MessageStore, open_store
 from storage.batch.commit import CommitOutcome
 from storage.batch.ledger import (
@@ -29,7 +29,7 @@ from storage.batch.sink_progress import apply_renewals, confirm_progress, newest
 from storage.errors import SinkAheadError, SinkProgressError, SinkTakenError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.ledger_notes import load_ledger_notes
+from storage.tables.sink_notes import load_ledger_notes
 from tests.crash.machine import run_broker
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, rows_of
 from tests.support.sink_offsets import set_offset
@@ -64,8 +64,8 @@ def mirror(store: SinkStore) -> int | None:
 def write_as_a_broker(store: SinkStore, write: Callable[[MessageStore], object]) -> None:
     """Nothing of ours that is open is finished meanwhile, and no hint is left."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
-        patch.setattr(storage.message_store, "settle", lambda writer: None)
+        patch.setattr(storage.store, "finish_open_intents", lambda writer, torn: 0)
+        patch.setattr(storage.store, "settle", lambda writer: None)
         with store.open() as opened:
             write(opened)
             opened.release()

@@ -21,8 +21,8 @@ import storage.batch.commit
 import storage.batch.slices
 import storage.dispatch.writer
 import storage.log.writer
-import storage.message_store
 import storage.put.store_writer
+import storage.store
 import tests.support.stage_rows
 from spark_mq.conditions import SparkMqError
 from storage import MessageStore, open_store
@@ -399,8 +399,8 @@ def test_behind_a_partial_slice_others_keep_their_place_and_a_new_one_goes_on(st
     """A broker was started between the crash and the redo."""
     commit_and_die(store, ROWS, "amid-records", 3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.message_store, "finish_open_intents", lambda writer, torn: 0)
-        patch.setattr(storage.message_store, "settle", lambda writer: None)
+        patch.setattr(storage.store, "finish_open_intents", lambda writer, torn: 0)
+        patch.setattr(storage.store, "settle", lambda writer: None)
         with store.open() as opened:
             partial = [one for one in messages(opened, ROWS.batch) if one.kind == SLICE][-1]
             list(stranger(store, opened))

@@ -17,8 +17,8 @@ from storage.batch.commit import commit_batch
 from storage.batch.intent import load_intents
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
-from storage.files import early_sync
-from storage.files.early_sync import EARLY_BYTES
+from storage.files import syncs as file_syncs
+from storage.files.syncs import EARLY_BYTES
 from storage.format.record import Message
 from storage.format.record_block import encode_parts
 from storage.put.half_ends import with_states
@@ -121,7 +121,7 @@ def batches_there(store: MessageStore) -> set[int]:
 def test_power_is_lost_while_transactions_are_committed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sync_flush: bool, early_bytes: int
 ) -> None:
-    monkeypatch.setattr(early_sync, "EARLY_BYTES", early_bytes)
+    monkeypatch.setattr(file_syncs, "EARLY_BYTES", early_bytes)
     monkeypatch.setattr(storage.batch.slices, "SLICE_BYTES", 2_500)
     monkeypatch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
     files = CrashFileSystem(str(SinkStore.make_place(tmp_path)))

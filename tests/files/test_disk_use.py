@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from storage.files.disk_use import UNKNOWN, disk_used_percent, is_memory
+from storage.files.local_file_system import UNKNOWN, disk_used_percent, is_memory
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from storage.files import early_sync
-from storage.files.early_sync import EarlyFileSync
+from storage.files import syncs
 from storage.files.local_files import LocalWriter
+from storage.files.syncs import EarlyFileSync
 
 PATIENCE_S = 30
 
@@ -38,7 +38,7 @@ class Synced(LocalWriter):
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Synced:
-    monkeypatch.setattr(early_sync, "EARLY_BYTES", 100)
+    monkeypatch.setattr(syncs, "EARLY_BYTES", 100)
     return Synced(tmp_path / "file")
 
 

@@ -10,9 +10,8 @@ import pytest
 
 from storage import open_store
 from storage.errors import ConfigurationError
-from storage.files.file_limit import need_files
-from storage.ha.listener import ListenerSettings
-from storage.ha.replicator import Replicator
+from storage.files.os_errors import need_files
+from storage.ha.listener import ListenerSettings, Replicator
 from tests.remoting_server.echo import running
 
 

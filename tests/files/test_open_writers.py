@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.files.lock_holder import is_open_for_writing
+from storage.files.lock import is_open_for_writing
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from storage.files.sync_gate import SyncGate
+from storage.files.syncs import SyncGate
 
 
 def test_syncs_come_one_after_the_other() -> None:

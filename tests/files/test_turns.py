@@ -17,10 +17,10 @@ from typing import Literal
 
 import pytest
 
-import storage.files.turns
+import storage.files.lock
 from storage.errors import StoreLockedError, StoreServedError
 from storage.files.local_file_system import _LOCK_INTERVAL_S, FILE_MODE, LocalFileSystem
-from storage.files.turns import PATIENCE_S, Turn, lock_byte
+from storage.files.lock import PATIENCE_S, Turn, lock_byte
 from tests.support.places import PROJECT
 from tests.support.shares import one_in
 
@@ -98,7 +98,7 @@ def test_nobody_takes_a_ticket_while_another_does(turns: str, lock: int) -> None
 
 def test_the_ticket_is_there_before_the_door_opens(turns: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """So the next one that comes takes another one."""
-    open_door, were_there = storage.files.turns._unlock, []
+    open_door, were_there = storage.files.lock._unlock, []
 
     def opened(descriptor: int, byte: int) -> None:
         were_there.append(has_ticket(turns))
@@ -106,7 +106,7 @@ def test_the_ticket_is_there_before_the_door_opens(turns: str, monkeypatch: pyte
 
     with turn(turns) as ours:
         with monkeypatch.context() as patched:
-            patched.setattr(storage.files.turns, "_unlock", opened)
+            patched.setattr(storage.files.lock, "_unlock", opened)
             ours.queue_up()
         assert were_there == [True]
 
@@ -129,7 +129,7 @@ def test_a_queue_is_made_neither_in_a_new_directory_nor_through_a_link(tmp_path:
 
 def test_nobody_waits_for_the_ticket_of_a_process_that_was_killed(turns: str, lock: int) -> None:
     command = (
-        "import sys\nfrom storage.files.turns import Turn\nturn = Turn(sys.argv[1], mode=0o660)\n"
+        "import sys\nfrom storage.files.lock import Turn\nturn = Turn(sys.argv[1], mode=0o660)\n"
         "turn.queue_up()\nprint(flush=True)\nsys.stdin.read()"
     )
     with (

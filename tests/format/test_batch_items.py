@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_mq.remoting.batch_body import BatchedMessage, decode_batch, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, decode_batch, encode_batch
 from storage.format.batch_items import encode_items, item_ends
 
 MESSAGES = [

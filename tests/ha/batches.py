@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 from spark_mq.broker_server.batch_server import BatchServer
-from spark_mq.hand_over.staged_commit import StagedCommit
+from spark_mq.hand_over.messages import StagedCommit
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
 from storage.errors import NotReplicatedError, ReplicasNotEnoughError

@@ -18,7 +18,7 @@ from spark_mq.controller.journal import open_journal
 from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import Group
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
-from spark_mq.remoting.controller_headers import ElectMasterRequest
+from spark_mq.remoting.controllers import ElectMasterRequest
 from spark_mq.remoting_server.peer import Caller
 from tests.ha.fibers import Waiters
 from tests.ha.network import World

@@ -9,17 +9,16 @@ from types import MappingProxyType
 from typing import Any
 from unittest.mock import patch
 
-from spark_mq.broker_server import controlled, state_copies, sync_keeper
+from spark_mq.broker_server import controlled, controllers, state_copies
 from spark_mq.controller import controller as answering
 from spark_mq.controller import decisions, journal
 from spark_mq.controller.state import Group
-from spark_mq.remoting.controller_bodies import SyncStateSet
-from spark_mq.remoting.controller_headers import AlterSyncStateSetRequest
+from spark_mq.remoting.controllers import AlterSyncStateSetRequest, SyncStateSet
 from storage.format.replication import Dialect, EpochEntry, FrameEpoch
-from storage.ha import epochs, truncation
+from storage.ha import epochs, follower
 from storage.ha.epochs import EpochFile, FollowedEpochs
-from storage.ha.master_session import MasterSession
-from storage.ha.sync_state import SyncState
+from storage.ha.replicas import SyncState
+from storage.ha.sessions import MasterSession
 from storage.put.store_writer import Confirmed
 from storage.rules.put_guards import ALL_IN_SET, NOBODY
 from storage.service.replica_acks import ReplicaAcks
@@ -72,7 +71,7 @@ def _refusal_is_believed() -> Planted:
         keeper._state.refused(0)
         keeper._apply()
 
-    return patch.object(sync_keeper.SyncKeeper, "_refused", refused)
+    return patch.object(controllers.SyncKeeper, "_refused", refused)
 
 
 def _own_set() -> Planted:
@@ -128,7 +127,7 @@ def _cut_too_far() -> Planted:
 
 def _stale_bytes() -> Planted:
     """A truncation leaves what it has cut in the file."""
-    return patch.object(truncation, "cut_log", lambda files, log, end, why: log.close())
+    return patch.object(follower, "cut_log", lambda files, log, end, why: log.close())
 
 
 def _epoch_moves() -> Planted:
@@ -152,7 +151,7 @@ def _deposed_goes_on() -> Planted:
         keeper._state.holds(frozenset({keeper._role.own_id}), keeper._state.epoch + 1, 0)
         keeper._apply()
 
-    return patch.object(sync_keeper.SyncKeeper, "_refused", alone)
+    return patch.object(controllers.SyncKeeper, "_refused", alone)
 
 
 def _any_master() -> Planted:

@@ -16,7 +16,6 @@ from unittest import mock
 
 import storage.ha.follower
 import storage.ha.listener
-import storage.ha.truncation
 import storage.recovery.opening
 from spark_mq.broker_server import (
     controlled,
@@ -24,10 +23,8 @@ from spark_mq.broker_server import (
     opening,
     server,
     state_copies,
-    sync_keeper,
 )
-from spark_mq.broker_server.opening import ControllerMode
-from spark_mq.broker_server.replication import serve_slaves
+from spark_mq.broker_server.opening import ControllerMode, serve_slaves
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
 from spark_mq.broker_server.state_copies import MasterPlace
@@ -37,10 +34,9 @@ from storage.format.replication import SlaveHandshake
 from storage.ha.epochs import FollowedEpochs
 from storage.ha.follower import Follower, Switching
 from storage.ha.listener import ReplicationListener
-from storage.ha.session import CONNECT_TIMEOUT_MS
-from storage.ha.slave_session import SlaveSession
-from storage.message_store import MessageStore
+from storage.ha.sessions import CONNECT_TIMEOUT_MS, SlaveSession
 from storage.service.put_service import PutService
+from storage.store import MessageStore
 from tests.ha.control import Control, ControlClient
 from tests.ha.controlled_node import ControlledNode, Cut
 from tests.ha.fibers import FiberEvent, FiberThread, Waiters, driven, sleep
@@ -257,7 +253,7 @@ def fibers(world: World, control: Control) -> Iterator[None]:
 
         warning = error = info
 
-    truncate = storage.ha.truncation.truncate_store
+    truncate = storage.ha.follower.truncate_store
     looping = SimpleNamespace(
         get_running_loop=lambda: None,
         to_thread=_at_once,
@@ -286,16 +282,16 @@ def fibers(world: World, control: Control) -> Iterator[None]:
         (opening, "open_store", opened),
         (opening, "PutService", SimulatedService),
         (server, "current_time_ms", world.clock_ms),
-        (sync_keeper, "threading", threads),
-        (sync_keeper, "steady_time_ms", world.steady_ms),
-        (sync_keeper, "time", clock),
-        (sync_keeper, "_LOG", Log()),
+        (controllers, "threading", threads),
+        (controllers, "steady_time_ms", world.steady_ms),
+        (controllers, "time", clock),
+        (controllers, "_LOG", Log()),
         (state_copies, "threading", threads),
         (state_copies, "time", clock),
         (server, "Follower", SimulatedFollower),
         (storage.ha.follower, "threading", threads),
         (storage.ha.follower, "socket", sockets),
-        (storage.ha.truncation, "open_store", opened_with(open_store)),
+        (storage.ha.follower, "open_store", opened_with(open_store)),
         (storage.recovery.opening, "secrets", chance),
         (ReplicationListener, "start", lambda listener: None),
     )

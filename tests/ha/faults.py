@@ -14,9 +14,8 @@ from storage.ha import listener as listening
 from storage.ha import replicas as counting
 from storage.ha.follower import FollowedLog
 from storage.ha.listener import ReplicationListener
-from storage.ha.master_session import MasterSession
 from storage.ha.replicas import Replica, Replicas
-from storage.ha.session import Acknowledged, Asked, SessionEvent
+from storage.ha.sessions import Acknowledged, Asked, MasterSession, SessionEvent
 from storage.log.dispatch import RawCheck
 from storage.log.writer import CommitLogWriter
 from storage.put.store_writer import StoreWriter

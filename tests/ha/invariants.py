@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from storage.ha.listener import ReplicationListener
-from storage.ha.master_session import MasterSession
 from storage.ha.replicas import UNPROVEN
+from storage.ha.sessions import MasterSession
 from storage.put_status import PutStatus
 from storage.service.put_group import Promise
 from storage.service.put_service import PutService

@@ -7,6 +7,7 @@ these lines as they use sockets (`patched`), and end a turn where they would wai
 from __future__ import annotations
 
 import heapq
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
@@ -364,7 +365,7 @@ def patched(world: World) -> Iterator[None]:
     with (
         mock.patch.object(listener, "socket", sockets),
         mock.patch.object(listener, "selectors", selecting),
-        mock.patch.object(listener, "threading", SimpleNamespace(Thread=Thread)),
+        mock.patch.object(listener, "threading", SimpleNamespace(Thread=Thread, Event=threading.Event)),
         mock.patch.object(listener, "current_time_ms", world.clock_ms),
         mock.patch.object(listener, "steady_time_ms", world.steady_ms),
         mock.patch.object(follower, "steady_time_ms", world.steady_ms),

@@ -10,18 +10,16 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from spark_mq.broker_server.replication import tell
+from spark_mq.broker_server.opening import tell
 from storage import StoreConfig, open_store
 from storage.errors import StorageError
 from storage.ha.follower import Follower
-from storage.ha.listener import ListenerSettings, ReplicationListener
-from storage.ha.log_reader import LogReader
-from storage.ha.session import RECONNECT_MS, Timing
-from storage.ha.slave_session import SlaveSession
+from storage.ha.listener import ListenerSettings, LogReader, ReplicationListener
+from storage.ha.sessions import RECONNECT_MS, SlaveSession, Timing
 from storage.put_status import PutStatus
 from storage.service.put_group import Promise
 from storage.service.put_service import PutService
-from storage.tables.followed_master import forget_followed_master, note_followed_master
+from storage.tables.masters import forget_followed_master, note_followed_master
 from tests.ha.network import LineEnd, TurnOver, World
 from tests.support.crash_disk import EXTREMES, Disk, Operation
 from tests.support.crash_file_system import CrashFileSystem

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from storage.format.replication import Dialect, Report, SlaveHandshake, encode_from_slave
-from storage.ha.session import Introduced, Refused, Timing
-from storage.ha.slave_session import SlaveSession
+from storage.ha.sessions import Introduced, Refused, SlaveSession, Timing
 from tests.ha.network import LineEnd, World
 from tests.ha.node import FILE_BYTES, Node
 

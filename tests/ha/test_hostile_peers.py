@@ -13,7 +13,7 @@ import storage.ha.listener
 from storage import StoreConfig
 from storage.format.replication import Dialect, Report, encode_from_slave
 from storage.ha.listener import _HOSTS_KEPT, _MOST_CONNECTIONS, _MOST_LOOKS, ReplicationListener
-from storage.ha.master_session import Place, who_gives_way
+from storage.ha.sessions import Place, who_gives_way
 from storage.settings.nouns import StoreModeConfig
 from tests.ha.network import LineEnd, World, patched
 from tests.ha.node import Node

@@ -18,16 +18,15 @@ from unittest import mock
 
 import pytest
 
-import storage.ha.replicator
-from spark_mq.hand_over.staged_commit import StagedCommit
+import storage.ha.listener
+from spark_mq.hand_over.messages import StagedCommit
 from spark_mq.sink import commit as committing
 from storage import StoreConfig, open_store
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
 from storage.errors import NotReplicatedError, ReplicasNotEnoughError
 from storage.format.record import Message, decode_record
-from storage.ha.listener import ListenerSettings
-from storage.ha.replicator import Replicator
+from storage.ha.listener import ListenerSettings, Replicator
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from tests.ha.batches import Sink
 from tests.ha.faults import FAULTS
@@ -205,7 +204,7 @@ def pair(lane: type[Machine], seed: int, directory: Path) -> Iterator[Pair]:
         quiet("storage", "spark_mq"),
         reproducible(found.random),
         patched(found.world),
-        mock.patch.object(storage.ha.replicator, "LocalFileSystem", files),
+        mock.patch.object(storage.ha.listener, "LocalFileSystem", files),
     ):
         try:
             yield found

@@ -14,7 +14,7 @@ import pytest
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.conditions import NoGroupOffsetsError
 from spark_mq.hand_over import local_socket
-from spark_mq.hand_over.group_offsets import hand_offsets, read_offsets
+from spark_mq.hand_over.messages import hand_offsets, read_offsets
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
@@ -22,7 +22,7 @@ from storage import open_store
 from storage.errors import StoreServedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.group_progress import write_group_offsets
+from storage.tables.offline_changes import write_group_offsets
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports
 

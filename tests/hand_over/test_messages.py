@@ -12,6 +12,7 @@ from spark_mq.hand_over.messages import (
     WAITING,
     WORKING,
     HandOver,
+    StagedCommit,
     begun_at,
     error_document,
     outcome_document,
@@ -20,7 +21,6 @@ from spark_mq.hand_over.messages import (
     request_document,
     taken_document,
 )
-from spark_mq.hand_over.staged_commit import StagedCommit
 from storage.batch.commit import CommitOutcome
 from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch

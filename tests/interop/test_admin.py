@@ -24,9 +24,9 @@ from spark_mq.client.message import decode_records
 from spark_mq.client.pulls import Pull, PullStatus, subscription
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
-from spark_mq.remoting.client_bodies import ConsumerData, SubscriptionData
+from spark_mq.remoting.consumers import ConsumerData, SubscriptionData
 from storage.errors import NameIllegalError
+from storage.format.table_entries import SubscriptionGroupConfig
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -94,7 +94,7 @@ def test_names_that_no_topic_or_group_may_have_are_refused_before_they_are_sent(
     with pytest.raises(NameIllegalError):
         admin.create_topic(NewTopic("no topic"))
     with pytest.raises(NameIllegalError):
-        admin.create_group(SubscriptionGroupConfig(group_name="no group"))
+        admin.create_group(SubscriptionGroupConfig(group="no group"))
     with pytest.raises(ResponseError, match=r"29 \(INVALID_PARAMETER\) to UPDATE_AND_CREATE_TOPIC \(17\) topic TBW102"):
         admin.create_topic(NewTopic("TBW102"))
 
@@ -167,7 +167,7 @@ def test_a_groups_offsets_are_stored_read_reset_and_forgotten(admin: Admin, sent
     group = f"Offsets{time.monotonic_ns()}"
     with pytest.raises(ResponseError, match=r"26 \(SUBSCRIPTION_GROUP_NOT_EXIST\).*group Offsets"):
         admin.store_group_offset(group, queue(0), 1)
-    admin.create_group(SubscriptionGroupConfig(group_name=group, retry_max_times=3))
+    admin.create_group(SubscriptionGroupConfig(group=group, retry_max_times=3))
     assert admin.groups()[group].retry_max_times == 3
     assert admin.group_offset(group, queue(0)) == 0  # a young queue in memory
     assert admin.store_group_offset(group, queue(0), 7)

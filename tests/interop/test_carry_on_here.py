@@ -22,8 +22,8 @@ from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import DelayOffsets
 from storage.transaction.check import CheckReport
 from tests.support.held_check import check_half_messages
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until

@@ -20,13 +20,12 @@ from spark_mq.client.pulls import Pull, PullStatus, subscription
 from spark_mq.client.send_results import SendStatus
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
-from spark_mq.client_conditions import ClusterConditionError
-from spark_mq.conditions import InvalidRowError
+from spark_mq.conditions import ConvertedError, InvalidRowError
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_rows
 from spark_mq.sink.live_options import LiveSinkOptions
+from storage.format.table_entries import SubscriptionGroupConfig
 from tests.interop.test_live_source import Stream, batch
 from tests.support.always_commit import AlwaysCommit
 from tests.support.client_rounds import Command, command_round, consume_round
@@ -83,7 +82,7 @@ def go_round(settings: ClientSettings) -> None:
         wait_until(lambda: "T" in admin.topics(), "the topic is registered")
         assert list(admin.topic_stats("T")) == [QUEUE]
         assert (admin.min_offset(QUEUE), admin.max_offset(QUEUE)) == (0, 0)
-        admin.create_group(SubscriptionGroupConfig(group_name="g"))
+        admin.create_group(SubscriptionGroupConfig(group="g"))
         assert "g" in admin.groups()
         assert admin.store_group_offset("g", QUEUE, 0)
         assert admin.group_offset("g", QUEUE) == 0
@@ -143,9 +142,7 @@ def test_access_control_of_before_5_0_lets_a_query_in_and_names_a_refusal(guarde
             "the group's offsets",
         )
     for wrong in ({"accessKey": OPERATOR.access_key, "secretKey": "another-secret"}, {}):
-        with pytest.raises(
-            ClusterConditionError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\](?s:.)*AclException"
-        ) as denied:
+        with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\](?s:.)*AclException") as denied:
             batch({**options, **wrong})
         assert "another-secret" not in str(denied.value)
 
@@ -156,7 +153,7 @@ def test_a_broker_of_before_5_0_tells_of_groups_that_take_no_retries(guarded_4_9
     with Admin(settings) as admin, Producer(settings, "GBack") as producer:
         guarded_4_9.make_topic("Back", credentials=OPERATOR)
         for group, count in (("GNone", 0), ("GOne", 1)):
-            admin.create_group(SubscriptionGroupConfig(group_name=group, retry_queue_count=count))
+            admin.create_group(SubscriptionGroupConfig(group=group, retry_queue_count=count))
         sent = producer.send(Message("Back", b"failed"))
         rows = {"topic": ["Back"], "msg_id": [sent.offset_message_id]}
         given = {"nameServer": guarded_4_9.name_server, "guarantee": "atLeastOnce", "sendBack": "true"}

@@ -20,7 +20,7 @@ import storage.batch.commit
 import storage.log.writer
 from jobs.verify_store import verify_store
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage import Message, MessageStore, open_store
 from storage.batch.commit import CommitOutcome
 from storage.batch.ledger import END, GROUP_PREFIX, MARK, QUEUE_ID, TOPIC

@@ -14,8 +14,8 @@ import pytest
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, encode_frame, make_request, write_header
-from spark_mq.remoting.consumer_headers import UpdateConsumerOffsetRequest
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.consumers import UpdateConsumerOffsetRequest
+from spark_mq.remoting.messages import SendMessageRequest
 from tests.interop.conftest import UNHURRIED
 from tests.support.client_programs import GO, NotHereError
 from tests.support.java_broker import Oracle, RunningBroker, wait_until

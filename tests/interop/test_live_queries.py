@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from spark_mq.client_conditions import ClusterConditionError
+from spark_mq.conditions import ConvertedError
 from tests.interop.test_live_source import Stream as ReaderStream
 from tests.interop.test_live_source import batch, sorted_rows
 from tests.interop.test_live_stream import UNHURRIED, Producers, Stream, add_queues, answered, by_queue
@@ -173,15 +173,13 @@ def test_a_broker_that_stays_away_is_an_error_and_no_loss(oracle: Oracle, tmp_pa
             stream = ReaderStream({**options, "pullTimeout": "2s"})
             end = stream.reader.latestOffset(stream.position, stream.reader.getDefaultReadLimit())
             parts = stream.reader.partitions(stream.position, end)
-        with pytest.raises(ClusterConditionError, match=r"\[SPARK_MQ_BROKER_UNREACHABLE\] .*Connection refused"):
+        with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_BROKER_UNREACHABLE\] .*Connection refused"):
             [*parts[0].splits[0].read()]
-        with pytest.raises(ClusterConditionError, match=r"\[SPARK_MQ_BROKER_UNREACHABLE\]"):
+        with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_BROKER_UNREACHABLE\]"):
             wait_until(
                 lambda: stream.reader.latestOffset(end, stream.reader.getDefaultReadLimit()) != end, "an error", 30
             )
-        with pytest.raises(
-            ClusterConditionError, match=r"(?s)\[SPARK_MQ_BROKER_UNREACHABLE\] .*No message is lost"
-        ) as caught:
+        with pytest.raises(ConvertedError, match=r"(?s)\[SPARK_MQ_BROKER_UNREACHABLE\] .*No message is lost") as caught:
             ReaderStream({**options, "pullTimeout": "1s"}, end).batch()
         assert "DATA_LOSS" not in str(caught.value)
 
@@ -197,10 +195,10 @@ def test_requests_are_signed_and_refusals_are_named(oracle: Oracle, tmp_path: Pa
             signed = {**options, "accessKey": "admin", "secretKey": SECRET, "startingOffsets": "earliest"}
             stream = ReaderStream({**signed, "consumerGroup": "GroupSigned", "commitOffsets": "true"})
             assert len(stream.until(30)) == 30
-            with pytest.raises(ClusterConditionError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\].*16") as caught:
+            with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\].*16") as caught:
                 batch({**options, "accessKey": "admin", "secretKey": "wrong-" + SECRET})
             assert SECRET not in str(caught.value)
-            with pytest.raises(ClusterConditionError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\]"):
+            with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_BROKER_ACCESS_DENIED\]"):
                 batch(options)
 
 

@@ -27,8 +27,7 @@ from spark_mq.client.calls import make_call
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import BatchInDoubtError, InvalidRowError
 from spark_mq.remoting import MessageQueue, RequestCode
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
-from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
+from spark_mq.remoting.consumers import HeartbeatData, ProducerData
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_rows
 from spark_mq.sink.exact_writer import commit_to_brokers, stage_for_brokers
@@ -37,6 +36,7 @@ from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import live_routes
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
+from storage.format.table_entries import SubscriptionGroupConfig
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until
 from tests.support.live_writer import QUERY
 from tests.support.live_writer import main as send_batch
@@ -221,7 +221,7 @@ def test_a_group_without_retry_queues_gets_nothing_sent_back(live_broker: Runnin
     live_broker.make_topic("SinkNoRetries", 1)
     group = "SinkNoRetriesGroup"
     with Admin(ClientSettings((live_broker.name_server,))) as admin:
-        admin.create_group(SubscriptionGroupConfig(group_name=group, retry_queue_count=0), address=live_broker.address)
+        admin.create_group(SubscriptionGroupConfig(group=group, retry_queue_count=0), address=live_broker.address)
     assert send_task(live_broker, {"body": [b"failed"]}, ["body"], topic="SinkNoRetries") == SentRows(1, {0: 1})
     (line,) = consumed(tmp_path, live_broker, "SinkNoRetries")
     back = {"topic": ["SinkNoRetries"], "msg_id": [line["offsetMsgId"]]}

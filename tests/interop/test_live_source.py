@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark_mq.client_conditions import ClusterConditionError
-from spark_mq.conditions import DataLossError, NoGroupOffsetsError, OptionError
+from spark_mq.conditions import ConvertedError, DataLossError, NoGroupOffsetsError, OptionError
 from spark_mq.source.batch_reader import BatchReader
 from spark_mq.source.column_names import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from spark_mq.source.options import SourceOptions
@@ -145,7 +144,7 @@ def test_brokers_filter_by_sql(broker: RunningBroker) -> None:
 
 
 def test_an_expression_that_does_not_compile_is_refused(broker: RunningBroker) -> None:
-    with pytest.raises(ClusterConditionError, match=r"\[SPARK_MQ_BROKER_REFUSED\] .* 23 .SUBSCRIPTION_PARSE_FAILED"):
+    with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_BROKER_REFUSED\] .* 23 .SUBSCRIPTION_PARSE_FAILED"):
         batch(of_cluster(broker, subExpression="a !!", expressionType="SQL92"))
 
 
@@ -166,7 +165,7 @@ def test_batch_queues_are_refused(broker: RunningBroker, oracle: Oracle) -> None
 
 def test_a_name_server_that_is_not_there_is_an_error_in_time() -> None:
     began = time.monotonic()
-    with pytest.raises(ClusterConditionError, match=r"\[SPARK_MQ_NAME_SERVER_UNREACHABLE\] no name server answers"):
+    with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_NAME_SERVER_UNREACHABLE\] no name server answers"):
         batch({"nameServer": "127.0.0.1:1", "topic": "T"})
     assert time.monotonic() - began < 30
 
@@ -174,7 +173,7 @@ def test_a_name_server_that_is_not_there_is_an_error_in_time() -> None:
 def test_tls_is_spoken_with_name_server_and_broker(broker: RunningBroker) -> None:
     options = of_cluster(broker, tls="true", columns="queue_id,queue_offset")
     assert len(batch({**options, "tlsVerify": "false"})) == 2_000
-    with pytest.raises(ClusterConditionError, match=r"\[SPARK_MQ_TLS_FAILED\] .*certificate"):
+    with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_TLS_FAILED\] .*certificate"):
         batch(options)
 
 

@@ -18,7 +18,7 @@ import pytest
 from spark_mq.dump import dump_queue
 from storage import MessageStore, open_store
 from storage.rules.inner_messages import InnerMessage
-from storage.settings.broker_version import parse_broker_version
+from storage.settings.load import parse_broker_version
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, free_ports, wait_until

@@ -18,7 +18,7 @@ from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
-from spark_mq.remoting.client_bodies import MessageModel
+from spark_mq.remoting.consumers import MessageModel
 from tests.support.java_broker import Oracle, RunningBroker, send_arguments, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]

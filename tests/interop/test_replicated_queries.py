@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from jobs.verify_store import verify_store
-from storage.ha.following import promote
+from storage.ha.follower import promote
 from tests.interop.test_replication import QUICK, command, conf_of_replica, ha_address_of
 from tests.sink.test_sink_tasks import stored
 from tests.support.driver_process import Driver, Query

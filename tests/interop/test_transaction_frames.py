@@ -12,8 +12,8 @@ import pytest
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, write_body
-from spark_mq.remoting.client_bodies import HeartbeatData, ProducerData
 from spark_mq.remoting.command import ONEWAY_FLAG
+from spark_mq.remoting.consumers import HeartbeatData, ProducerData
 from storage.format.record import (
     TRANSACTION_COMMIT,
     TRANSACTION_ROLLBACK,

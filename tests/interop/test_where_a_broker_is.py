@@ -13,7 +13,7 @@ from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.settings import ClientSettings
-from storage.addresses import split_address
+from storage.names import split_address
 from tests.support.java_broker import Oracle, RunningBroker, free_ports
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

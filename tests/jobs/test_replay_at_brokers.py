@@ -13,9 +13,9 @@ from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.cluster_replay import ClusterLetters
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.replay import REFUSED, REPLAYED, Outcome, Target
 from spark_mq.source.cluster_options import ClusterOptions
+from storage.format.table_entries import SubscriptionGroupConfig
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.support.java_broker import wait_until
 
@@ -86,7 +86,7 @@ def test_a_broker_that_puts_copies_among_the_dead_letters_gets_one_and_the_rest_
     make_letters(pair, "Ordered", "H")
     with Admin(pair.first.settings) as admin:
         for one in (pair.first, pair.second):
-            admin.create_group(SubscriptionGroupConfig(group_name="H", retry_max_times=-1), address=one.address)
+            admin.create_group(SubscriptionGroupConfig(group="H", retry_max_times=-1), address=one.address)
             admin.create_topic(NewTopic("%RETRY%H", 1, 1), address=one.address)
     first, *rest = replayed(pair, "H", "retry")
     assert (first.result, {outcome.result for outcome in rest}) == (REPLAYED, {REFUSED})

@@ -22,8 +22,7 @@ from jobs.replay_dead_letters import LEFT, LOCK, Pace, StoreLetters, main, repla
 from jobs.run import _may_pass
 from spark_mq import replay as replaying
 from spark_mq.client.errors import NameServerUnreachableError
-from spark_mq.client_conditions import from_client_error
-from spark_mq.conditions import SparkMqError
+from spark_mq.conditions import SparkMqError, as_condition
 from spark_mq.exit_codes import FAILED, exit_code_of
 from spark_mq.replay import (
     DeadLetter,
@@ -324,7 +323,7 @@ def test_a_cluster_that_does_not_answer_is_a_failure_and_may_answer_at_the_next_
         try:
             raise unreachable
         except NameServerUnreachableError as error:
-            raise from_client_error(error) from None
+            raise as_condition(error) from None
 
     with pytest.raises(SparkMqError) as told:
         ask()

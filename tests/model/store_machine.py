@@ -28,7 +28,7 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.group_progress import write_group_offsets
+from storage.tables.offline_changes import write_group_offsets
 from storage.transaction.check_plan import CheckRules
 from tests.model.checked_store import (
     GROUP,
@@ -216,7 +216,7 @@ class StoreMachine(CheckedStore):
         """The log's oldest files go, so many at most."""
         store = self.begin()
         config = replace(store.config.retention, delete_file_batch_max=count)
-        occasion = retention.Occasion(("it was asked for",), whatever_age=True)
+        occasion = retention.Occasion(("it was requested",), whatever_age=True)
         plan = retention.plan_expiry(store, self.held.files, config, occasion, now_ms=self.held.clock())
         size = store.config.commit_log.mapped_file_size_commit_log
         assert size is not None

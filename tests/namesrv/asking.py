@@ -18,15 +18,16 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
-from spark_mq.remoting.route_bodies import (
-    DataVersion,
+from spark_mq.remoting.routes import (
+    BrokerAddressRequest,
     RegisterBrokerBody,
-    TopicConfigData,
+    RegisterBrokerRequest,
+    RouteRequest,
     TopicConfigTable,
     TopicRouteData,
 )
-from spark_mq.remoting.route_headers import BrokerAddressRequest, RegisterBrokerRequest, RouteRequest
 from spark_mq.remoting_server.peer import Caller
+from storage.format.table_entries import DataVersion, TopicConfig
 
 START_MS = 1_700_000_000_000
 CLUSTER = "C"
@@ -117,6 +118,6 @@ class Asked:
 
 def registered(topics: tuple[str, ...], version: int = 1, perm: int = 6, state: int = 0) -> RegisterBrokerBody:
     """A registration's body."""
-    table = {topic: TopicConfigData(topic_name=topic, perm=perm) for topic in topics}
-    data_version = DataVersion(counter=version, state_version=state, time_ms=START_MS)
+    table = {topic: TopicConfig(topic=topic, perm=perm) for topic in topics}
+    data_version = DataVersion(counter=version, state_version=state, timestamp_ms=START_MS)
     return RegisterBrokerBody(topic_config_table=TopicConfigTable(topic_config_table=table, data_version=data_version))

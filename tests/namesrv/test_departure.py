@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_mq.remoting import RequestCode
-from spark_mq.remoting.route_headers import BrokerHeartbeatRequest
+from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from tests.namesrv.asking import CLUSTER, START_MS, Asked
 
 

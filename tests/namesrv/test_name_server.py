@@ -9,9 +9,9 @@ import pytest
 
 from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
-from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
 from spark_mq.namesrv.name_server import ADMIN_CODES, HANDLERS, NameServer
 from spark_mq.namesrv.settings import Configuration
+from spark_mq.namesrv.tables import KvConfig, parse_kv_config
 from spark_mq.remoting import HeaderEncoding, RemotingCommand, RequestCode, decode_frame, make_request
 from spark_mq.remoting_server.peer import Caller, is_this_host
 from storage.errors import StateFileError

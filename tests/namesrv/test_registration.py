@@ -8,31 +8,26 @@ from dataclasses import replace
 
 import pytest
 
-from spark_mq.namesrv.departure import unregister
-from spark_mq.namesrv.limits import RouteLimits
-from spark_mq.namesrv.registration import Registration, RegistrationRules, register
+from spark_mq.namesrv.registration import Registration, RegistrationRules, RouteLimits, register, unregister
 from spark_mq.namesrv.tables import RouteTables
 from spark_mq.remoting import ProtocolVersion, RemotingCommand, RequestCode, read_body, read_header, write_body
-from spark_mq.remoting.registration_body import write_compressed
-from spark_mq.remoting.route_bodies import (
+from spark_mq.remoting.routes import (
+    BrokerAddressRequest,
+    BrokerGroupRequest,
     BrokerMemberGroupAnswer,
     ClusterInfo,
-    DataVersion,
+    DataVersionAnswer,
     QueueData,
+    RegisterBrokerAnswer,
     RegisterBrokerBody,
-    TopicConfigData,
+    RegisterBrokerRequest,
     TopicConfigTable,
     TopicQueueMappingInfo,
     TopicRouteData,
-)
-from spark_mq.remoting.route_headers import (
-    BrokerAddressRequest,
-    BrokerGroupRequest,
-    DataVersionAnswer,
-    RegisterBrokerAnswer,
-    RegisterBrokerRequest,
+    write_compressed,
 )
 from storage.errors import ConfigurationError
+from storage.format.table_entries import DataVersion, TopicConfig
 from storage.rules.response_codes import RequestRefusedError
 from tests.namesrv.asking import CLUSTER, START_MS, Asked, registered
 
@@ -185,7 +180,7 @@ def test_a_compressed_registration_is_one() -> None:
     asked = Asked()
     mapping = TopicQueueMappingInfo(topic="T", total_queues=2, broker_name="b", current_ids={0: 1})
     table = TopicConfigTable(
-        topic_config_table={topic: TopicConfigData(topic_name=topic, perm=4) for topic in ("T", "U")},
+        topic_config_table={topic: TopicConfig(topic=topic, perm=4) for topic in ("T", "U")},
         data_version=DataVersion(counter=1),
         topic_queue_mapping_info_map={"T": mapping},
     )
@@ -202,7 +197,7 @@ def test_a_compressed_registration_is_one() -> None:
 def test_a_broker_asks_whether_its_topics_are_known_as_they_are() -> None:
     asked = Asked()
     header = BrokerAddressRequest(broker_name="b", broker_address="h:0", cluster_name=CLUSTER, broker_id=0)
-    version = DataVersion(counter=1, time_ms=START_MS)
+    version = DataVersion(counter=1, timestamp_ms=START_MS)
     answer = asked.ask(RequestCode.QUERY_DATA_VERSION, header, version)
     assert (read_header(DataVersionAnswer, answer).changed, answer.body) == (True, b"")
     asked.register()

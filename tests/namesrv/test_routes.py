@@ -7,7 +7,7 @@ import pytest
 from spark_mq.namesrv.name_server import system_topics, topics_of_cluster
 from spark_mq.namesrv.tables import RouteTables
 from spark_mq.remoting import ProtocolVersion, RequestCode, read_body
-from spark_mq.remoting.route_bodies import QueueData, TopicList, TopicRouteData
+from spark_mq.remoting.routes import QueueData, TopicList, TopicRouteData
 from storage.rules.response_codes import with_advice
 from tests.namesrv.asking import START_MS, Asked
 

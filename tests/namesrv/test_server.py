@@ -23,9 +23,9 @@ from spark_mq.client.blocking_connection import PROBE_CODE
 from spark_mq.client.settings import ClientSettings
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, write_body, write_header
-from spark_mq.remoting.admin_headers import MinBrokerIdRequest
-from spark_mq.remoting.header_fields import read_header
-from spark_mq.remoting.route_headers import RegisterBrokerRequest
+from spark_mq.remoting.administration import MinBrokerIdRequest
+from spark_mq.remoting.headers_and_bodies import read_header
+from spark_mq.remoting.routes import RegisterBrokerRequest
 from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
 from storage.settings.java_properties import changed_properties, parse_properties

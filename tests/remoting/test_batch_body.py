@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_mq.remoting import RequestCode, decode_frame
-from spark_mq.remoting.batch_body import BatchedMessage, decode_batch, encode_batch, with_batch_properties
+from spark_mq.remoting.messages import BatchedMessage, decode_batch, encode_batch, with_batch_properties
 from storage.errors import MessageIllegalError
 from tests.support.captures import captured_frames
 

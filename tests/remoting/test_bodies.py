@@ -19,12 +19,11 @@ from spark_mq.remoting import (
     write_body,
     write_body_list,
 )
-from spark_mq.remoting.admin_bodies import ConsumeStats, StatsItem, TopicOffset, TopicStatsTable, UserInfo
-from spark_mq.remoting.body_fields import standard_json
-from spark_mq.remoting.client_bodies import ConsumerStatus, HeartbeatData, LockBody, ProducerData
-from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo, KvTable, QueueData, TopicRouteData
-from spark_mq.remoting.wire_class import Int, wire
+from spark_mq.remoting.administration import ConsumeStats, StatsItem, TopicOffset, TopicStatsTable, UserInfo
+from spark_mq.remoting.consumers import ConsumerStatus, HeartbeatData, LockBody, ProducerData
+from spark_mq.remoting.routes import BrokerData, ClusterInfo, KvTable, QueueData, TopicRouteData
 from storage.format.fastjson import double_text, quoted
+from storage.format.typed_json import Int, standard_json, wire
 from tests.support.captures import FOLDERS, captured_frames
 from tests.support.places import VECTORS
 

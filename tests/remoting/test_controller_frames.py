@@ -18,8 +18,7 @@ from spark_mq.remoting import (
     write_body,
     write_header,
 )
-from spark_mq.remoting.body_fields import read_texts, write_texts
-from spark_mq.remoting.controller_bodies import (
+from spark_mq.remoting.controllers import (
     BrokerReplicasInfo,
     ElectedMasterBody,
     EpochEntryCache,
@@ -27,6 +26,7 @@ from spark_mq.remoting.controller_bodies import (
     ReplicasInfo,
     SyncStateSet,
 )
+from spark_mq.remoting.headers_and_bodies import read_texts, write_texts
 from tests.support.controller_capture import said_frames
 
 OF_CONTROLLERS = {904, 1001, 1002, 1003, 1004, 1005, 1008, 1012, 1013}

@@ -20,9 +20,9 @@ from spark_mq.remoting import (
     read_header,
     write_header,
 )
-from spark_mq.remoting.consumer_headers import MaxOffsetRequest, QueryConsumerOffsetRequest, SearchOffsetRequest
-from spark_mq.remoting.header_fields import SHORT_NAMED, HeaderTemplate, wire_names
-from spark_mq.remoting.message_headers import PullMessageRequest, SendMessageAnswer, SendMessageRequest
+from spark_mq.remoting.consumers import MaxOffsetRequest, QueryConsumerOffsetRequest, SearchOffsetRequest
+from spark_mq.remoting.headers_and_bodies import SHORT_NAMED, HeaderTemplate, wire_names
+from spark_mq.remoting.messages import PullMessageRequest, SendMessageAnswer, SendMessageRequest
 from tests.support.captures import FOLDERS, CapturedFrame, captured_frames
 
 BESIDE_HEADERS = {"ReqT", "_UNIQUE_KEY_QUERY", "MSG_REGION", "TRACE_ON", "IS_SUB_CHANGE", "IS_SUPPORT_HEART_BEAT_V2"}

@@ -8,12 +8,13 @@ import zlib
 import pytest
 
 from spark_mq.remoting import BodyError, ProtocolVersion, write_body
-from spark_mq.remoting.registration_body import read_compressed, write_compressed
-from spark_mq.remoting.route_bodies import (
+from spark_mq.remoting.routes import (
     BrokerMemberGroup,
     BrokerMemberGroupAnswer,
     TopicQueueMappingInfo,
     TopicRouteData,
+    read_compressed,
+    write_compressed,
 )
 
 JAVA = base64.b64decode(

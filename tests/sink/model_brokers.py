@@ -16,7 +16,7 @@ import numpy as np
 
 from spark_mq.conditions import BatchInDoubtError
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.batch_body import decode_batch
+from spark_mq.remoting.messages import decode_batch
 from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
 from spark_mq.sink.parking_places import places_of
 from spark_mq.sink.send_plan import PlannedBatch, QueuePlan

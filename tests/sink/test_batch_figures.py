@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
-from storage.tables import batch_notes
+from storage.tables import sink_notes
 from tests.sink.test_sink_tasks import commit, options_by_row, stage, stored
 
 
@@ -70,7 +70,7 @@ def test_a_note_that_cannot_be_written_fails_no_batch(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(batch_notes, "save_loose", full)
+    monkeypatch.setattr(sink_notes, "save_loose", full)
     options = options_by_row(root)
     with caplog.at_level(logging.WARNING, "spark_mq.sink"):
         commit(options, stage(options, rows("A")))

@@ -11,7 +11,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import InvalidRowError, OptionError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
 from spark_mq.remoting.frames import MOST_BODY_BYTES
-from spark_mq.remoting.route_bodies import BrokerData, QueueData, TopicRouteData
+from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 from spark_mq.sink import body_limits
 from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
 from spark_mq.sink.columns import InputColumns

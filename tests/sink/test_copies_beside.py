@@ -12,7 +12,7 @@ import pytest
 
 from spark_mq.conditions import SparkMqError
 from spark_mq.hand_over import local_socket
-from spark_mq.hand_over.replica_socket import NAME, Copies, ReplicaServer, ask_for_copies
+from spark_mq.hand_over.local_socket import NAME, Copies, ReplicaServer, ask_for_copies
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 
 SHORT = "50ms"

@@ -19,7 +19,7 @@ from spark_mq.conditions import (
     WriteFailedError,
 )
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from spark_mq.sink import exact_commit
 from spark_mq.sink.exact_commit import ExactCommit, Outcome
 from spark_mq.sink.journal import Journal
@@ -518,7 +518,7 @@ def test_a_batch_that_was_begun_under_a_lost_directory_is_refused(
         sink.commit(batch, sink.stage(batch, ROWS))
     monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     shutil.rmtree(sink.directory)
-    with pytest.raises(StagingLostError, match="was begun"):
+    with pytest.raises(StagingLostError, match="was started"):
         sink.commit(batch, sink.stage(batch, ROWS))
 
 
@@ -611,7 +611,7 @@ def test_a_batch_that_may_have_been_begun_where_the_last_one_did_not_go_is_refus
         sink.commit(batch, sink.stage(batch, rows))
     monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     shutil.rmtree(sink.directory)
-    with pytest.raises(StagingLostError, match="may have been begun in queue T/b/1"):
+    with pytest.raises(StagingLostError, match="may have been started in queue T/b/1"):
         sink.commit(batch, sink.stage(batch, rows))
     assert sink.stored() == {QUEUES[0]: [b"first"], QUEUES[3]: [b"second"]}
 
@@ -667,6 +667,6 @@ def test_a_batch_whose_rows_wait_where_the_last_one_had_none_is_not_sent_without
     sink.run(0, [[(QUEUES[0], [b"a"])]])
     shutil.rmtree(sink.directory)
     batch = Batch(SINK, SINK, 1)
-    with pytest.raises(StagingLostError, match="may have been begun in queue"):
+    with pytest.raises(StagingLostError, match="may have been started in queue"):
         sink.commit(batch, sink.stage(batch, [[(QUEUES[0], [WAITS + b"b"])]]))
     assert sink.cluster.puts == {QUEUES[0]: [b"a"]}

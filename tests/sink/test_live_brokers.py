@@ -16,12 +16,10 @@ from spark_mq.client.errors import AccessDeniedError, BrokerUnreachableError, Cl
 from spark_mq.client.message import decode_records
 from spark_mq.conditions import BatchInDoubtError, NotConfirmedError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
-from spark_mq.remoting.admin_bodies import ClientConnection, ProducerConnection
-from spark_mq.remoting.batch_body import BatchedMessage, decode_batch, encode_batch
-from spark_mq.remoting.body_fields import read_body, write_body
-from spark_mq.remoting.client_bodies import HeartbeatData
-from spark_mq.remoting.header_fields import read_header
-from spark_mq.remoting.message_headers import SendMessageRequest
+from spark_mq.remoting.administration import ClientConnection, ProducerConnection
+from spark_mq.remoting.consumers import HeartbeatData
+from spark_mq.remoting.headers_and_bodies import read_body, read_header, write_body
+from spark_mq.remoting.messages import BatchedMessage, SendMessageRequest, decode_batch, encode_batch
 from spark_mq.sink import live_brokers
 from spark_mq.sink.exact_commit import SendInDoubtError
 from spark_mq.sink.live_brokers import TOPIC, LiveBrokers

@@ -19,7 +19,6 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 from spark_mq.client.errors import ResponseError
 from spark_mq.conditions import InvalidRowError, NotConfirmedError, WriteFailedError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_over
 from spark_mq.sink.live_options import LiveSinkOptions
@@ -27,6 +26,7 @@ from spark_mq.sink.live_rows import columns_to_send
 from spark_mq.sink.live_writers import LiveBatchWriter
 from storage.batch.ledger import Batch
 from storage.format.record import encode_offset_message_id
+from storage.format.table_entries import SubscriptionGroupConfig
 from tests.support.fake_broker import BROKER, FakeBroker, RoutesTo, TakingBroker
 
 BATCH = Batch("sink", "query", 7)
@@ -304,7 +304,7 @@ def test_rows_that_the_broker_would_forget_are_invalid_and_not_sent(is_old: bool
     rule = "broker broker-a: group g takes no retries (retryQueueNums 0): it would be lost"
     with TakingBroker((5, 6)) as broker:
         broker.is_old = is_old
-        broker.groups["g"] = SubscriptionGroupConfig(group_name="g", retry_queue_count=0)
+        broker.groups["g"] = SubscriptionGroupConfig(group="g", retry_queue_count=0)
         with pytest.raises(InvalidRowError, match=re.escape(rule)):
             send(broker, options(**RETURNS), frame)
         aside = send(broker, options(**RETURNS, onInvalidRow="deadLetter", deadLetterPath=str(tmp_path)), frame, frame)

@@ -7,7 +7,7 @@ import pytest
 from spark_mq.client.errors import BrokerNotFoundError, WaitedInVainError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
-from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo
+from spark_mq.remoting.routes import BrokerData, ClusterInfo
 from spark_mq.sink.live_routes import LiveRoutes
 from tests.support.fake_broker import FakeBroker
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_mq.client.errors import WaitedInVainError
-from spark_mq.client_conditions import from_client_error
+from spark_mq.conditions import as_condition
 from spark_mq.sink import exact_commit
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.exact_commit import SendInDoubtError
@@ -161,7 +161,7 @@ def test_the_error_says_what_was_waited_for_and_how_long(cluster: OwnCluster, tm
     write = Write(cluster, tmp_path, "FrozenForLong", retryTimeout="1s")
     with frozen(cluster, 2.5), pytest.raises(WaitedInVainError) as told:
         write.commit()
-    text = str(from_client_error(told.value))
+    text = str(as_condition(told.value))
     assert text.startswith("[SPARK_MQ_BROKER_UNREACHABLE] waited ")
     assert f"s for broker {BROKER_NAME} (topic SPARK_MQ_SINK); the last try: " in text.splitlines()[0]
     write.commit()

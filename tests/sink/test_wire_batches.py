@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_mq.remoting.batch_body import decode_batch
+from spark_mq.remoting.messages import decode_batch
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
 from storage.format.record import COMPRESSED, COMPRESSION_ZLIB, MULTI_TAGS
 from storage.format.record_block import OutgoingMessages

@@ -17,7 +17,7 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, make_response, write_body
-from spark_mq.remoting.route_bodies import TopicList
+from spark_mq.remoting.routes import TopicList
 from spark_mq.source.cluster_questions import IN_FLIGHT, ClusterQuestions
 from tests.support.fake_broker import FakeBroker
 

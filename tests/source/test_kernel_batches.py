@@ -23,7 +23,7 @@ from storage.format.arrays import Memory
 from storage.format.record import BORN_HOST_V6
 from storage.format.window_decoder import Claims, Wanted, decoding_of
 from storage.queues.scan import scan_queue
-from storage.store_layout import StoreLayout
+from storage.tables.surroundings import StoreLayout
 from tests.support.fixture_stores import Fixture
 from tests.support.kernels import ON, kernels, need_kernels
 from tests.support.log_records import log_records

@@ -8,12 +8,11 @@ import pytest
 
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_body, write_body
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig
-from spark_mq.remoting.route_bodies import TopicConfigData
 from spark_mq.source.cluster_questions import ClusterQuestions
 from spark_mq.source.live_groups import group_writers
 from spark_mq.source.live_view import LiveView
 from spark_mq.source.subscription import Subscription
+from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
 from tests.support.fake_broker import FakeBroker
 
 OFFSETS = {("T", 0): 7, ("T", 1): 9}
@@ -40,18 +39,18 @@ class GroupBroker(FakeBroker):
             case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG | RequestCode.GET_TOPIC_CONFIG if self.is_old:
                 return make_response(request, 3, "not supported")
             case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG if fields["group"] in self.groups:
-                body = write_body(SubscriptionGroupConfig(group_name=fields["group"]))
+                body = write_body(SubscriptionGroupConfig(group=fields["group"]))
                 return make_response(request, 0, None, None, body)
             case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
                 return make_response(request, 26, "No group in this broker")
             case RequestCode.GET_TOPIC_CONFIG if fields["topic"] in self.topics:
-                return make_response(request, 0, None, None, write_body(TopicConfigData(topic_name=fields["topic"])))
+                return make_response(request, 0, None, None, write_body(TopicConfig(topic=fields["topic"])))
             case RequestCode.GET_TOPIC_CONFIG:
                 return make_response(request, 17, "No topic in this broker")
             case RequestCode.UPDATE_AND_CREATE_TOPIC:
                 self.topics.add(fields["topic"])
             case RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-                self.groups.add(read_body(SubscriptionGroupConfig, request.body).group_name)
+                self.groups.add(read_body(SubscriptionGroupConfig, request.body).group)
             case RequestCode.UPDATE_CONSUMER_OFFSET:
                 if fields["consumerGroup"] not in self.groups and not self.is_old:
                     return make_response(request, 26, "Group g not exist!")

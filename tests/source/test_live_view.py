@@ -15,8 +15,8 @@ from spark_mq.client.errors import (
     WaitedInVainError,
 )
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response, write_body
-from spark_mq.remoting.admin_bodies import TopicOffset, TopicStatsTable
-from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo, QueueData, TopicRouteData
+from spark_mq.remoting.administration import TopicOffset, TopicStatsTable
+from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicRouteData
 from spark_mq.source.cluster_questions import Answered
 from spark_mq.source.live_view import (
     LOOK_INTERVAL_MS,

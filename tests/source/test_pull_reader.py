@@ -21,7 +21,7 @@ from spark_mq.client.errors import (
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.conditions import DataLossError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
-from spark_mq.remoting.route_bodies import BrokerData, ClusterInfo
+from spark_mq.remoting.routes import BrokerData, ClusterInfo
 from spark_mq.source import pull_reader
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_reader import DEPTH, PullReader

@@ -19,10 +19,9 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import ConvertedError, OptionError
 from spark_mq.data_source import SparkMqDataSource
 from spark_mq.source import rows
-from spark_mq.store_conditions import StoreConditionError
 from storage.format.record import COMPRESSED
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
@@ -232,5 +231,5 @@ def test_verify_crc_finds_a_changed_body(fixture_store: Callable[[str], Fixture]
         file.seek(-1, 1)
         file.write(bytes([byte ^ 0xFF]))
     assert len(read_batch(store.root, topic="TopicOne")) == 250
-    with pytest.raises(StoreConditionError, match=r"\[SPARK_MQ_CORRUPT_RECORD\].*topic TopicOne, queue.*body CRC"):
+    with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_CORRUPT_RECORD\].*topic TopicOne, queue.*body CRC"):
         read_batch(store.root, topic="TopicOne", verifyCrc="true")

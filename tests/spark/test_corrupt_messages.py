@@ -15,9 +15,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from spark_mq.conditions import OptionError
+from spark_mq.conditions import ConvertedError, OptionError
 from spark_mq.data_source import SparkMqDataSource
-from spark_mq.store_conditions import StoreConditionError
 from storage.format.record import COMPRESSED, COMPRESSION_LZ4, COMPRESSION_ZSTD
 
 from ..support.store_builder import StoreBuilder
@@ -67,7 +66,7 @@ def place_of(store: StoreBuilder, offset: int) -> int:
 
 def test_failfast_names_the_message_what_is_wrong_and_the_cure(store: StoreBuilder) -> None:
     place = place_of(store, 1)
-    with pytest.raises(StoreConditionError) as raised:
+    with pytest.raises(ConvertedError) as raised:
         read_batch(store.root, topic="Topic")
     text = str(raised.value)
     assert text.startswith("[SPARK_MQ_CORRUPT_RECORD] ")
@@ -85,7 +84,7 @@ def test_failfast_names_the_message_what_is_wrong_and_the_cure(store: StoreBuild
 
 def test_a_stream_says_the_same_and_passes_it_in_permissive_mode(store: StoreBuilder) -> None:
     reader = open_stream(store.root, topic="Topic", startingOffsets="earliest")
-    with pytest.raises(StoreConditionError, match=r"CORRUPT_RECORD\].*offset 1 of topic Topic, queue 2"):
+    with pytest.raises(ConvertedError, match=r"CORRUPT_RECORD\].*offset 1 of topic Topic, queue 2"):
         next_batch(reader, reader.initialOffset())
     tolerant = open_stream(store.root, topic="Topic", startingOffsets="earliest", mode="PERMISSIVE")
     end, rows = next_batch(tolerant, reader.initialOffset())
@@ -153,7 +152,7 @@ def test_a_body_with_another_sum_is_corrupt_where_sums_are_checked(store: StoreB
     assert "bad body CRC" in rows[0]["_corrupt"]
     good = read_batch(store.root, topic="Topic", mode="PERMISSIVE", verifyCrc="true", tags="Good")
     assert [row["_corrupt"] is None for row in good] == [False, True, True]
-    with pytest.raises(StoreConditionError, match=r"offset 0 of topic Topic, queue 2, broker broker-a.*bad body CRC"):
+    with pytest.raises(ConvertedError, match=r"offset 0 of topic Topic, queue 2, broker broker-a.*bad body CRC"):
         read_batch(store.root, topic="Topic", verifyCrc="true")
 
 

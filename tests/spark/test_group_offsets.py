@@ -22,7 +22,7 @@ from spark_mq.source.stream_reader import StreamReader
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.group_progress import write_group_offsets
+from storage.tables.offline_changes import write_group_offsets
 from tests.support.fixture_stores import Fixture, golden_lines
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import EqualTo
 
-from spark_mq.store_conditions import StoreConditionError
+from spark_mq.conditions import ConvertedError
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 
@@ -122,7 +122,7 @@ def test_without_the_indexs_geometry_a_key_is_refused_and_a_filter_scans(
     store = fixture_store("roll")
     store.conf.unlink()
     golden = golden_rows(store, "TopicOne")
-    with pytest.raises(StoreConditionError) as caught:
+    with pytest.raises(ConvertedError) as caught:
         plan_batch(store.root, topic="TopicOne", key="key0")
     text = str(caught.value)
     assert text.startswith("[SPARK_MQ_INDEX_GEOMETRY_UNKNOWN]")

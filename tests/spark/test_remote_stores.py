@@ -12,7 +12,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from spark_mq.store_conditions import StoreConditionError
+from spark_mq.conditions import ConvertedError
 from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.object_store import BUCKET, ObjectStore, object_store
@@ -96,7 +96,7 @@ def test_a_stream_follows_a_store_that_is_copied_again(memory: Callable[[Path, s
 
 
 def test_a_url_without_a_store_is_refused(memory: Callable[[Path, str], str], tmp_path: Path) -> None:
-    with pytest.raises(StoreConditionError, match=r"\[SPARK_MQ_STORE_NOT_FOUND\].*memory://nothing"):
+    with pytest.raises(ConvertedError, match=r"\[SPARK_MQ_STORE_NOT_FOUND\].*memory://nothing"):
         read_batch("memory://nothing", topic="Topic")
 
 
@@ -126,7 +126,7 @@ def test_a_web_server_that_lacks_something_is_named(flaws: WebFlaws, pristine_st
     pytest.importorskip("aiohttp")
     with (
         web_store(pristine_store("clean").root, flaws) as url,
-        pytest.raises(StoreConditionError, match=r"\[SPARK_MQ_FILE_SYSTEM_UNAVAILABLE\]"),
+        pytest.raises(ConvertedError, match=r"\[SPARK_MQ_FILE_SYSTEM_UNAVAILABLE\]"),
     ):
         read_batch(url, topic="TopicA")
 

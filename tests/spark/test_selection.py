@@ -12,8 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_mq
-from spark_mq.conditions import OffsetJsonError, OptionError, SparkMqError, UnknownOptionError
-from spark_mq.store_conditions import StoreConditionError
+from spark_mq.conditions import ConvertedError, OffsetJsonError, OptionError, SparkMqError, UnknownOptionError
 from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
@@ -236,7 +235,7 @@ def test_stores_of_another_kind_are_refused_by_name(
 def test_a_path_without_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "nowhere"):
-        with pytest.raises(StoreConditionError, match=rf"\[SPARK_MQ_STORE_NOT_FOUND\].*{path}"):
+        with pytest.raises(ConvertedError, match=rf"\[SPARK_MQ_STORE_NOT_FOUND\].*{path}"):
             read_batch(path, topic="Topic")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.addresses import address_text, host_of, peer_host, same_address, split_address
+from storage.names import address_text, host_of, peer_host, same_address, split_address
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from storage.nearest_name import advice, nearest
+from storage.names import advice, nearest
 
 KNOWN = ("topic", "tags", "queueNum", "shardingKey")
 

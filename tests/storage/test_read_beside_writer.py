@@ -24,10 +24,10 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalFile, LocalSmallReads
 from storage.format.java_hash import string_hash
 from storage.format.record import encode_record
+from storage.queues.get import GetStatus
 from storage.queues.scan import TagsWanted, scan_queue
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.settings.nouns import RetentionConfig
-from storage.store_reader import GetStatus
 from tests.support.message_builder import FIRST_STORE_TIME_MS, StoreBuilder
 from tests.support.places import PROJECT
 

@@ -45,7 +45,7 @@ NOW_MS = 1_700_000_000_000
 OLD_MS = NOW_MS - 72 * HOUR_MS
 TINY = StoreConfig.tiny()
 FILES = LocalFileSystem()
-ALL_TIMES = Occasion(("it was asked for",))
+ALL_TIMES = Occasion(("it was requested",))
 
 
 # When: CleanCommitLogService.isTimeToDelete, isSpaceToDelete

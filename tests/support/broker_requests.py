@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from spark_mq.broker.retry import CURRENT_VERSION
-from spark_mq.remoting.batch_body import BatchedMessage, encode_batch
+from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage.rules.inner_messages import encode_properties
 
 SEND, SEND_BACK, END_TRANSACTION = 10, 36, 37

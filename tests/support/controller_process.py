@@ -13,8 +13,8 @@ from pathlib import Path
 
 from spark_mq.controller.state import Group, Replica
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, read_body
-from spark_mq.remoting.body_fields import write_texts
-from spark_mq.remoting.controller_bodies import BrokerReplicasInfo, ReplicasInfo
+from spark_mq.remoting.controllers import BrokerReplicasInfo, ReplicasInfo
+from spark_mq.remoting.headers_and_bodies import write_texts
 from tests.support.java_broker import Oracle, free_ports, wait_until
 from tests.support.places import PROJECT
 

@@ -19,21 +19,14 @@ from spark_mq.remoting import (
     make_response,
     write_body,
 )
-from spark_mq.remoting.admin_bodies import SubscriptionGroupConfig, SubscriptionGroupTable, TopicOffset, TopicStatsTable
-from spark_mq.remoting.batch_body import decode_batch
-from spark_mq.remoting.header_fields import read_header
-from spark_mq.remoting.message_headers import EndTransactionRequest, SendBackRequest, SendMessageRequest
-from spark_mq.remoting.route_bodies import (
-    BrokerData,
-    ClusterInfo,
-    QueueData,
-    TopicConfigData,
-    TopicList,
-    TopicRouteData,
-)
+from spark_mq.remoting.administration import SubscriptionGroupTable, TopicOffset, TopicStatsTable
+from spark_mq.remoting.headers_and_bodies import read_header
+from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, SendMessageRequest, decode_batch
+from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
 from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
 from storage.format.properties import decode_properties
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_offset_message_id, encode_record
+from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
 from storage.rules.response_codes import ResponseCode
 from tests.support.message_builder import make_message
 from tests.support.planned_server import Peer, PlannedServer
@@ -172,7 +165,7 @@ class FakeCluster(FakeBroker):
                 table = {MessageQueue("TopicA", "broker-a", 0): ends}
                 return self._body(request, TopicStatsTable(offset_table=table))
             case RequestCode.GET_TOPIC_CONFIG:
-                return self._body(request, TopicConfigData(topic_name="TopicA"))
+                return self._body(request, TopicConfig(topic="TopicA"))
             case RequestCode.CHECK_CLIENT_CONFIG if self.understands:
                 return make_response(request, 0, None)
             case RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
@@ -230,7 +223,7 @@ class TakingBroker(FakeBroker):
                     return make_response(request, 3, " request type 352 not supported")
                 case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
                     group = (request.ext_fields or {})["group"]
-                    made = self.groups.setdefault(group, SubscriptionGroupConfig(group_name=group))
+                    made = self.groups.setdefault(group, SubscriptionGroupConfig(group=group))
                     return make_response(request, 0, None, None, write_body(made))
                 case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
                     table = SubscriptionGroupTable(subscription_group_table=self.groups)

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 from storage import MessageStore
 from storage.transaction import check
-from storage.transaction.asking import Asking, Checker
+from storage.transaction.check import Asking, Checker
 from storage.transaction.check_plan import CheckRules
 
 

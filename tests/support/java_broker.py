@@ -24,8 +24,8 @@ from typing import Any
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings, Credentials
-from storage.addresses import address_text, same_address
 from storage.errors import StateFileError
+from storage.names import address_text, same_address
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from tests.support import own_servers

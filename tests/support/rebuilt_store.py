@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from storage import StoreConfig
 from storage.files.local_file_system import LocalFileSystem
-from storage.settings.load import find_configuration, load_config
+from storage.settings.load import load_config
 from tests.support.raw_log import RawLog, RawRecord
 
 PREPARED, ROLLED_BACK = 4, 12
@@ -45,8 +45,8 @@ def differences_from_rebuild(root: str | Path, config: StoreConfig | None = None
     store's broker.conf counts, or, where it has none, `StoreConfig.tiny`.
     """
     if config is None:
-        has_file = find_configuration(str(root), read_bytes=LocalFileSystem().read_file) is not None
-        config = load_config(str(root), read_bytes=LocalFileSystem().read_file) if has_file else StoreConfig.tiny()
+        config = load_config(str(root), read_bytes=LocalFileSystem().read_file)
+        config = config if config.file is not None else StoreConfig.tiny()
     log = RawLog([Path(root, "commitlog")])
     records = list(log.records())
     torn = {record.commitlog_offset for record in records if record.is_torn}

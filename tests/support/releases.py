@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from storage.settings.broker_version import SHORT_TOPIC_LIMIT, parse_broker_version
+from storage.settings.load import SHORT_TOPIC_LIMIT, parse_broker_version
 
 RELEASES = ("4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3")
 ENDS = ("", "-killed")
@@ -19,7 +19,7 @@ def release_table() -> str:
 
 
 def refused(release: str) -> list[str]:
-    """What is not written for it, as the rules of `broker_version.py` say."""
+    """What is not written for it, as the rules of `BrokerVersion` say."""
     version = parse_broker_version(release)
     parts = []
     if not version.has_timer:

@@ -7,16 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.delay.timer_log import TimerLog
-from storage.delay.timer_report import TimerReport
-from storage.delay.timer_store import deliver_timed
+from storage.delay.timer_files import TimerLog
+from storage.delay.timer_store import TimerReport, deliver_timed
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import TimerCheckpoint
 from storage.format.record import Message
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import TimerConfig
-from storage.tables.timer_checkpoint import read_timer_checkpoint
+from storage.tables.delay_progress import read_timer_checkpoint
 
 NOW = 1_795_251_500_000
 WINDOW = 60

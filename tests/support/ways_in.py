@@ -28,7 +28,7 @@ from storage.errors import StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import put_settings
 from storage.settings.load import load_config
-from storage.tables.topic_creation import create_topic
+from storage.tables.offline_changes import create_topic
 from storage.tables.topics import TopicConfig
 
 Way = Callable[[str, str], str | None]

@@ -32,11 +32,12 @@ from spark_mq.client.send_results import end_after_send, read_send_answer
 from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionChecks
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_request, make_response, write_body
-from spark_mq.remoting import admin_bodies as admin
-from spark_mq.remoting import client_bodies as client
-from spark_mq.remoting import route_bodies as route
-from spark_mq.remoting.message_headers import CheckTransactionStateRequest
+from spark_mq.remoting import administration as admin
+from spark_mq.remoting import consumers as client
+from spark_mq.remoting import routes as route
+from spark_mq.remoting.messages import CheckTransactionStateRequest
 from storage.errors import StorageError
+from storage.format import table_entries
 from storage.format.record import encode_record
 from storage.names import MASTER_ID
 from storage.rules.half_messages import TransactionState
@@ -246,7 +247,7 @@ def honest_answers(topic: str = "T") -> Mapping[int, tuple[str, bytes]]:
             "",
             write_body(
                 admin.SubscriptionGroupTable(
-                    subscription_group_table={"G": admin.SubscriptionGroupConfig(group_name="G")}
+                    subscription_group_table={"G": table_entries.SubscriptionGroupConfig(group="G")}
                 )
             ),
         ),
@@ -281,7 +282,7 @@ def honest_answers(topic: str = "T") -> Mapping[int, tuple[str, bytes]]:
         307: ("", write_body(client.ConsumerRunningInfo(properties={"PROP_CONSUME_TYPE": "x"}))),
         310: ("msgId=7F00000100002A9F0000000000000400 queueId=0 queueOffset=7 transactionId=U", b""),
         343: ("", topics),
-        351: ("", write_body(route.TopicConfigData(topic_name=topic, attributes={"message.type": "NORMAL"}))),
+        351: ("", write_body(table_entries.TopicConfig(topic=topic, attributes={"message.type": "NORMAL"}))),
     }
 
 

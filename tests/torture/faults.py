@@ -23,9 +23,9 @@ import storage.batch.sink_progress
 import storage.delay.timer_store
 import storage.files.os_errors
 import storage.files.remote
+import storage.recovery.mending
 import storage.recovery.offsets_ahead
 import storage.recovery.opening
-import storage.recovery.passes
 import storage.retention
 import storage.rules.retry_rows
 import storage.tables.broker_names
@@ -53,15 +53,14 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_batch import Records
 from storage.log.flush import AsyncFlush, SyncFlush
 from storage.log.writer import CommitLogWriter, LogSync
-from storage.message_store import MessageStore
 from storage.put.settings import PutSettings
 from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
-from storage.recovery.passes import Indexer
-from storage.recovery.queues import QueueWriters
+from storage.recovery.mending import Indexer, QueueWriters
 from storage.rules.row_rules import MessageRules
 from storage.service.put_service import PutService
+from storage.store import MessageStore
 
 
 def log_is_never_synced() -> AbstractContextManager[Any]:
@@ -172,7 +171,7 @@ def cut_log_keeps_its_bytes() -> AbstractContextManager[Any]:
 
 def recovery_does_not_sync() -> AbstractContextManager[Any]:
     """What a killed writer left in the page cache is vouched for as it is."""
-    return mock.patch.object(storage.recovery.passes, "_sync_unflushed")
+    return mock.patch.object(storage.recovery.mending, "_sync_unflushed")
 
 
 def hint_outlives_the_machine() -> AbstractContextManager[Any]:

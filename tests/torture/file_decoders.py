@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.delay import timer_log
+from storage.delay import timer_files
 from storage.errors import StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import consume_queue as entries_format
@@ -157,7 +157,7 @@ def _read_timer_log(content: bytes, directory: Path) -> bool:
     padded = content[: 2 * file_bytes].ljust(2 * file_bytes, b"\0")
     for start in (0, file_bytes):
         write_over(directory / "timerlog" / f"{start:020d}", padded[start : start + file_bytes])
-    with closing(timer_log.TimerLog(_FILES, str(directory), file_bytes)) as log:
+    with closing(timer_files.TimerLog(_FILES, str(directory), file_bytes)) as log:
         runs = list(log.walk(0))
         positions = np.concatenate([np.empty(0, np.int64), *(run.positions for run in runs)])
         assert len(positions) <= 40

@@ -16,8 +16,8 @@ from spark_mq.remoting import (
     encode_frame,
     make_request,
 )
-from spark_mq.remoting.header_fields import SHORT_NAMED
-from spark_mq.remoting.wire_class import wire_name
+from spark_mq.remoting.headers_and_bodies import SHORT_NAMED
+from storage.format.typed_json import wire_name
 
 
 def frame(command: RemotingCommand) -> bytes:

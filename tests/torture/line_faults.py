@@ -40,12 +40,12 @@ class _Room(NamedTuple):
         return Line(self.module, function, right, wrong, f"{self.tests}::{test}")
 
 
-_SET = _Room("storage.ha.sync_state", "tests/storage/ha/test_roles.py")
-_SESSION = _Room("storage.ha.master_session", "tests/storage/ha/test_sessions.py")
-_CUT = _Room("storage.ha.truncation", "tests/storage/ha/test_truncation.py")
-_TOLD = _Room("spark_mq.broker_server.replication", "tests/broker_server/test_slaves.py")
+_SET = _Room("storage.ha.replicas", "tests/storage/ha/test_roles.py")
+_SESSION = _Room("storage.ha.sessions", "tests/storage/ha/test_sessions.py")
+_CUT = _Room("storage.ha.follower", "tests/storage/ha/test_truncation.py")
+_TOLD = _Room("spark_mq.broker_server.opening", "tests/broker_server/test_slaves.py")
 _CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
-_KEEPER = _Room("spark_mq.broker_server.sync_keeper", "tests/broker_server/test_sync_keeper.py")
+_KEEPER = _Room("spark_mq.broker_server.controllers", "tests/broker_server/test_sync_keeper.py")
 _STAGING = _Room("spark_mq.sink.exact_writer", "tests/sink/test_exact_writer.py")
 _JOURNAL = _Room("spark_mq.sink.journal", "tests/sink/test_exact_writer.py")
 _ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")
@@ -77,7 +77,7 @@ _POOLS = _Room("spark_mq.remoting_server.pools", "tests/remoting_server/test_poo
 _ACCESS = _Room("spark_mq.access.authorization", "tests/access/test_demands.py")
 _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
-_ONE = _Room("storage.transaction.direct_outcome", "tests/broker/test_end_transaction.py")
+_ONE = _Room("storage.transaction.outcomes", "tests/broker/test_end_transaction.py")
 _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transaction.py")
 _KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
 _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
@@ -142,7 +142,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "_LOG.debug",
             "test_a_table_that_nobody_can_read_stays_with_a_warning_and_the_others_are_lowered",
         ),
-        "a follower's tables count as compared": _Room("storage.message_store", _AHEAD).line(
+        "a follower's tables count as compared": _Room("storage.store", _AHEAD).line(
             "MessageStore._open_for_writing",
             "opening.ends.compared_tables = None",
             "pass",

@@ -16,10 +16,10 @@ import pyarrow as pa
 from spark_mq.broker import put_plan
 from spark_mq.broker.put_plan import PutRules
 from spark_mq.broker.send_request import SendRequest
-from spark_mq.remoting import batch_body
+from spark_mq.remoting import messages as batch_body
 from storage import StoreConfig
 from storage.batch import ledger as batch_ledger
-from storage.delay import delivery_plan, timer_records
+from storage.delay import schedule, timer_records
 from storage.errors import MessageIllegalError, NameIllegalError, PutRefusedError
 from storage.format import batch_items, properties, record, record_batch, record_block
 from storage.format.record_batch import Records
@@ -29,7 +29,7 @@ from storage.rules.inner_messages import columns_of, few_block
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.sizes import Limits
 from storage.tables.topics import TopicConfig
-from storage.transaction import half_queue, op_queue
+from storage.transaction import half_queue, outcomes
 from tests.support.message_builder import HOST_V4, make_message
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import EXTREMES, JSON_WORDS, PROPERTY_WORDS
@@ -93,7 +93,7 @@ def _read_timed(content: bytes, directory: Path) -> bool:
 
 
 def _read_delayed(content: bytes, directory: Path) -> bool:
-    due = delivery_plan.due_messages(_hostile_records(content))
+    due = schedule.due_messages(_hostile_records(content))
     _put(due.messages)
     return len(due.rows) > 0
 
@@ -146,7 +146,7 @@ def _read_ops(content: bytes, directory: Path) -> bool:
     """The queue offsets that an op message names, beside a reading of its own; what is written is read."""
     message = make_message("RMQ_SYS_TRANS_OP_HALF_TOPIC", body=content, properties={"TAGS": "d"})
     records = record_batch.Records(np.frombuffer(record.encode_record(message), np.uint8), np.zeros(1, np.int64))
-    ended = op_queue.ended_halves(np.array([7]), records)
+    ended = outcomes.ended_halves(np.array([7]), records)
     expected = [int(part) for part in content.split(b",") if re.fullmatch(rb"[0-9]{1,18}", part)]
     assert ended.half_offsets.tolist() == expected
     assert ended.op_offsets.tolist() == [7] * len(expected)

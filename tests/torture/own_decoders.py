@@ -17,16 +17,16 @@ from spark_mq.source import lag, offsets
 from storage.batch import intent, redo, staged_segment
 from storage.batch.intent import DeadLetterFile
 from storage.batch.staged_segment import StagedSegment
-from storage.delay import delivery_plan
-from storage.dispatch import hint
+from storage.delay import schedule
+from storage.dispatch import store_ends
 from storage.errors import StateFileError, StorageError
-from storage.files import failed_sync
+from storage.files import syncs
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record_block import OutgoingMessages, encode_block
-from storage.index import trust as index_trust
+from storage.index import store as index_store
 from storage.log.commit_log import RecordIdentity
 from storage.recovery import quarantine
-from storage.tables import ledger_notes
+from storage.tables import sink_notes
 from tests.support.message_builder import HOST_V4
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import JSON_WORDS
@@ -79,7 +79,7 @@ def _read_hint(content: bytes, directory: Path) -> bool:
         directory / "spark_mq" / "hint.json",
         b"%08x" % zlib.crc32(content[8:]) + content[8:] if len(content) % 2 else content,
     )
-    return hint.load_hint(_FILES, str(directory)) is not None
+    return store_ends.load_hint(_FILES, str(directory)) is not None
 
 
 def _hints(samples: Samples) -> list[bytes]:
@@ -105,7 +105,7 @@ def _read_note(content: bytes, directory: Path) -> bool:
     (directory / "spark_mq").mkdir(exist_ok=True)
     note = directory / "spark_mq" / "failed_sync.json"
     write_over(note, content)
-    noted = failed_sync._noted(_FILES, str(note))
+    noted = syncs._noted(_FILES, str(note))
     for path in noted:
         _FILES.exists(path)
     return bool(noted)
@@ -122,10 +122,10 @@ def _read_ledger_notes(content: bytes, directory: Path) -> bool:
     sealed = line + b"\n" + f"{zlib.crc32(line):08x}\n".encode()
     (directory / "spark_mq").mkdir(exist_ok=True)
     write_over(directory / "spark_mq" / "ledger.json", sealed if len(content) % 2 else content)
-    notes = ledger_notes.load_ledger_notes(_FILES, str(directory))
+    notes = sink_notes.load_ledger_notes(_FILES, str(directory))
     assert notes is not None
-    ledger_notes.save_ledger_notes(_FILES, str(directory), notes)
-    return ledger_notes.load_ledger_notes(_FILES, str(directory)) == notes
+    sink_notes.save_ledger_notes(_FILES, str(directory), notes)
+    return sink_notes.load_ledger_notes(_FILES, str(directory)) == notes
 
 
 def _ledger_notes(samples: Samples) -> list[bytes]:
@@ -155,7 +155,7 @@ def _read_trust(content: bytes, directory: Path) -> bool:
     """Whatever the file says, no more is believed than the checkpoint says."""
     (directory / "spark_mq").mkdir(exist_ok=True)
     write_over(directory / "spark_mq" / "index_synced.json", content)
-    trust = index_trust.load_index_trust(_FILES, str(directory), _NOW_MS)
+    trust = index_store.load_index_trust(_FILES, str(directory), _NOW_MS)
     assert trust.synced_until_ms <= _NOW_MS
     return trust.synced_until_ms > 0
 
@@ -167,7 +167,7 @@ def _trusts(samples: Samples) -> list[bytes]:
 def _read_mark(content: bytes, directory: Path) -> bool:
     (directory / "spark_mq").mkdir(exist_ok=True)
     write_over(directory / "spark_mq" / "delivery.json", content)
-    mark = delivery_plan.read_mark(_FILES, str(directory))
+    mark = schedule.read_mark(_FILES, str(directory))
     assert mark is not None
     mark.is_current({3: 5})
     return True

@@ -23,9 +23,7 @@ from storage.format.replication import (
     encode_from_master,
     encode_from_slave,
 )
-from storage.ha.master_session import MasterSession
-from storage.ha.session import Asked, Introduced, Refused
-from storage.ha.slave_session import SlaveSession
+from storage.ha.sessions import Asked, Introduced, MasterSession, Refused, SlaveSession
 from tests.torture.decoders import Decoder
 from tests.torture.samples import Samples
 

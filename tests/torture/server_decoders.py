@@ -18,22 +18,21 @@ from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import cast
 
-from spark_mq.access.rules import AccessRules
-from spark_mq.access.users import User
+from spark_mq.access.users import AccessRules, User
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.connections import AskClients, ClientConnection, Outcome, RunAgain
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import REQUEST_TABLE
 from spark_mq.broker.send_run import RUN_FIELDS
-from spark_mq.broker_server.registration import Registration
+from spark_mq.broker_server.name_servers import Registration
 from spark_mq.broker_server.server import Gate
 from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.client.calls import signed
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import Credentials
-from spark_mq.namesrv.kv_config import KvConfig, parse_kv_config
 from spark_mq.namesrv.name_server import HANDLERS, NameServer
 from spark_mq.namesrv.settings import Configuration
+from spark_mq.namesrv.tables import KvConfig, parse_kv_config
 from spark_mq.remoting import (
     FrameReader,
     MessageQueue,
@@ -43,14 +42,14 @@ from spark_mq.remoting import (
     make_response,
     write_body,
 )
-from spark_mq.remoting import admin_bodies as admin
-from spark_mq.remoting import client_bodies as client
-from spark_mq.remoting import route_bodies as route
-from spark_mq.remoting.registration_body import write_compressed
+from spark_mq.remoting import consumers as client
+from spark_mq.remoting import routes as route
 from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_answers
+from spark_mq.remoting.routes import write_compressed
 from spark_mq.remoting_server.peer import Caller
 from storage import open_store
 from storage.errors import StateFileError
+from storage.format import table_entries
 from storage.rules.response_codes import RequestRefusedError
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
@@ -166,8 +165,8 @@ def _read_at_name_server(content: bytes, directory: Path) -> bool:
 
 
 def _name_server_bodies() -> Mapping[int, bytes]:
-    topics = {"T": route.TopicConfigData(topic_name="T", perm=6)}
-    version = route.DataVersion(counter=1, state_version=0, time_ms=_NOW_MS)
+    topics = {"T": table_entries.TopicConfig(topic="T", perm=6)}
+    version = table_entries.DataVersion(counter=1, state_version=0, timestamp_ms=_NOW_MS)
     table = route.TopicConfigTable(topic_config_table=topics, data_version=version)
     queue = route.QueueData(broker_name="b", read_queue_count=1, write_queue_count=1, perm=6)
     return {
@@ -323,7 +322,7 @@ def _bodies() -> Mapping[int, bytes]:
     tags = client.SubscriptionData(topic="T", sub_string="red", tags=("red",), codes=(112785,), sub_version=1)
     sql = client.SubscriptionData(topic="T", sub_string=_SQL, expression_type="SQL92", sub_version=1)
     locks = write_body(client.LockBody(consumer_group="G", client_id="c@1", queues=(MessageQueue("T", "b", 0),)))
-    group = admin.SubscriptionGroupConfig(group_name="H", attributes={})
+    group = table_entries.SubscriptionGroupConfig(group="H", attributes={})
     consumers = client.ConsumerData(
         group_name="H",
         consume_type="CONSUME_PASSIVELY",

@@ -12,13 +12,12 @@ from unittest import mock
 
 import spark_mq.broker.broker
 import spark_mq.broker.broker_settings
-import spark_mq.namesrv.limits
 import spark_mq.namesrv.registration
 import spark_mq.namesrv.server
 import spark_mq.remoting_server.administration
 import spark_mq.remoting_server.server
 import storage.ha.listener
-import storage.settings.fixed
+import storage.settings.java_settings
 from spark_mq.broker.client_tables import ConsumerTable
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.controller.decisions import Applications
@@ -26,7 +25,7 @@ from spark_mq.controller.state import Replica
 from spark_mq.namesrv.settings import NameServerSettings
 from storage.epoch_times import current_time_ms
 from storage.ha.listener import ReplicationListener
-from storage.ha.master_session import MasterSession, Place, who_gives_way
+from storage.ha.sessions import MasterSession, Place, who_gives_way
 from storage.service.put_service import PutService
 
 _Fault = tuple[Callable[[], AbstractContextManager[Any]], tuple[str, ...], str]
@@ -104,7 +103,7 @@ def _anybody_takes_a_known_brokers_id() -> AbstractContextManager[Any]:
 
 
 def _any_setting_is_changed_by_request() -> AbstractContextManager[Any]:
-    return mock.patch.object(storage.settings.fixed, "is_fixed", return_value=False)
+    return mock.patch.object(storage.settings.java_settings, "is_fixed", return_value=False)
 
 
 def _a_changed_setting_comes_at_the_end() -> AbstractContextManager[Any]:
@@ -143,7 +142,7 @@ def _brokers_register_from_everywhere() -> AbstractContextManager[Any]:
 
 
 def _a_connection_registers_without_bound() -> AbstractContextManager[Any]:
-    return mock.patch.object(spark_mq.namesrv.limits, "_check_connection")
+    return mock.patch.object(spark_mq.namesrv.registration, "_check_connection")
 
 
 def _names_of_refused_brokers_stay() -> AbstractContextManager[Any]:

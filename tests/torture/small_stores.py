@@ -19,7 +19,7 @@ from storage.delay.schedule import deliver_due
 from storage.files.local_files import LocalWriter
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, IndexConfig
-from storage.tables.group_progress import write_group_offsets
+from storage.tables.offline_changes import write_group_offsets
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import unpack_fixture
 from tests.support.reproducible import reproducible

@@ -19,9 +19,8 @@ from storage.settings import java_properties
 from storage.settings import load as config
 from storage.tables.consumer_filters import ConsumerFilterTable
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import DelayOffsets, FollowedTimer
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.timer_checkpoint import FollowedTimer
 from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
 from storage.tables.topics import TopicConfig, TopicTable
 from storage.transaction.progress import TransactionCounts

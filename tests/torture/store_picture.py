@@ -11,7 +11,7 @@ from storage.errors import StorageError
 from storage.format.record import decode_record
 from storage.queues.scan import scan_queue
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import DelayOffsets
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from spark_mq.broker.client_tables import QueueLocks
-from spark_mq.remoting import batch_body
+from spark_mq.remoting import messages as batch_body
 from storage.format import fastjson, record, record_batch
 from storage.format.record import Message
 from tests.support.shares import one_in

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-import storage.recovery.passes
+import storage.recovery.mending
 from storage import MessageStore
 from storage.failpoints import COMMIT, STAGING, UPKEEP
 from tests.crash.duty_rounds import failpoints_in_source, failpoints_of_duties
@@ -86,7 +86,7 @@ def test_a_writer_that_acknowledges_before_it_writes_is_noticed(tmp_path: Path, 
 def test_a_recovery_that_dispatches_nothing_is_noticed(
     tmp_path: Path, writers: Writers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage.recovery.passes, "_batches", lambda *arguments: iter(()))
+    monkeypatch.setattr(storage.recovery.mending, "_batches", lambda *arguments: iter(()))
     chain = kills.Chain(tmp_path, Random(SEED), writers)
     chain.kill_at(["after-records"] * 3)
 

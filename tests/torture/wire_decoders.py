@@ -35,9 +35,15 @@ from spark_mq.remoting import (
     write_body_list,
     write_header,
 )
-from spark_mq.remoting.registration_body import read_compressed, write_compressed
-from spark_mq.remoting.route_bodies import RegisterBrokerBody, TopicConfigData, TopicConfigTable, TopicQueueMappingInfo
+from spark_mq.remoting.routes import (
+    RegisterBrokerBody,
+    TopicConfigTable,
+    TopicQueueMappingInfo,
+    read_compressed,
+    write_compressed,
+)
 from storage.errors import StateFileError
+from storage.format.table_entries import TopicConfig
 from tests.support.captures import captured_frames, captured_streams
 from tests.torture.decoders import JSON_BOMBS, JSON_TOWERS, Decoder, nested
 from tests.torture.mutations import JSON_WORDS
@@ -213,9 +219,7 @@ def _read_registration(content: bytes, directory: Path) -> bool:
 
 
 def _registrations(samples: Samples) -> list[bytes]:
-    topics = {
-        name: TopicConfigData(topic_name=name, attributes={"+message.type": "DELAY"}) for name in ("TopicA", "%RETRY%G")
-    }
+    topics = {name: TopicConfig(topic=name, attributes={"+message.type": "DELAY"}) for name in ("TopicA", "%RETRY%G")}
     mappings = {"Static": TopicQueueMappingInfo(topic="Static", current_ids={3: 1})}
     table = TopicConfigTable(topic_config_table=topics, topic_queue_mapping_info_map=mappings)
     body = RegisterBrokerBody(topic_config_table=table, filter_servers=("127.0.0.1:1",))

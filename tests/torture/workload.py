@@ -36,7 +36,7 @@ from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import RetentionConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.group_progress import write_group_offsets
+from storage.tables.offline_changes import write_group_offsets
 from storage.tables.topics import FILE_NAME as TOPICS_FILE
 from storage.tables.topics import TopicTable
 from tests.support.held_check import check_half_messages

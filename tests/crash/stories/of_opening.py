@@ -8,7 +8,7 @@ from pathlib import Path
 from unittest import mock
 
 from storage import StoreConfig
-from storage.files.failed_sync import note_failed_sync
+from storage.files.syncs import note_failed_sync
 from storage.recovery.log_bind import bind_log
 from storage.recovery.quarantine import list_quarantines
 from tests.crash.stories.life import ROOMY, START_MS, Killed, Life, bodies, expected, kill, killed_at, put, small_config

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.files.atomic_file import write_with_backup
-from storage.tables.group_progress import write_group_offsets
+from storage.tables.offline_changes import write_group_offsets
 from tests.crash.disk_order import ToldDisk
 from tests.crash.stories.life import START_MS, Life
 

@@ -13,7 +13,7 @@ from storage.batch import slices
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
-from storage.files import early_sync
+from storage.files import syncs
 from storage.log.writer import LogSync
 from tests.storage.batch.test_staged_runs import NOW_MS, TOPICS, prepared, stage
 
@@ -24,7 +24,7 @@ COMMITTED = 24
 
 @pytest.fixture(autouse=True)
 def _early(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(early_sync, "EARLY_BYTES", 1)
+    monkeypatch.setattr(syncs, "EARLY_BYTES", 1)
     monkeypatch.setattr(slices, "SLICE_BYTES", 2_000)
 
 

@@ -17,7 +17,7 @@ from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, RetentionConfig
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import DelayOffsets
 
 START_MS = 1_700_000_000_000
 LEVELS = "1s 5s 10s"

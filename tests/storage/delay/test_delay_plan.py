@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from storage.delay.delivery_plan import DeliveryPlan, DueRange, _queue_id, plan_deliveries
+from storage.delay.schedule import DeliveryPlan, DueRange, _queue_id, plan_deliveries
 
 NOW_MS = 1_700_000_000_000
 DELAYS_MS = (1_000, 5_000)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from storage.delay import timer_recovery, timer_store, timer_wheel
+from storage.delay import timer_files, timer_recovery, timer_store
 from storage.delay.timer_store import TIMER
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables.timer_checkpoint import FollowedTimer, followed_timer_path
+from storage.tables.delay_progress import FollowedTimer, followed_timer_path
 from tests.storage.delay.test_timer_recovery import java_start
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
@@ -163,7 +163,7 @@ def test_a_promoted_replica_that_is_killed_is_gone_on_with(tmp_path: Path, monke
 @pytest.mark.parametrize("step", [26, pytest.param(13, marks=pytest.mark.slow)])
 def test_a_timer_that_lost_power_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """On a wheel of an hour, which a disk in memory can hold in many versions."""
-    for module in (timer_wheel, timer_recovery):
+    for module in (timer_files, timer_recovery):
         monkeypatch.setattr(module, "WHEEL_SLOTS", 4_096)
     monkeypatch.setattr(timer_store, "SLOTS_OF_WEEK", 2_048)
     root = tmp_path / "store"

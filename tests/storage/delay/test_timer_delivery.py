@@ -17,7 +17,7 @@ import pytest
 
 from storage import StoreConfig, open_store
 from storage.delay.timer_records import due_messages, read_timer_records
-from storage.delay.timer_report import NOTHING_TIMED
+from storage.delay.timer_store import NOTHING_TIMED
 from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
 from storage.queues.scan import scan_queue

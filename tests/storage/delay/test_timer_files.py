@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 
 from storage.delay import timer_store
-from storage.delay.timer_log import TimerLog
+from storage.delay.timer_files import ALL_TICKS, TimerLog, TimerWheel
 from storage.delay.timer_records import whole_numbers
 from storage.delay.timer_store import TimerMetrics
-from storage.delay.timer_wheel import ALL_TICKS, TimerWheel
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import MAGIC_DEFAULT, NO_POSITION, UNIT, UNIT_SIZE, WHEEL_SLOTS, encode_filler

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 
 from storage import MessageStore, open_store
-from storage.delay.timer_handover import put_since
-from storage.delay.timer_log import TimerLog
+from storage.delay.timer_files import TimerLog
+from storage.delay.timer_records import put_since
 from storage.delay.timer_recovery import recover_timer
 from storage.delay.timer_store import deliver_timed
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import SLOT, UNIT_SIZE, WHEEL_SLOTS
 from storage.rules.delays import TIMER_TOPIC
-from storage.tables.timer_checkpoint import (
+from storage.tables.delay_progress import (
     FollowedTimer,
     followed_timer_path,
     read_followed_timer,

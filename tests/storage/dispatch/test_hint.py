@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.dispatch.hint import Hint, drop_hint, load_hint, save_hint
+from storage.dispatch.store_ends import Hint, drop_hint, load_hint, save_hint
 from storage.files.local_file_system import LocalFileSystem
 from storage.log.commit_log import RecordIdentity
 

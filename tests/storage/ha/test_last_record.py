@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage import open_store
-from storage.ha.follower import FollowerStatus, MasterAsks
-from storage.ha.following import Following, open_following
+from storage.ha.follower import FollowerStatus, Following, MasterAsks, open_following
 from tests.storage.ha.test_replicating import PATIENCE, QUICK, TINY, Master
 from tests.support.replicas import holders
 

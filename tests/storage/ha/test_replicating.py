@@ -32,12 +32,9 @@ from storage.format.replication import (
     encode_from_slave,
 )
 from storage.ha.epochs import load_epochs
-from storage.ha.follower import FollowerStatus, MasterAddress, MasterAsks
-from storage.ha.following import Following, open_following, promote
-from storage.ha.listener import ListenerSettings, ReplicationListener
-from storage.ha.log_reader import LogReader
-from storage.ha.replicator import Replicator
-from storage.ha.session import Timing
+from storage.ha.follower import FollowerStatus, Following, MasterAddress, MasterAsks, open_following, promote
+from storage.ha.listener import ListenerSettings, LogReader, ReplicationListener, Replicator
+from storage.ha.sessions import Timing
 from storage.log.checkpoint import read_checkpoint
 from storage.recovery.verify import verify
 from storage.service.put_service import PutService

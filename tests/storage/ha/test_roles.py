@@ -9,11 +9,8 @@ import pytest
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import EpochEntry, FrameEpoch, MasterHandshake
-from storage.ha.begun_epoch import forget_epoch, lost_epoch, note_epoch
-from storage.ha.epochs import EpochFile, FollowedEpochs
-from storage.ha.replicas import UNPROVEN, Replica
-from storage.ha.roles import Role, Term, next_role
-from storage.ha.sync_state import NEAR_BYTES, PATIENCE_MS, SyncState
+from storage.ha.epochs import EpochFile, FollowedEpochs, forget_epoch, lost_epoch, note_epoch
+from storage.ha.replicas import NEAR_BYTES, PATIENCE_MS, UNPROVEN, Replica, Role, SyncState, Term, next_role
 
 BEHIND_MS = 15_000
 

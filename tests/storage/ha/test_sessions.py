@@ -23,10 +23,19 @@ from storage.format.replication import (
     encode_from_slave,
 )
 from storage.ha.epochs import consistent_point, cut_at, epoch_at, flaw_of, with_entry
-from storage.ha.master_session import MasterSession, where_to_start
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
-from storage.ha.session import Acknowledged, Asked, Identified, Received, Refused, SessionEvent, Timing
-from storage.ha.slave_session import SlaveSession
+from storage.ha.sessions import (
+    Acknowledged,
+    Asked,
+    Identified,
+    MasterSession,
+    Received,
+    Refused,
+    SessionEvent,
+    SlaveSession,
+    Timing,
+    where_to_start,
+)
 from tests.format.test_replication import captured, values_of
 from tests.support.replicas import holders
 

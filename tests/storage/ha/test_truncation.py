@@ -12,12 +12,12 @@ from storage import StoreConfig, open_store
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import EpochEntry
-from storage.ha import truncation
+from storage.ha import follower
 from storage.ha.epochs import load_epochs, save_epochs
-from storage.ha.truncation import truncate_store
+from storage.ha.follower import truncate_store
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
-from storage.recovery.passes import cut_log
+from storage.recovery.mending import cut_log
 
 TINY = StoreConfig.tiny()
 FILES = LocalFileSystem()
@@ -80,7 +80,7 @@ def test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut(
         seen.append((read_checkpoint(files, str(root)).physic_msg_timestamp, (root / "abort").exists()))
         cut_log(files, log, end, *why)
 
-    monkeypatch.setattr(truncation, "cut_log", cut)
+    monkeypatch.setattr(follower, "cut_log", cut)
     truncate_store(str(root), placed[9].commitlog_offset, config=TINY)
     assert seen == [(stored_ms, True)], "and the store is marked as open, so that the next opening looks"
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from storage import MessageStore, StoreConfig, open_store
-from storage.dispatch.hint import load_hint
+from storage.dispatch.store_ends import load_hint
 from storage.errors import StorageError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter

@@ -24,8 +24,7 @@ from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, ext_
 from storage.format.java_hash import string_hash
 from storage.log.dispatch import QueueEntries
 from storage.queues.consume_queue import ConsumeQueue
-from storage.queues.ext import ConsumeQueueExt
-from storage.queues.ext_writer import ConsumeQueueExtWriter
+from storage.queues.ext import ConsumeQueueExt, ConsumeQueueExtWriter
 from storage.queues.writer import ConsumeQueueWriter
 from storage.settings.load import StoreConfig, parse_config
 from tests.support.fixture_stores import Fixture

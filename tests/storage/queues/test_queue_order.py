@@ -15,10 +15,10 @@ from jobs.verify_store import verify_store
 from storage import MessageStore, StoreConfig, open_store
 from storage.format.consume_queue import ENTRY
 from storage.log.dispatch import QueueEntries
-from storage.queues.order import put_in_order
+from storage.queues.get import GetStatus
+from storage.queues.writer import put_in_order
 from storage.recovery.verify import Kind
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig
-from storage.store_reader import GetStatus
 from tests.spark.in_process import next_batch, open_stream
 from tests.support.queue_bodies import bodies_of
 

@@ -17,15 +17,15 @@ from storage.delay.schedule import deliver_due
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import SCHEDULE_TOPIC
-from storage.ha.following import promote
+from storage.ha.follower import promote
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
-from storage.message_store import MessageStore
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, op_messages
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import StoreConfig
+from storage.store import MessageStore
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.delay_offsets import FILE_NAME as DELAYS_FILE
-from storage.tables.followed_master import note_followed_master
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.masters import note_followed_master
 from tests.support.timed_store import NOW, TimedStore
 
 STATIC = {"topicQueueMappingInfoMap": {"static": {"topic": "static", "bname": "b", "hostedQueues": {}}}}

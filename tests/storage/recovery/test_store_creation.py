@@ -10,8 +10,9 @@ import pytest
 from storage import StoreConfig, open_store
 from storage.errors import StoreNotFoundError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.recovery.creation import create_store, find_log, is_empty_place
+from storage.recovery.opening import create_store
 from storage.settings.load import parse_config
+from storage.tables.surroundings import find_log, is_empty_place
 
 FILES = LocalFileSystem()
 TINY = StoreConfig.tiny()

@@ -12,9 +12,9 @@ from storage import StoreConfig, open_store
 from storage.errors import MessageIllegalError
 from storage.format.record import MAGIC_V2
 from storage.format.record_block import encode_block, stamp
-from storage.message_store import MessageStore
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties, outgoing_messages
 from storage.rules.sizes import Limits
+from storage.store import MessageStore
 from tests.support.fixture_stores import Fixture
 
 HOST = bytes([127, 0, 0, 1]) + (10911).to_bytes(4, "big")

@@ -13,7 +13,7 @@ import pytest
 from storage import StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.ha.follower import FollowedLog
-from storage.ha.session import Received
+from storage.ha.sessions import Received
 from storage.log.checkpoint import read_checkpoint
 from storage.put.store_writer import EVERYTHING, Confirmed
 from storage.put_status import PutStatus

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from storage.format.consume_queue import ENTRY
+from storage.queues.get import GetStatus
 from storage.service.raw_get import (
     LogSpan,
     TransferLimits,
@@ -14,7 +15,6 @@ from storage.service.raw_get import (
     status_of_nothing,
     stop_of,
 )
-from storage.store_reader import GetStatus
 
 LIMITS = TransferLimits(memory_bytes=60_000)
 FILE = 16_384

@@ -12,13 +12,13 @@ import pytest
 from storage import MessageStore, open_store
 from storage.format.record import Message, decode_record
 from storage.ha.follower import FollowedLog
-from storage.ha.session import Received
+from storage.ha.sessions import Received
 from storage.log.dispatch import QueueEntries
+from storage.queues.get import GetStatus
 from storage.service.put_service import PutService
 from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
 from storage.service.served_store import ServedStore
 from storage.settings.load import StoreConfig, parse_config
-from storage.store_reader import GetStatus
 
 CONF = (
     b"brokerName=b\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=4096\nmappedFileSizeConsumeQueue=400\n"

@@ -12,8 +12,7 @@ from storage import MessageStore, open_store
 from storage.errors import ConfigurationError, PutRefusedError, RowIllegalError
 from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.settings.broker_version import DEFAULT_VERSION, BrokerVersion, parse_broker_version
-from storage.settings.load import parse_config
+from storage.settings.load import DEFAULT_VERSION, BrokerVersion, parse_broker_version, parse_config
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 

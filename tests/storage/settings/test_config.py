@@ -16,9 +16,9 @@ from storage.settings.load import (
     ConfigurationWarning,
     StoreConfig,
     configured_log_directories,
-    find_configuration,
     load_config,
     parse_config,
+    read_configuration,
     refuse_for_reading,
     refuse_for_writing,
 )
@@ -227,8 +227,8 @@ def test_a_config_is_a_value_that_travels() -> None:
 def test_the_conf_is_looked_for_in_roots_parent_and_then_in_root(
     root: str, files: list[str], found: str | None
 ) -> None:
-    content = dict.fromkeys(files, b"")
-    assert find_configuration(root, read_bytes=content.get) == found
+    content = {file: file.encode() for file in files}
+    assert read_configuration(root, read_bytes=content.get) == (found, b"" if found is None else found.encode())
 
 
 def test_a_given_conf_wins_and_must_exist() -> None:

@@ -16,9 +16,8 @@ from spark_mq.source.cluster import Cluster
 from storage import open_store
 from storage.errors import StoreRefusedError
 from storage.settings.java_settings import JAVA_SETTINGS
-from storage.settings.load import StoreConfig, parse_config
+from storage.settings.load import OF_A_BROKERS_PROCESS, READ_SETTINGS, StoreConfig, parse_config, unread_settings
 from storage.settings.nouns import NOUNS
-from storage.settings.unread import OF_A_BROKERS_PROCESS, READ_SETTINGS, unread_settings
 from tests.support.fixture_stores import Fixture
 
 PACKAGES = Path(storage.__file__).resolve().parent.parent
@@ -97,7 +96,7 @@ def test_the_log_says_once_what_takes_no_effect(way: str, tmp_path: Path, caplog
                 cluster = Cluster.open([root])
                 cluster.tell_unread_settings()
                 cluster.close()
-    (record,) = [record for record in caplog.records if record.name == "storage.settings.unread"]
+    (record,) = [record for record in caplog.records if record.name == "storage.settings.load"]
     said = record.getMessage()
     assert said.startswith(f"{conf}: ")
     assert "initAuthenticationUser, warmMapedFileEnable" in said

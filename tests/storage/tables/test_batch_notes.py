@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables import batch_notes
-from storage.tables.batch_notes import BatchNote, add_batch_note, load_batch_notes
+from storage.tables import sink_notes
 from storage.tables.put_statistics import PutStatistics, TopicSum
+from storage.tables.sink_notes import BatchNote, add_batch_note, load_batch_notes
 from tests.support.crash_file_system import CrashFileSystem
 
 FILES = LocalFileSystem()
@@ -47,7 +47,7 @@ def test_only_the_last_batches_sinks_and_the_largest_topics_are_kept(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit, value in (("BATCHES", 2), ("SINKS", 2), ("TOPICS", 1)):
-        monkeypatch.setattr(batch_notes, limit, value)
+        monkeypatch.setattr(sink_notes, limit, value)
     for sink in ("a", "b", "c"):
         for batch_id in range(3):
             add_batch_note(FILES, root, sink, note(batch_id, X=(1, 10), Y=(9, 20), Z=(2, 5)))

@@ -8,7 +8,7 @@ import pytest
 
 from storage.errors import NameIllegalError, StateFileError
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.data_version import DataVersion
+from storage.tables.document import DataVersion
 from tests.support.places import VECTORS
 
 TEXT = (VECTORS / "config" / "consumerOffset.json").read_text(encoding="utf-8")

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from storage.errors import StateFileError
-from storage.tables.data_version import DataVersion
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import DelayOffsets
+from storage.tables.document import DataVersion
 from tests.support.places import VECTORS
 
 TEXT = (VECTORS / "config" / "delayOffset.json").read_text(encoding="utf-8")

@@ -10,9 +10,9 @@ import pytest
 from storage.errors import NameIllegalError, StateFileError, StoreLockedError
 from storage.files.atomic_file import write_with_backup
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables import group_progress
+from storage.tables import offline_changes
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.group_progress import write_group_offsets
+from storage.tables.offline_changes import write_group_offsets
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 from tests.support.places import VECTORS
@@ -153,7 +153,7 @@ def test_a_crash_between_two_files_leaves_no_offset_without_group_and_no_group_w
         done.append(path)
 
     with monkeypatch.context() as patched:
-        patched.setattr(group_progress, "write_with_backup", write_until_the_crash)
+        patched.setattr(offline_changes, "write_with_backup", write_until_the_crash)
         with pytest.raises(SystemExit):
             write(root, q0=12)
     topics, groups, offsets = tables(root)

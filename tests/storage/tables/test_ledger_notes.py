@@ -10,7 +10,7 @@ import pytest
 
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables.ledger_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes, unmarked_end_of
+from storage.tables.sink_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes, unmarked_end_of
 
 FILES = LocalFileSystem()
 NOTES = LedgerNotes(4_711, {"sink ä": SinkNote("query", 7, 4_000), "other": SinkNote("q", -1, -1)})

@@ -10,7 +10,7 @@ from storage import StoreConfig, open_store
 from storage.batch.ledger import Batch
 from storage.errors import StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables.own_directory import refuse_links
+from storage.tables.surroundings import refuse_links
 from tests.support.stage_rows import BatchRows, stage
 
 PLACES = ["spark_mq", "spark_mq/intents", "spark_mq/staged", "spark_mq/staged/pool", "spark_mq/quarantine"]

@@ -14,13 +14,13 @@ import pytest
 
 from storage import MessageStore, open_store
 from storage.delay.timer_store import TimerMetrics
-from storage.dispatch.hint import load_hint
+from storage.dispatch.store_ends import load_hint
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
-from storage.index.trust import IndexTrust, load_index_trust, save_index_trust
+from storage.index.store import IndexTrust, load_index_trust, save_index_trust
 from storage.rules.half_messages import HALF_TOPIC
 from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_offsets import DelayOffsets
+from storage.tables.delay_progress import DelayOffsets
 from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topic_queue_mappings import TopicQueueMappingTable
 from storage.tables.topics import TopicTable

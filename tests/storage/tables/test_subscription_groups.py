@@ -7,7 +7,7 @@ import json
 import pytest
 
 from storage.errors import NameIllegalError, StateFileError
-from storage.tables.data_version import DataVersion
+from storage.tables.document import DataVersion
 from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable, ensure_group
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.places import VECTORS
@@ -81,7 +81,7 @@ def test_illegal_groups_are_refused_also_for_their_retry_topics_length(group: st
 
 
 def test_a_file_of_another_shape_is_an_error_that_names_the_field() -> None:
-    with pytest.raises(StateFileError, match=r"G\.consumeEnable: bool is expected"):
+    with pytest.raises(StateFileError, match=r"G\.consumeEnable: it must be true or false"):
         SubscriptionGroupTable.load('{"subscriptionGroupTable":{"G":{"consumeEnable":"perhaps"}}}')
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from storage.errors import NameIllegalError, StateFileError
 from storage.format import fastjson
-from storage.tables.data_version import DataVersion
+from storage.tables.document import DataVersion
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.places import VECTORS
 
@@ -125,11 +125,11 @@ def test_illegal_names_are_refused() -> None:
     [
         ("[]", "an object is expected"),
         ('{"topicConfigTable":[]}', "topicConfigTable"),
-        ('{"topicConfigTable":{"T":7}}', "T: an object"),
-        ('{"topicConfigTable":{"T":{"perm":"rw"}}}', "perm: a whole number"),
-        ('{"topicConfigTable":{"T":{"order":1}}}', r"T\.order: bool"),
-        ('{"topicConfigTable":{"T":{"attributes":[]}}}', r"T\.attributes: dict"),
-        ('{"dataVersion":{"counter":1.5}}', "counter: a whole number"),
+        ('{"topicConfigTable":{"T":7}}', "T: it must be an object"),
+        ('{"topicConfigTable":{"T":{"perm":"rw"}}}', "perm: it must be a number of 32 bits"),
+        ('{"topicConfigTable":{"T":{"order":"perhaps"}}}', r"T\.order: it must be true or false"),
+        ('{"topicConfigTable":{"T":{"attributes":[]}}}', r"T\.attributes: it must be an object"),
+        ('{"dataVersion":{"counter":1.5}}', "counter: it must be a number of 64 bits"),
         ('{"dataVersion":7}', "dataVersion"),
         (TEXT[:-1], "line "),
     ],

@@ -25,8 +25,7 @@ from storage.rules.half_messages import (
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import TransactionConfig
 from storage.transaction import check as check_module
-from storage.transaction.asking import Asking
-from storage.transaction.check import CheckReport, check_half_messages
+from storage.transaction.check import Asking, CheckReport, check_half_messages
 from tests.support import held_check
 from tests.support.commits import commit_of
 

@@ -14,7 +14,7 @@ import pytest
 
 from storage import Message, MessageStore, open_store
 from storage.rules.half_messages import CHECK_TIMES, HALF_TOPIC
-from storage.transaction.check import CheckRules
+from storage.transaction.check_plan import CheckRules
 from storage.transaction.half_queue import copies_of, read_halves
 from storage.transaction.outcomes import outcomes_of
 from storage.transaction.progress import TransactionProgress, read_progress

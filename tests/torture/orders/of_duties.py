@@ -8,7 +8,7 @@ from storage.put_status import PutStatus
 from tests.torture.steps import Order, Step, path_has
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"
-_STORE = "storage.message_store:MessageStore"
+_STORE = "storage.store:MessageStore"
 _RECORDS = "storage.log.writer:CommitLogWriter._write"
 _DELIVERY = "storage.delay.schedule"
 _TIMER = "storage.delay.timer_store:_TimerRun"
@@ -57,8 +57,8 @@ ORDERS = (
             Step("log synced", f"{_STORE}.flush"),
             Step("`timercheck` with the master's offset", f"{_TIMER}._save", when=_is_announcement),
             Step("units of `timerlog/`", f"{_FILES}.write", when=path_has("/timerlog/")),
-            Step("these synced", "storage.delay.timer_log:TimerLog.sync"),
-            Step("`timerwheel`, synced", "storage.delay.timer_wheel:TimerWheel.save"),
+            Step("these synced", "storage.delay.timer_files:TimerLog.sync"),
+            Step("`timerwheel`, synced", "storage.delay.timer_files:TimerWheel.save"),
             Step("`timercheck`, synced", f"{_TIMER}._save", when=_is_whole),
         ),
         title="Order of entering",

@@ -9,10 +9,10 @@ from tests.torture.steps import Order, Step, is_directory, is_file, path_ends, p
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"
 _QUEUE = "storage.queues.writer:ConsumeQueueWriter"
-_EXT = "storage.queues.ext_writer:ConsumeQueueExtWriter"
+_EXT = "storage.queues.ext:ConsumeQueueExtWriter"
 _INDEX = "storage.index.writer"
 _SYNC = "storage.dispatch.writer:DerivedSync.run"
-_PROGRESS = "storage.tables.group_progress:write_group_offsets"
+_PROGRESS = "storage.tables.offline_changes:write_group_offsets"
 
 
 def _is_index_file(*arguments: object, **named: object) -> bool:
@@ -60,7 +60,7 @@ ORDERS = (
         stories=("opening with a bad record amid others",),
     ),
     Order(
-        "Extension units (`queues/ext_writer.py`, with `enableConsumeQueueExt`)",
+        "Extension units (`queues/ext.py`, with `enableConsumeQueueExt`)",
         f"{_QUEUE}._append",
         (
             Step("a full file synced", f"{_FILES}.sync", within=f"{_EXT}._keep_file", when=is_file),
@@ -72,7 +72,7 @@ ORDERS = (
         stories=("putting with extension units",),
     ),
     Order(
-        "Extension units (`queues/ext_writer.py`, with `enableConsumeQueueExt`)",
+        "Extension units (`queues/ext.py`, with `enableConsumeQueueExt`)",
         _SYNC,
         (
             Step("files of units", f"{_FILES}.sync", when=_of("consumequeue_ext", is_file)),
@@ -85,7 +85,7 @@ ORDERS = (
         stories=("syncing extension units",),
     ),
     Order(
-        "Extension units (`queues/ext_writer.py`, with `enableConsumeQueueExt`)",
+        "Extension units (`queues/ext.py`, with `enableConsumeQueueExt`)",
         f"{_QUEUE}.truncate",
         (
             Step("the queue cut, as above", f"{_FILES}.unlink {_FILES}.zero", when=path_has("/consumequeue/")),
@@ -168,17 +168,17 @@ ORDERS = (
             Step("the store's lock", f"{_FILES}.locked", gives=lambda *_, **__: nullcontext()),
             Step(
                 "`topics.json` (the group's `%RETRY%` topic)",
-                "storage.tables.group_progress:write_with_backup",
+                "storage.tables.offline_changes:write_with_backup",
                 when=path_ends("topics.json"),
             ),
             Step(
                 "`subscriptionGroup.json`",
-                "storage.tables.group_progress:write_with_backup",
+                "storage.tables.offline_changes:write_with_backup",
                 when=path_ends("subscriptionGroup.json"),
             ),
             Step(
                 "`consumerOffset.json`, each as above and only where it changes, its DataVersion raised",
-                "storage.tables.group_progress:write_with_backup",
+                "storage.tables.offline_changes:write_with_backup",
                 when=path_ends("consumerOffset.json"),
             ),
         ),

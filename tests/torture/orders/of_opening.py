@@ -9,8 +9,8 @@ from tests.torture.steps import Order, Step, is_file, path_ends, path_has
 _FILES = "storage.files.local_file_system:LocalFileSystem"
 _WRITER = "storage.put.store_writer:StoreWriter"
 _OPENING = "storage.recovery.opening"
-_PASSES = "storage.recovery.passes"
-_STORE = "storage.message_store:MessageStore"
+_MENDING = "storage.recovery.mending"
+_STORE = "storage.store:MessageStore"
 
 
 def _is_root(*arguments: object, **named: object) -> bool:
@@ -39,41 +39,43 @@ ORDERS = (
             Step(
                 "checkpoint lowered where something is to be built that it would not have built again",
                 f"{_OPENING}:write_checkpoint",
-                within=f"{_PASSES}:apply_recovery",
+                within=f"{_MENDING}:apply_recovery",
             ),
-            Step('log cut ("Cutting the log")', f"{_PASSES}:cut_log", gives=lambda *_, **__: (0, [])),
-            Step("after an unclean stop log synced", f"{_PASSES}:_sync_unsynced_log"),
-            Step("queues cut", "storage.recovery.queues:QueueWriters._truncate"),
+            Step('log cut ("Cutting the log")', f"{_MENDING}:cut_log", gives=lambda *_, **__: (0, [])),
+            Step("after an unclean stop log synced", f"{_MENDING}:_sync_unsynced_log"),
+            Step("queues cut", "storage.recovery.mending:QueueWriters._truncate"),
             Step(
                 "index files that cannot be trusted deleted",
                 f"{_FILES}.unlink",
                 when=path_has("/index/"),
-                within="storage.recovery.passes:Indexer.__init__",
+                within="storage.recovery.mending:Indexer.__init__",
             ),
-            Step("chains of the others made whole", "storage.recovery.passes:mend_chains"),
-            Step("missing queue entries written", "storage.recovery.queues:QueueWriters.append"),
-            Step("missing index keys written", "storage.recovery.passes:Indexer.append"),
+            Step("chains of the others made whole", "storage.recovery.mending:mend_chains"),
+            Step("missing queue entries written", "storage.recovery.mending:QueueWriters.append"),
+            Step("missing index keys written", "storage.recovery.mending:Indexer.append"),
             Step(
                 "queues synced, with the directories up to ROOT",
                 f"{_FILES}.sync_all",
-                within="storage.recovery.queues:QueueWriters.finish",
+                within="storage.recovery.mending:QueueWriters.finish",
             ),
             Step(
-                "index synced", "storage.index.writer:IndexWriter.sync", within="storage.recovery.passes:Indexer.finish"
+                "index synced",
+                "storage.index.writer:IndexWriter.sync",
+                within="storage.recovery.mending:Indexer.finish",
             ),
-            Step("after an unclean stop what a killed writer left of queues synced", f"{_PASSES}:_sync_unflushed"),
+            Step("after an unclean stop what a killed writer left of queues synced", f"{_MENDING}:_sync_unflushed"),
             Step("`checkpoint`, written in place and synced", f"{_OPENING}:_write_checkpoint"),
             Step("`index_synced.json` deleted", f"{_OPENING}:drop_index_trust", within=f"{_OPENING}:open_for_writing"),
             Step("after a start of the machine that noted in `abort`", f"{_OPENING}:note_start"),
             Step(
                 'tables that count further than the log goes lowered ("Tables ahead of the log")',
-                "storage.message_store:lower_offsets",
+                "storage.store:lower_offsets",
                 gives=lambda *_, **__: (),
             ),
             Step("`topics.json`, where it does not tell the broker's name"),
             Step(
                 'open intents finished ("A batch")',
-                "storage.message_store:finish_open_intents",
+                "storage.store:finish_open_intents",
                 gives=lambda *_, **__: 0,
             ),
             Step("open intents settled", "storage.batch.commit:settle"),
@@ -91,9 +93,9 @@ ORDERS = (
         "Opening for writing",
         f"{_OPENING}:open_for_writing",
         (
-            Step("files written again", "storage.files.failed_sync:_write_again"),
-            Step("synced", f"{_FILES}.sync", within="storage.files.failed_sync:write_again"),
-            Step("note deleted", f"{_FILES}.unlink", within="storage.files.failed_sync:write_again"),
+            Step("files written again", "storage.files.syncs:_write_again"),
+            Step("synced", f"{_FILES}.sync", within="storage.files.syncs:write_again"),
+            Step("note deleted", f"{_FILES}.unlink", within="storage.files.syncs:write_again"),
         ),
         title="Order after a failed sync",
         stories=("opening after a failed sync",),
@@ -106,7 +108,7 @@ ORDERS = (
             Step("intents whose batches are in it dropped", "storage.batch.commit:drop_intent"),
             Step("queues, index, new directory entries synced", "storage.dispatch.writer:DerivedSync.run"),
             Step("`checkpoint`", f"{_WRITER}._save_checkpoint"),
-            Step("`index_synced.json` deleted", "storage.index.trust:drop_index_trust"),
+            Step("`index_synced.json` deleted", "storage.index.store:drop_index_trust"),
             Step("hint deleted", f"{_OPENING}:drop_hint"),
             Step("`abort` deleted", f"{_FILES}.unlink", when=path_ends("/abort")),
             Step("ROOT synced", f"{_FILES}.sync", within=f"{_OPENING}:close_cleanly", when=_is_root),
@@ -129,7 +131,7 @@ ORDERS = (
     ),
     Order(
         "Cutting the log",
-        f"{_PASSES}:cut_log",
+        f"{_MENDING}:cut_log",
         (
             Step("later files deleted, the last first", f"{_FILES}.unlink"),
             Step("zeros from the end of the log on", f"{_FILES}.zero"),

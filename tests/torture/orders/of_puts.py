@@ -8,7 +8,7 @@ from typing import Any
 from unittest import mock
 
 from storage.dispatch.writer import DerivedSync
-from storage.files.sync_gate import SyncGate
+from storage.files.syncs import SyncGate
 from storage.log.writer import LogSync
 from storage.put.store_writer import RunningSync, StoreWriter
 from tests.torture.steps import Order, Step, is_directory, is_file
@@ -185,7 +185,7 @@ ORDERS = (
             Step("duties stopped", "storage.service.put_service:Duty.stop"),
             Step("what was put synced, dispatched and answered", f"{_SERVICE}.flush"),
             Step("a next log file that was not begun deleted, as Java does", f"{_WRITER}.drop_next_file"),
-            Step('the store closed ("Closing")', "storage.message_store:MessageStore.close"),
+            Step('the store closed ("Closing")', "storage.store:MessageStore.close"),
         ),
         title="Order of closing",
         stories=("closing a service",),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.torture.steps import Order, Step
 
-_HEADING = "Waiting for the lock (`files/turns.py`)"
+_HEADING = "Waiting for the lock (`files/lock.py`)"
 _DISK = "storage.files.local_file_system"
-_TURNS = "storage.files.turns"
+_TURNS = "storage.files.lock"
 _TURN = f"{_TURNS}:Turn"
 
 

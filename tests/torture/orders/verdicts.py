@@ -29,8 +29,8 @@ _FINISH, _MEND, _BIND = (
 )
 _TURNS = "tests/files/test_turns.py::"
 _WAITING, _TICKET = (
-    "Waiting for the lock (`files/turns.py`): ",
-    "Waiting for the lock (`files/turns.py`) of taking a ticket: ",
+    "Waiting for the lock (`files/lock.py`): ",
+    "Waiting for the lock (`files/lock.py`) of taking a ticket: ",
 )
 _BEFORE, _TRIED = "those that came before looked for", "lock tried"
 _TAKEN, _GIVEN = "where that was not ours to take, a ticket taken", "with the lock, the ticket given back"

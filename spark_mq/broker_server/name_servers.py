@@ -1,0 +1,490 @@
+"""A broker and its name servers: it registers, keeps the group of its name, and asks for the queues of its clients' topics.
+
+    Registration       103: the broker and all its topics, at its start, each 30 s, and at once when topics change
+    MemberGroup        904 and 901: who of its name is alive, where a slave stands in for a master that is gone
+    SubscribedQueues   105: the queues of a topic at all brokers, for queues that a broker shares out
+
+Java: BrokerController, BrokerOuterAPI, TopicRouteInfoManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from spark_mq.broker.entries import wire_mapping
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.turns import Turns
+from spark_mq.broker_server.settings import ProcessSettings
+from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
+from spark_mq.client.calls import read_answer_body, read_answer_header
+from spark_mq.client.errors import ClientError, NameServerUnreachableError, TopicRouteNotFoundError
+from spark_mq.client.event_loop import run
+from spark_mq.client.remoting_client import NameServers, RemotingClient
+from spark_mq.client.settings import ClientSettings
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_request, write_body, write_header
+from spark_mq.remoting.routes import (
+    BrokerAddressRequest,
+    BrokerGroupRequest,
+    BrokerHeartbeatRequest,
+    BrokerMemberGroupAnswer,
+    KvTable,
+    RegisterBrokerAnswer,
+    RegisterBrokerBody,
+    RegisterBrokerRequest,
+    TopicConfigTable,
+)
+from storage.epoch_times import is_time, steady_time_ms
+from storage.errors import StorageError
+from storage.format.table_entries import TopicConfig
+from storage.names import MASTER_ID, RETRY_PREFIX
+from storage.service.put_service import PutService
+from storage.tables.masters import KEPT_BY_SLAVES
+from storage.tables.topics import PERM_READ, PERM_WRITE
+
+# A name server that has not taken the last registration is tried again after 1, 2, 4, 8 s, then each 10 s: it may start later than the
+# broker. So is each one from which a slave has not heard yet where its master is. Departure: Java waits for the period.
+
+
+_READ_AND_WRITE = PERM_READ | PERM_WRITE
+_PERIOD_LEAST_MS, _PERIOD_MOST_MS = 10_000, 60_000
+_CRC_BITS = 0x7FFFFFFF
+_LEAVING_MS = 3_000
+_LEAST_RETRY_S, _LONGEST_RETRY_S = 1.0, 10.0
+_RETRY_TIMEOUT_MS = 5_000
+"""A name server that hangs must not keep another one from being tried; the turns of the period have more patience."""
+_LOG = logging.getLogger(__name__)
+
+
+def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0) -> RemotingCommand:
+    """The request 103 that says all. Of two masters name servers believe the one of the later epoch.
+
+    With enableSlaveActingMaster a broker that is silent for `brokerNotActiveTimeoutMillis` counts as gone.
+    """
+    acts = parts.config.replication.enable_slave_acting_master
+    settings = parts.service.settings
+    version = parts.topics_version
+    table = TopicConfigTable(
+        topic_config_table=_topics(parts),
+        data_version=replace(version, state_version=epoch) if epoch else version,
+        mapping_data_version=parts.mappings_version,
+        topic_queue_mapping_info_map={
+            topic: wire_mapping(mapping) for topic, mapping in parts.mappings.mappings.items()
+        },
+    )
+    body = write_body(RegisterBrokerBody(topic_config_table=table))
+    header = RegisterBrokerRequest(
+        broker_name=parts.broker_name,
+        broker_address=parts.address,
+        cluster_name=settings.cluster,
+        ha_server_address=parts.ha_address or "",
+        broker_id=broker_id,
+        body_crc32=zlib.crc32(body) & _CRC_BITS,
+        enable_acting_master=True if acts else None,
+        heartbeat_timeout_ms=parts.config.replication.broker_not_active_timeout_millis if acts else None,
+    )
+    return make_request(RequestCode.REGISTER_BROKER, write_header(header), body)
+
+
+def _topics(parts: BrokerParts) -> dict[str, TopicConfig]:
+    """Where the broker may not be read or written, nor may its topics; as in Java their entries say less then.
+
+    Departure: that is so, too, while its store takes nothing (`BrokerParts.permission`). Java's clients send on to it, in vain.
+    """
+    found, permission = dict(parts.topics), parts.permission
+    if permission & _READ_AND_WRITE == _READ_AND_WRITE:
+        return found
+    return {
+        name: TopicConfig(
+            topic=topic.topic,
+            read_queue_count=topic.read_queue_count,
+            write_queue_count=topic.write_queue_count,
+            perm=topic.perm & permission,
+        )
+        for name, topic in found.items()
+    }
+
+
+def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand:
+    """The request 104 of a broker that ends."""
+    header = BrokerAddressRequest(
+        broker_name=parts.broker_name,
+        broker_address=parts.address,
+        cluster_name=parts.service.settings.cluster,
+        broker_id=broker_id,
+    )
+    return make_request(RequestCode.UNREGISTER_BROKER, write_header(header))
+
+
+class Registration:
+    """Tells name servers, in a thread of its own. One that is not reached is tried again soon, alone."""
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        client: ClientSettings | None,
+        process: ProcessSettings,
+        *,
+        broker_id: int = MASTER_ID,
+        epoch: int = 0,
+        heed_master: Callable[[str, str], None] | None = None,
+    ) -> None:
+        """`client` says where name servers are, and how they are spoken to; None = there are none.
+
+        `heed_master` hears where a slave's master is, and where that serves its log.
+        """
+        self._parts = parts
+        self._name_servers = () if client is None else client.name_servers
+        self._period_s = min(max(process.register_period_ms, _PERIOD_LEAST_MS), _PERIOD_MOST_MS) / 1_000
+        self._timeout_ms = process.register_timeout_ms
+        self._broker_id = broker_id
+        self._epoch = epoch
+        self._heed_master = heed_master
+        self._client = None if client is None else RemotingClient(client)
+        self._due = threading.Event()
+        self._is_closed = False
+        self._told: set[str] = set()
+        self._missing: dict[str, type[ClientError]] = {}
+        """Name servers that have not taken the last registration, and what kind of trouble was said of each."""
+        self._troubles: dict[str, ClientError] = {}
+        self._lacks_master = heed_master is not None
+        self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
+
+    def start(self, *, waits: bool = True) -> None:
+        """Registers, and goes on to. Returns when every name server was told, or could not be; at once if it does not wait."""
+        if self._client is None:
+            return
+        if waits:
+            self._register(self._name_servers, self._timeout_ms)
+        else:
+            self._due.set()
+        self._thread.start()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The name servers that do not know this broker, as far as it knows."""
+        return tuple(self._missing)
+
+    def soon(self) -> None:
+        """Topics have changed: name servers are told now. From any thread."""
+        self._due.set()
+
+    def close(self) -> None:
+        """Tells the name servers that know this broker that it leaves; no others, as they may know another one at its address."""
+        self._is_closed = True
+        self._due.set()
+        if self._client is None:
+            return
+        if self._thread.ident is not None:
+            self._thread.join(_LEAVING_MS / 1_000)  # it may be telling one that does not answer
+        self._ask(dict.fromkeys(sorted(self._told), departure(self._parts, self._broker_id)), _LEAVING_MS)
+        run(self._client.close())
+
+    def _work(self) -> None:
+        full_at, retry_s = time.monotonic() + self._period_s, _LEAST_RETRY_S
+        while not self._is_closed:
+            behind = self._behind()
+            rest_s = max(0.0, full_at - time.monotonic())
+            is_due = self._due.wait(min(rest_s, retry_s) if behind else rest_s) or time.monotonic() >= full_at
+            self._due.clear()
+            if is_due:
+                full_at = time.monotonic() + self._period_s
+            if not self._is_closed:
+                try:
+                    if is_due:
+                        self._register(self._name_servers, self._timeout_ms)
+                    else:
+                        self._register(behind, min(self._timeout_ms, _RETRY_TIMEOUT_MS))
+                except Exception:  # whatever it is, the next turn is made
+                    _LOG.exception("name servers are not told; it is tried again")
+            is_same = self._behind() == behind
+            retry_s = min(retry_s * 2, _LONGEST_RETRY_S) if is_same else _LEAST_RETRY_S
+
+    def _behind(self) -> tuple[str, ...]:
+        """Which are tried again before the period is over."""
+        return self._name_servers if self._lacks_master else self.missing
+
+    def _register(self, addresses: Iterable[str], timeout_ms: int) -> None:
+        command = registration(self._parts, self._broker_id, self._epoch)
+        answers = self._ask(dict.fromkeys(addresses, command), timeout_ms)
+        for address in addresses:
+            self._note(address, is_told=address in answers)
+        for address, answer in answers.items():
+            self._told.add(address)
+            try:
+                self._heed_place(answer, address)
+                self._heed_order(answer, address)
+            except (ClientError, StorageError, OSError):
+                _LOG.exception("what name server %s says of ordered topics is not kept", address)
+
+    def _note(self, address: str, *, is_told: bool) -> None:
+        """Says what is missing once for each kind of trouble, as texts hold time-outs that differ; and when it is there."""
+        if is_told:
+            if self._missing.pop(address, None) is not None:
+                _LOG.warning("name server %s knows this broker now", address)
+            return
+        trouble = self._troubles[address]
+        if self._missing.get(address) is not type(trouble):
+            self._missing[address] = type(trouble)
+            what = "was not told this time" if address in self._told else "does not know this broker yet"
+            _LOG.warning("name server %s %s: %s; it is tried again", address, what, trouble.describe())
+
+    def _ask(self, commands: Mapping[str, RemotingCommand], timeout_ms: int) -> dict[str, RemotingCommand]:
+        """All at the same time; the answers of those that have answered."""
+        found = run(self._answers(commands, timeout_ms))
+        for address, error in found.items():
+            if isinstance(error, ClientError):
+                self._troubles[address] = error
+                _LOG.info("name server %s: request %d failed: %s", address, commands[address].code, error.describe())
+        return {address: answer for address, answer in found.items() if isinstance(answer, RemotingCommand)}
+
+    async def _answers(
+        self, commands: Mapping[str, RemotingCommand], timeout_ms: int
+    ) -> dict[str, RemotingCommand | ClientError]:
+        client = self._client
+        assert client is not None
+
+        async def ask(address: str) -> RemotingCommand | ClientError:
+            try:
+                return await client.ask(address, commands[address], timeout_ms)
+            except ClientError as error:
+                return error
+
+        return dict(zip(commands, await asyncio.gather(*map(ask, commands)), strict=True))
+
+    def _heed_place(self, answer: RemotingCommand, address: str) -> None:
+        told = read_answer_header(RegisterBrokerAnswer, answer, address, RequestCode.REGISTER_BROKER)
+        if self._heed_master is not None and told.master_address and told.ha_server_address:
+            self._heed_master(told.master_address, told.ha_server_address)
+            self._lacks_master = False
+
+    def _heed_order(self, answer: RemotingCommand, address: str) -> None:
+        """A topic that a name server calls ordered is ordered from now on. Java: TopicConfigManager.updateOrderTopicConfig."""
+        if not answer.body:
+            return
+        ordered = read_answer_body(KvTable, answer, address, RequestCode.REGISTER_BROKER).table.keys()
+        topics = self._parts.topics
+        for name in ordered & topics.keys():
+            if not topics[name].order:
+                self._parts.change_topic(name, order=True)
+
+
+# The brokers of one name, where a slave stands in for a master that is gone (enableSlaveActingMaster).
+#
+#     904 each second ─▶ a silent broker is forgotten after `brokerNotActiveTimeoutMillis`, not after two minutes
+#     901 each second ─▶ how many brokers are alive; whether the master has come or gone (905 wakes)
+#
+# What stands in is the slave with the lowest id: name servers show it as 0, its topics as read-only (`supportActingMaster`). It serves
+# pulls and keeps offsets, as every slave; a master that comes back takes those over before name servers hear of it.
+# What waits (delay levels, the timer, checks of transactions) waits until the master is back, as in Java with enableRemoteEscape=false.
+# Departure: with true Java's acting master puts it into another broker's log (EscapeBridge).
+
+
+GROUP_PERIOD_S = 1.0
+_GROUP_TIMEOUT_MS = 1_000
+
+
+class Member(NamedTuple):
+    """Which broker of a group one is."""
+
+    cluster: str
+    broker_name: str
+    broker_id: int
+    address: str
+
+
+class Group(NamedTuple):
+    """What is known of a group at one moment."""
+
+    addresses: Mapping[int, str]
+    """By broker id."""
+
+    def alive_with(self, own_id: int) -> int:
+        """How many brokers live, this one among them, registered or not. Java: calcAliveBrokerNumInGroup."""
+        return len(self.addresses.keys() | {own_id})
+
+    def stands_in(self, own_id: int) -> bool:
+        """Whether it has the lowest id, and is no master."""
+        return own_id != MASTER_ID and own_id == min(self.addresses, default=MASTER_ID)
+
+    def slaves_of(self, own: Member) -> list[str]:
+        """The addresses of the others, by their ids."""
+        return [
+            at for broker_id, at in sorted(self.addresses.items()) if broker_id != own.broker_id and at != own.address
+        ]
+
+
+class MemberGroup:
+    """Tells name servers that this broker lives, and asks who else does, from `start` to `close`."""
+
+    def __init__(
+        self, own: Member, client: ClientSettings, heed: Callable[[Group], None], *, period_s: float = GROUP_PERIOD_S
+    ) -> None:
+        """`heed` hears of the group after each answer."""
+        self.own = own
+        """This broker."""
+        self._name_servers = client.name_servers
+        self._heed = heed
+        self._period_s = period_s
+        self._client = RemotingClient(client)
+        self._due = threading.Event()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="member group", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def soon(self) -> None:
+        """Something may have changed: it is asked now. From any thread; nothing is believed."""
+        self._due.set()
+
+    def close(self) -> None:
+        """Ends."""
+        self._closing.set()
+        self._due.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        run(self._client.close())
+
+    def ask(self) -> Group | None:
+        """901: the group as the first name server that answers has it; None where none does."""
+        header = BrokerGroupRequest(cluster_name=self.own.cluster, broker_name=self.own.broker_name)
+        for address in self._name_servers:
+            command = make_request(RequestCode.GET_BROKER_MEMBER_GROUP, write_header(header))
+            try:
+                answer = run(self._client.ask(address, command, _GROUP_TIMEOUT_MS))
+                told = read_answer_body(BrokerMemberGroupAnswer, answer, address, RequestCode.GET_BROKER_MEMBER_GROUP)
+                return Group(dict(told.group.broker_addresses))
+            except ClientError as error:
+                _LOG.info("name server %s does not tell the group: %s", address, error.describe())
+        return None
+
+    def _work(self) -> None:
+        while not self._closing.is_set():
+            try:
+                self._beat()
+                if (found := self.ask()) is not None and found.addresses:
+                    self._heed(found)
+            except Exception:  # whatever it is, the next turn is made
+                _LOG.exception("the group is not known")
+            self._due.wait(self._period_s)
+            self._due.clear()
+
+    def _beat(self) -> None:
+        own = self.own
+        header = BrokerHeartbeatRequest(
+            cluster_name=own.cluster, broker_address=own.address, broker_name=own.broker_name, broker_id=own.broker_id
+        )
+        for address in self._name_servers:
+            command = make_request(RequestCode.BROKER_HEARTBEAT, write_header(header), is_oneway=True)
+            try:
+                run(self._client.invoke_oneway(address, command, _GROUP_TIMEOUT_MS))
+            except ClientError as error:
+                _LOG.info("name server %s is not told: %s", address, error.describe())
+
+
+class _StandIn(Master):
+    """A slave, asked for what it has kept meanwhile."""
+
+    def __init__(self, settings: ClientSettings, address: str) -> None:
+        super().__init__(settings)
+        self._address = address
+
+    def place(self) -> MasterPlace:
+        return MasterPlace(self._address, self._address)
+
+
+def take_back(
+    service: PutService, client: ClientSettings, slaves: list[str], copied: Callable[[str], None] = lambda name: None
+) -> None:
+    """What consumers have told slaves while the master was gone: of each offset the greater one. Who is not reached is passed over.
+
+    Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions.
+    """
+    for address in slaves:
+        StateCopies(service, _StandIn(client, address), copied=copied, copies=KEPT_BY_SLAVES).copy()
+
+
+# The queues of topics at all brokers, as a name server says, kept for a while: what a broker shares among a group's clients.
+# Departure: only topics that clients ask for are asked for; Java asks for all that were ever asked for.
+
+
+_ROUTE_TIMEOUT_MS = 3_000
+_KEPT_MOST = 10_000
+_SILENCE_MS = 1_000
+"""So long nobody is asked after a question that no name server has answered: each one takes a thread for seconds."""
+
+
+class _Kept(NamedTuple):
+    queues: Sequence[MessageQueue]
+    asked_ms: int
+
+
+class SubscribedQueues:
+    """Thread-safe: those who ask for one topic wait for one answer."""
+
+    def __init__(
+        self, client: ClientSettings, poll_ms: Callable[[], int], *, steady: Callable[[], int] = steady_time_ms
+    ) -> None:
+        """`poll_ms`: so long an answer counts."""
+        self._client = RemotingClient(client)
+        self._name_servers = NameServers(self._client, client)
+        self._poll_ms = poll_ms
+        self._steady = steady
+        self._turns = Turns()
+        self._lock = threading.Lock()
+        self._kept: dict[str, _Kept] = {}
+        self._silent_ms: int | None = None
+        """When the last question was given up that no name server had answered."""
+
+    def of(self, topic: str) -> Sequence[MessageQueue] | None:
+        """The queues that can be read; None where no name server has the topic, or none has ever answered. It may wait."""
+        if (kept := self._fresh(topic)) is not None:
+            return kept.queues
+        with self._turns.of(topic):
+            if (kept := self._fresh(topic)) is not None:
+                return kept.queues
+            return self._asked(topic)
+
+    def close(self) -> None:
+        """Hangs up."""
+        run(self._client.close())
+
+    def _fresh(self, topic: str) -> _Kept | None:
+        """What was said of it, unless that is long ago or was nothing."""
+        kept = self._kept.get(topic)
+        if kept is None or not kept.queues or is_time(self._steady(), kept.asked_ms, self._poll_ms()):
+            return None
+        return kept
+
+    def _asked(self, topic: str) -> Sequence[MessageQueue] | None:
+        before = self._kept.get(topic)
+        if self._silent_ms is not None and not is_time(self._steady(), self._silent_ms, _SILENCE_MS):
+            return None if before is None else before.queues
+        try:
+            queues: Sequence[MessageQueue] = run(self._name_servers.route(topic, _ROUTE_TIMEOUT_MS)).subscribe_queues
+        except TopicRouteNotFoundError:
+            if before is None or not topic.startswith(RETRY_PREFIX):
+                with self._lock:
+                    self._kept.pop(topic, None)
+                return None
+            queues = before.queues
+        except ClientError as error:  # the ones before count on, and are asked for after as long again
+            _LOG.warning("no name server says where the queues of topic %s are: %s", topic, error.describe())
+            if isinstance(error, NameServerUnreachableError):
+                self._silent_ms = self._steady()
+            if before is None:
+                return None
+            queues = before.queues
+        with self._lock:
+            self._kept.pop(topic, None)
+            self._kept[topic] = _Kept(queues, self._steady())
+            if len(self._kept) > _KEPT_MOST:
+                del self._kept[next(iter(self._kept))]
+        return queues

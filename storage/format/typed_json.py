@@ -1,0 +1,378 @@
+"""Java's objects as fastjson's text: one declaration serves writing and reading, of files under `config/` and of bodies on the wire.
+
+    class TopicStats(WireBody):
+        offset_table: Mapping[MessageQueue, TopicOffset]     # {{"brokerName":…,"queueId":…,"topic":…}:{…}}
+        topic_put_tps: float = 0.0
+        last_ms: Long = wire("lastUpdateTimestamp", default=0)
+
+Fields are `str`, `bool`, `float`, `Int`, `Long`, `Annotated[str, …]` of an enum, other objects, `tuple[…, ...]` (lists and sets:
+arrays), `Mapping[…]` with keys `str`, `Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also `| None`. Names in the
+text are the Python names in camelCase unless `wire` says otherwise.
+
+Written are keys in alphabetical order without blanks, maps in the order that they have, nulls left out, integer keys bare and queues as
+keys as objects. Read is the dialect of `fastjson.py`; unknown fields are passed over; null counts as absent, and what is absent has its
+default. As fastjson, a reader takes a name for the one that is spelt like it but for capitals, `_` and `-`, where that one is not there
+itself: `ClientId` and `client_id` for `clientID`.
+
+Clients in other languages send numbers in quotes or with a fraction of zeros, booleans as 0 and 1, enums as their positions. All of
+them are read, as fastjson converts them. An unknown name of an enum is null.
+
+Java: RemotingSerializable, TypeUtils.castToLong, castToBoolean, EnumDeserializer. Departure: other conversions of fastjson's (a
+fraction to an integer, "Y" to true, a number with commas) raise BadValueError.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, NamedTuple, dataclass_transform, get_args, get_origin, get_type_hints
+
+from storage.format.fastjson import double_text, parse_sent, quoted
+
+_Reader = Callable[[Any], Any]
+_Writer = Callable[[Any], str]
+_KEYS = json.JSONDecoder(strict=False)
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]{0,19})", re.ASCII)
+_BOOLEANS = {True: True, False: False, "true": True, "false": False, "1": True, "0": False}
+"""1 and 0 are in it: they equal True and False."""
+_BEYOND_ASCII = re.compile("[^\x00-\x7e]")
+
+Int = Annotated[int, 32]
+"""A Java int."""
+Long = Annotated[int, 64]
+"""A Java long."""
+
+
+def wire(
+    name: str | None = None,
+    *,
+    short: str | None = None,
+    default: Any = MISSING,
+    default_factory: Callable[[], Any] | Any = MISSING,
+    is_secret: bool = False,
+) -> Any:
+    """A field of another name in JSON and in headers; `short` is the one in send requests of the V2 form.
+
+    Without a default it is required. A secret one is left out where the value is shown.
+    """
+    metadata = {"wire": name, "short": short}
+    if default_factory is not MISSING:
+        return field(default_factory=default_factory, metadata=metadata, repr=not is_secret, hash=False)
+    return field(default=default, metadata=metadata, repr=not is_secret)
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(wire, field))
+class WireType(type):
+    """Makes each class a frozen dataclass with keyword arguments; with `kw_only=False` they may stand in their order, too."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], *, kw_only: bool = True) -> Any:
+        """The class as a dataclass."""
+        made = super().__new__(cls, name, bases, namespace)
+        return dataclass(frozen=True, kw_only=kw_only)(made)
+
+
+class LikeNames:
+    """The names of an object's fields, for objects from clients that spell them in their own way.
+
+    Java: JavaBeanDeserializer.smartMatch.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+        self._by_letters = {_letters(name): name for name in self._names}
+
+    def spelt(self, found: dict[str, Any]) -> dict[str, Any]:
+        """The object with its fields under their names; the same one where nothing is spelt differently."""
+        if found.keys() <= self._names:
+            return found
+        like = {self._by_letters.get(_letters(name), name): value for name, value in found.items()}
+        return like | {name: value for name, value in found.items() if name in self._names}
+
+
+def _letters(name: str) -> str:
+    return name.replace("_", "").replace("-", "").lower()
+
+
+def wire_name(found: Field[Any]) -> str:
+    """The name of a field in JSON and in headers."""
+    first, *rest = found.name.split("_")
+    return found.metadata.get("wire") or first + "".join(part.capitalize() for part in rest)
+
+
+def is_required(found: Field[Any]) -> bool:
+    """Whether a field has no default."""
+    return found.default is MISSING and found.default_factory is MISSING
+
+
+def fits(value: int, bits: int) -> bool:
+    """Whether a signed number of that many bits holds the value."""
+    return -(1 << bits - 1) <= value < 1 << bits - 1
+
+
+class WireBody(metaclass=WireType):
+    """Base of all objects that stand as JSON: bodies on the wire, entries of the tables under `config/`."""
+
+
+class MessageQueue(NamedTuple):
+    """A queue of a topic at a broker, in Java's order of sorting."""
+
+    topic: str
+    broker_name: str
+    queue_id: int
+
+
+class BadValueError(Exception):
+    """A value is none of its type. What reads the object around it adds the place."""
+
+    def __init__(self, found: object, rule: str, place: str = "") -> None:
+        super().__init__(found, rule, place)
+        self.found = found
+        self.rule = rule
+        self.place = place
+
+    def within(self, place: str) -> BadValueError:
+        """The same, seen from outside."""
+        between = "." if self.place and not self.place.startswith("[") else ""
+        return BadValueError(self.found, self.rule, f"{place}{between}{self.place}")
+
+
+class JsonCodec(NamedTuple):
+    """How values of one type are read from parsed JSON, and written."""
+
+    read: _Reader
+    """Raises BadValueError."""
+    write: _Writer
+
+
+@cache
+def codec_of(body_class: type[WireBody]) -> JsonCodec:
+    """Of a class of objects."""
+    hints = get_type_hints(body_class, include_extras=True)
+    table = sorted(((wire_name(found), found) for found in fields(body_class)), key=lambda row: row[0])
+    codecs = [(name, found, _codec_of(hints[found.name])) for name, found in table]
+    return JsonCodec(_object_reader(body_class, codecs), _object_writer(codecs))
+
+
+def _object_reader(body_class: type[WireBody], codecs: list[tuple[str, Field[Any], JsonCodec]]) -> _Reader:
+    rows = [(name, found.name, codec.read, is_required(found)) for name, found, codec in codecs]
+    names = LikeNames(name for name, *_ in rows)
+
+    def read(value: Any) -> Any:
+        if not isinstance(value, dict):
+            raise BadValueError(value, "it must be an object")
+        value = names.spelt(value)
+        values = {}
+        for name, attribute, read_value, is_needed in rows:
+            found = value.get(name)
+            if found is None:
+                if is_needed:
+                    raise BadValueError(None, "it is required", name)
+                continue
+            try:
+                value_read = read_value(found)
+            except BadValueError as error:
+                raise error.within(name) from None
+            if value_read is not None:
+                values[attribute] = value_read
+        return body_class(**values)
+
+    return read
+
+
+def _object_writer(codecs: list[tuple[str, Field[Any], JsonCodec]]) -> _Writer:
+    rows = [(f"{quoted(name)}:", found.name, codec.write) for name, found, codec in codecs]
+
+    def write(value: Any) -> str:
+        pieces = [
+            key + write_value(found)
+            for key, attribute, write_value in rows
+            if (found := getattr(value, attribute)) is not None
+        ]
+        return f"{{{','.join(pieces)}}}"
+
+    return write
+
+
+def _codec_of(hint: Any) -> JsonCodec:
+    if type(None) in get_args(hint):
+        (hint,) = (kind for kind in get_args(hint) if kind is not type(None))
+    origin, parts = get_origin(hint), get_args(hint)
+    if hint in _PLAIN:
+        return _PLAIN[hint]
+    if isinstance(hint, type) and issubclass(hint, WireBody):
+        return _nested_codec(hint)
+    if origin is tuple:
+        return list_codec(_codec_of(parts[0]))
+    if origin is not None and issubclass(origin, Mapping):
+        return _map_codec(_key_codec(parts[0]), _codec_of(parts[1]))
+    said = hint.__metadata__[0]
+    return JsonCodec(_number_reader(said), str) if isinstance(said, int) else JsonCodec(_enum_reader(said), quoted)
+
+
+def _nested_codec(body_class: type[WireBody]) -> JsonCodec:
+    """Of a body within a body; what it holds is looked at when it is met."""
+    return JsonCodec(lambda value: codec_of(body_class).read(value), lambda value: codec_of(body_class).write(value))
+
+
+def list_codec(item: JsonCodec) -> JsonCodec:
+    read_item, write_item = item
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise BadValueError(value, "it must be a list")
+        items: list[Any] = []
+        try:
+            for found in value:
+                items.append(read_item(found))
+        except BadValueError as error:
+            raise error.within(f"[{len(items)}]") from None
+        return tuple(items)
+
+    return JsonCodec(read, lambda value: f"[{','.join(map(write_item, value))}]")
+
+
+def _map_codec(key: JsonCodec, item: JsonCodec) -> JsonCodec:
+    read_key, write_key = key
+    read_item, write_item = item
+
+    def read(value: Any) -> dict[Any, Any]:
+        if not isinstance(value, dict):
+            raise BadValueError(value, "it must be an object")
+        items = {}
+        for name, found in value.items():
+            try:
+                items[read_key(name)] = read_item(found)
+            except BadValueError as error:
+                raise error.within(f"[{name[:80]}]") from None
+        return items
+
+    def write(value: Mapping[Any, Any]) -> str:
+        return f"{{{','.join([f'{write_key(name)}:{write_item(found)}' for name, found in value.items()])}}}"
+
+    return JsonCodec(read, write)
+
+
+def _number_reader(bits: int) -> _Reader:
+    def read(value: Any) -> int:
+        if (type(value) is str and _NUMBER.fullmatch(value)) or (type(value) is float and value.is_integer()):
+            value = int(value)
+        if type(value) is not int or not fits(value, bits):
+            raise BadValueError(value, f"it must be a number of {bits} bits")
+        return value
+
+    return read
+
+
+def _enum_reader(kind: type[Enum]) -> _Reader:
+    names, members = kind.__members__, tuple(kind)
+
+    def read(value: Any) -> Enum | None:
+        if type(value) is int and 0 <= value < len(members):
+            return members[value]
+        if not isinstance(value, str):
+            raise BadValueError(value, f"it must be a name of {kind.__name__}, or its position")
+        return names.get(value)
+
+    return read
+
+
+def _key_codec(hint: Any) -> JsonCodec:
+    if hint in (str, MessageQueue):
+        return JsonCodec(_read_queue_key, _write_queue) if hint is MessageQueue else _PLAIN[str]
+    read_number = _number_reader(hint.__metadata__[0])
+    return JsonCodec(lambda key: read_number(int(key) if _NUMBER.fullmatch(key) else key), str)
+
+
+def _read_queue_key(key: str) -> MessageQueue:
+    try:
+        value = _KEYS.decode(key)
+    except (ValueError, RecursionError):
+        raise BadValueError(key, "the key must be a queue") from None
+    return _read_queue(value)
+
+
+def _read_queue(value: Any) -> MessageQueue:
+    if isinstance(value, dict):
+        value = _QUEUE_NAMES.spelt(value)
+        topic, broker_name, queue_id = value.get("topic"), value.get("brokerName"), value.get("queueId")
+        if isinstance(topic, str) and isinstance(broker_name, str):
+            return MessageQueue(topic, broker_name, _read_int(queue_id))
+    raise BadValueError(value, "it must be a queue: brokerName, queueId and topic")
+
+
+def _write_queue(queue: MessageQueue) -> str:
+    return f'{{"brokerName":{quoted(queue.broker_name)},"queueId":{queue.queue_id},"topic":{quoted(queue.topic)}}}'
+
+
+_QUEUE_NAMES = LikeNames(("topic", "brokerName", "queueId"))
+_read_int = _number_reader(32)
+
+
+def _read_text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return str(value)
+    if not isinstance(value, str):
+        raise BadValueError(value, "it must be a string")
+    return value
+
+
+def _read_bool(value: Any) -> bool:
+    found = _BOOLEANS.get(value.lower() if isinstance(value, str) else value) if isinstance(value, str | int) else None
+    if found is None:
+        raise BadValueError(value, "it must be true or false")
+    return found
+
+
+def _read_double(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadValueError(value, "it must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise BadValueError(value, "it must be a number that a double holds") from None
+
+
+def _write_any(value: Any, *, is_sorted: bool = False) -> str:
+    if isinstance(value, str):
+        return quoted(value)
+    if isinstance(value, Mapping):
+        rows = sorted(value.items()) if is_sorted else value.items()
+        entries = [
+            f"{quoted(name)}:{_write_any(found, is_sorted=is_sorted)}" for name, found in rows if found is not None
+        ]
+        return f"{{{','.join(entries)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{','.join(_write_any(found, is_sorted=is_sorted) for found in value)}]"
+    if isinstance(value, float):
+        return double_text(value)
+    return "null" if value is None else json.dumps(value)
+
+
+_PLAIN: Mapping[Any, JsonCodec] = {
+    str: JsonCodec(_read_text, quoted),
+    bool: JsonCodec(_read_bool, lambda value: "true" if value else "false"),
+    float: JsonCodec(_read_double, lambda value: double_text(float(value))),
+    MessageQueue: JsonCodec(_read_queue, _write_queue),
+    Any: JsonCodec(lambda value: value, _write_any),
+}
+
+
+TEXT = _PLAIN[str]
+"""The codec of plain strings."""
+
+
+def standard_json(text: str) -> bytes:
+    """fastjson's text with BrowserCompatible, QuoteFieldNames and MapSortField: all keys quoted and sorted, ASCII alone."""
+    sorted_text = _write_any(parse_sent(text), is_sorted=True).replace("/", "\\/")  # which stands in strings alone
+    return _BEYOND_ASCII.sub(lambda found: _as_units(found.group()), sorted_text).encode("ascii")
+
+
+def _as_units(character: str) -> str:
+    units = character.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex().upper()}" for at in range(0, len(units), 2))

@@ -1,0 +1,799 @@
+"""A RocketMQ store on disk, the facade: open it, read it, put messages, let go of it. Java: DefaultMessageStore.
+
+Reading takes no lock, changes no file and works beside a running writer. Writing holds the store's lock from opening to closing.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import wraps
+from itertools import islice
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from storage.batch.commit import finish_open_intents, forget_open_intents, leave_open_intents, settle
+from storage.batch.redo import load_torn_rows
+from storage.dispatch.queue_ends import QueueEnds
+from storage.dispatch.recovery_plan import LoweredOffset, RecoveryPlan, RecoveryReport
+from storage.epoch_times import current_time_ms, other_unit_rule
+from storage.errors import (
+    OffsetOutOfRangeError,
+    StoreNotFoundError,
+    StoreNotWritableError,
+    StoreRefusedError,
+    TopicNotFoundError,
+)
+from storage.failpoints import reach
+from storage.files.atomic_file import read_table, write_with_backup
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.lock import Holder
+from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
+from storage.format.record import Message
+from storage.index.store import LONG_MAX, IndexStore, messages_with_key
+from storage.log.checkpoint import read_checkpoint
+from storage.log.commit_log import LOOKS
+from storage.log.damage import warning_of
+from storage.log.fingerprint import LogFingerprint, take_fingerprint
+from storage.names import nearest
+from storage.put.put import InnerPut, PutOptions, PutResult, Putter
+from storage.put.settings import PutSettings, put_settings
+from storage.put.store_writer import StoreWriter
+from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, get_messages
+from storage.queues.positions import QueuePosition, offset_by_time, read_positions
+from storage.queues.scan import SLICE_ROWS, record_sizes
+from storage.recovery.log_bind import prove_binding
+from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
+from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
+from storage.recovery.passes import StoreParts, boot_left, read_plan
+from storage.rules.inner_messages import InnerMessage, InnerMessages
+from storage.rules.message_rows import one_batch, one_row
+from storage.settings.load import (
+    ConfigurationWarning,
+    StoreConfig,
+    load_config,
+    warn_of_unread,
+)
+from storage.tables.subscription_groups import GroupEntries, SubscriptionGroupConfig
+from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
+
+WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
+"""By what right a store is written: it is one's own, its master has written the same, or a controller has said so."""
+
+
+def open_store(
+    path: str | os.PathLike[str],
+    *,
+    config: StoreConfig | str | None = None,
+    read_only: bool = True,
+    truncate_damage: bool = False,
+    create: bool = False,
+    lock_timeout_ms: int = 0,
+    holder: Holder = "writer",
+    writes_as: WritesAs | None = None,
+    holds_back: bool = False,
+    prepare: Callable[[MessageStore], None] | None = None,
+    store_host: str | None = None,
+    broker_name: str | None = None,
+    flush_disk_type: str | None = None,
+    rocketmq_version: str | None = None,
+    file_system: FileSystem | None = None,
+    clock: Callable[[], int] | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> MessageStore:
+    """Open the store at ROOT = `path`, a directory or (for reading) any fsspec URL.
+
+    `config` is a StoreConfig or the path of a broker.conf; None looks for one in ROOT's parent, then in ROOT. Sizes that are
+    not configured are found from the files. `clock` gives milliseconds.
+
+    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms` (in the order of those that wait; `holder` says
+    for whom not at all), recovers the store (`recovery/passes.py`)
+    and finishes batches that were decided before a crash (`batch/commit.py`); `truncate_damage` cuts a damaged
+    log where Java would, after copying what it cuts (`recovery/quarantine.py`); `create` makes an empty store where none is.
+    `store_host` (address:port) is where new records say that the store is served; `broker_name` and `flush_disk_type` come before the
+    configuration's.
+    `writes_as` says by what right it writes what is a follower's or a controller's (None: as the holder "follower" a follower, else
+    an owner). Who follows finishes no batch: what its log gets its master says. A candidate, of whom a controller has not said what it
+    is, leaves them as they are. So does a rebuilder, an owner that is about to have lost queues made again: until then it would take
+    their rows for missing, and what groups count there for too much.
+    With `holds_back` nothing becomes readable that is not confirmed (`storage/put/store_writer.py`).
+    `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
+    `on_progress` is told of a recovery how many bytes of how many are dispatched.
+    `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
+    Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
+    another store's, `log_place.py`), StoreLockedError, StoreDamagedError,
+    StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
+    """
+    root = plain_path(os.fspath(path)).rstrip("/") or "/"
+    if rule := unexpanded_home(root):
+        raise StoreRefusedError(root, rule)
+    if not read_only and file_system is None and (rule := only_for_reading(root)):
+        raise StoreNotWritableError(root, rule)
+    files = file_system or file_system_of(root)
+    if not read_only:
+        _local(files, root)
+    if not isinstance(config, StoreConfig):
+        settings = load_config(root, config, read_bytes=files.read_file, rocketmq_version=rocketmq_version)
+    else:
+        settings = config if rocketmq_version is None else config.of_version(rocketmq_version)
+    options = OpenOptions(
+        read_only=read_only,
+        truncate_damage=truncate_damage,
+        on_progress=on_progress,
+        create=create,
+        lock_timeout_ms=lock_timeout_ms,
+        holder=holder,
+        writes_as=writes_as or ("follower" if holder == "follower" else "owner"),
+        holds_back=holds_back,
+        prepare=prepare,
+        store_host=store_host,
+        broker_name=broker_name,
+        flush_disk_type=flush_disk_type,
+    )
+    return MessageStore(root, settings, files, clock or current_time_ms, options)
+
+
+def _local(files: FileSystem, root: str) -> LocalFileSystem:
+    if not isinstance(files, LocalFileSystem):
+        raise StoreNotWritableError(root, "it does not lie on a local file system")
+    return files
+
+
+_ENTRIES_LOOKED_AT = 64
+_T = TypeVar("_T")
+_P = ParamSpec("_P")
+
+
+def _outliving_expiry(
+    look: Callable[Concatenate[MessageStore, _P], _T],
+) -> Callable[Concatenate[MessageStore, _P], _T]:
+    """A look that begins anew where files expired since they were listed: each time there are fewer."""
+
+    @wraps(look)
+    def repeated(store: MessageStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        while True:
+            try:
+                return look(store, *args, **kwargs)
+            except OffsetOutOfRangeError as error:
+                if not store._list_again(error):
+                    raise
+
+    return repeated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenOptions:
+    """How a store is opened: what `open_store` is told, under the same names."""
+
+    read_only: bool
+    truncate_damage: bool
+    on_progress: Callable[[int, int], None] | None
+    create: bool
+    lock_timeout_ms: int
+    holder: Holder
+    writes_as: WritesAs
+    holds_back: bool
+    prepare: Callable[[MessageStore], None] | None
+    store_host: str | None
+    broker_name: str | None
+    flush_disk_type: str | None
+
+
+class MessageStore:
+    """One open store; make it with `open_store`. Not thread-safe. A context manager that closes it."""
+
+    plan: RecoveryPlan
+    _queue_ends: QueueEnds | None = None
+    _has_had_files = False
+    _followed_end = 0
+    """Up to where `_queue_ends` has looked at what the own writer has dispatched."""
+
+    def __init__(
+        self,
+        root: str,
+        config: StoreConfig,
+        file_system: FileSystem,
+        clock: Callable[[], int],
+        options: OpenOptions,
+    ) -> None:
+        self.root = root
+        self.config = config
+        self.read_only = options.read_only
+        self.recovery: RecoveryReport | None = None
+        """What opening for writing mended; None of a read-only store, and where nothing was to be looked for."""
+        self.finished_batches = 0
+        """How many batches that were decided and not finished opening for writing has appended."""
+        self.lowered: tuple[LoweredOffset, ...] = ()
+        """Offsets of groups, delay levels and timer that were ahead of the log when the store was opened for writing."""
+        self._file_system = file_system
+        self._clock = clock
+        self._resources = ExitStack()
+        self._writer: StoreWriter | None = None
+        self._putter: Putter | None = None
+        self.tables_lock = threading.RLock()
+        """Held while a table under config/, other than topics.json, is read, changed and saved."""
+        self._groups = GroupEntries(root, file_system, self.tables_lock)
+        try:
+            follows = options.writes_as == "follower"
+            is_controlled = options.writes_as in ("controlled", "candidate")
+            refuse_foreign_store(
+                root,
+                config,
+                file_system,
+                to_write=not options.read_only,
+                follows=follows,
+                asks_replicas=options.holder in ("broker", "sink"),
+                is_controlled=is_controlled,
+            )
+            writable = None if options.read_only else _local(file_system, root)
+            self.place = find_log(root, config, file_system, may_be_empty=options.create, to_write=writable is not None)
+            if writable is not None:
+                if options.create and not writable.exists(root):
+                    writable.make_directories(root)
+                # Before anything is read for writing. What was seen before a wait may have changed meanwhile.
+                has_changed = self._take_lock(writable, options)
+                if options.create:
+                    create_store(root, self.place.directories, writable)
+                if has_changed or self.place.missing:
+                    self.place = find_log(root, config, writable, to_write=True)
+            self.layout = StoreLayout.of(root, self.place.directories, config)
+            self.log = self.layout.commit_log(file_system)
+            self._resources.callback(self.log.close)
+            settings = None
+            if writable is not None:
+                settings = put_settings(
+                    root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.log
+                )
+            writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
+            self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
+            self._resources.callback(self.queues.close)
+            if not options.read_only:
+                prove_binding(root, self.place, self.log, self.queues)
+            if self.place.note is not None:
+                warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
+            self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
+            self._resources.callback(self.index.close)
+            if writable is None or settings is None:
+                self._look_at_all()
+            else:
+                self._open_for_writing(writable, settings, options)
+        except BaseException:
+            try:
+                self._let_go()
+            finally:
+                self._resources.close()
+            raise
+
+    # Opening and closing
+
+    def _take_lock(self, files: LocalFileSystem, options: OpenOptions) -> bool:
+        """The store's lock, when it is our turn among those that wait for it; returns whether we waited."""
+        lock, turns = f"{self.root}/lock", f"{self.root}/spark_mq/turns"
+        taken = files.locked(lock, options.lock_timeout_ms, turns=turns, holder=options.holder)
+        has_waited = self._resources.enter_context(taken)
+        files.write(lock, 0, b"lock")
+        return has_waited
+
+    def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, options: OpenOptions) -> None:
+        if options.holder != "broker":  # it follows more of them, and says itself which it does not
+            warn_of_unread(self.config.file, self.config.settings)
+        index = self.index if self.config.index.message_index_enable else None
+        parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
+        follows = options.writes_as == "follower" or (
+            options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
+        )
+        is_own = not follows and options.writes_as not in ("candidate", "rebuilder")
+        opening = open_for_writing(
+            parts,
+            truncate_damage=options.truncate_damage,
+            on_progress=options.on_progress,
+            cuts_torn=options.writes_as not in ("owner", "rebuilder"),
+            holds_back=options.holds_back,
+            finishes=is_own,
+        )
+        if options.create and "" not in opening.ends.synced_entries:
+            sync_new_store(self.root, file_system)
+            opening.ends.synced_entries.add("")
+        self.plan, self.recovery = opening.plan, opening.report
+        if self.recovery is not None:
+            for text in self.recovery.warnings(self.root):
+                warnings.warn(text, RuntimeWarning, stacklevel=2)
+        self._writer = StoreWriter(
+            self.root, file_system, self.log, self.queues, index, opening.ends, settings, self._clock
+        )
+        self.lowered = () if opening.report is None else opening.report.lowered
+        if is_own:
+            self.lower_offsets()
+        else:
+            opening.ends.compared_tables = None  # a master's may say more than the log has
+        if options.prepare is not None:
+            options.prepare(self)
+        self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
+        if not follows and (settings.topics.topics or options.holder == "broker"):
+            self._writer.tell_names()  # in a new store its first topic does so; a follower's topics are its master's
+        if options.writes_as in ("candidate", "rebuilder"):
+            leave_open_intents(self._writer)
+            return
+        if follows:
+            forget_open_intents(self._writer, torn)
+            return
+        self.finished_batches = finish_open_intents(self._writer, torn)
+        if self.recovery is not None:  # what recovery has found and synced need not be decided any longer
+            settle(self._writer)
+
+    def lower_offsets(self) -> None:
+        """No table counts further than the log goes (`storage/recovery/offsets_ahead.py`); `lowered` says which did.
+
+        Each opening for writing does so, but a follower's: when it follows nobody any more. Raises OSError.
+        """
+        writer = self.writer
+        with self.tables_lock:
+            self.lowered += lower_offsets(
+                self.root,
+                writer.file_system,
+                self.log,
+                writer.ends,
+                apart={*self.queues.batch_topics, *writer.settings.mappings.mappings},
+                now_ms=self._clock(),
+            )
+
+    def lower_for_cut(self, place: int) -> None:
+        """Before the log of this store is cut at a place: what the log behind it has delivered is to be delivered again.
+
+        Raises StateFileError, OSError.
+        """
+        behind = (records for _, records in self.log.walk(place, check_crc=False))
+        with self.tables_lock:
+            self.lowered += lower_for_cut(self.root, self.writer.file_system, behind, now_ms=self._clock())
+
+    # Following a writer, another process or its own: the ends move from look to look. Changes no file.
+
+    @property
+    def _own_end(self) -> int:
+        """Up to where the own writer has dispatched; 0 without one."""
+        return 0 if self._writer is None else self._writer.dispatched_end
+
+    @property
+    def log_end(self) -> int:
+        """Where the validated log ends. The own writer knows; nothing is read for it then."""
+        return self._own_end or self._ends.log_end
+
+    def refresh(self) -> bool:
+        """Look at what a running writer did meanwhile: new records, queues and topics. Returns whether anything changed.
+
+        Cheap when nothing did, and otherwise in proportion to the queues that got messages. A log that was cut below what was
+        seen (a broker's recovery) is opened anew. Raises StoreNotFoundError where the log had files and has none: its last file never
+        expires, so the store is not mounted any more.
+        """
+        self._has_had_files |= bool(self.log.files)
+        self.log.list_files()
+        if self._has_had_files and not self.log.files:
+            raise StoreNotFoundError(self.root, "the log, which was there before,")
+        if not self._ends.log_was_cut():
+            return self._ends.follow()
+        self.log.close()
+        self.queues.close()
+        self.queues = self.layout.consume_queues(self._file_system)
+        self._look_at_all()
+        return True
+
+    def _look_at_all(self) -> None:
+        """Where log and queues end, from the beginning; once more where files expired meanwhile."""
+        for left in reversed(range(LOOKS)):
+            try:
+                files, checkpoint = self._file_system, read_checkpoint(self._file_system, self.root)
+                was_clean = boot_left(files, self.root) is None
+                self.plan = read_plan(self.config, files, self.log, self.queues, checkpoint, was_clean=was_clean)
+                self._queue_ends = self._ends_of_plan()
+                if (text := warning_of(self.root, self.plan.gaps)) is not None:
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
+                return
+            except OffsetOutOfRangeError:
+                if not left:
+                    raise
+                self.log.list_files()
+                self.queues.close()
+                self.queues = self.layout.consume_queues(self._file_system)
+
+    @property
+    def _ends(self) -> QueueEnds:
+        if self._queue_ends is None:
+            self._queue_ends = self._ends_of_plan()
+            self._followed_end = self.plan.dispatch_end
+        if self._followed_end < self._own_end:
+            self._followed_end = self._own_end
+            self._queue_ends.follow()
+        return self._queue_ends
+
+    def _ends_of_plan(self) -> QueueEnds:
+        check_crc = self.config.commit_log.check_crc_on_recover
+        return QueueEnds(self.log, self.queues, self.plan, self._clock, check_crc=check_crc)
+
+    # What there is
+
+    @_outliving_expiry
+    def fingerprint(self) -> LogFingerprint | None:
+        """What tells this store's log from another one, for a process that opens the store after this one; None of an empty log."""
+        return take_fingerprint(self.log, self.log_end, self._ends.last_record)
+
+    @_outliving_expiry
+    def last_message_end(self, topic: str, queue_id: int, end: int) -> tuple[int, int] | None:
+        """The last of the few offsets before `end` that has an entry, and where in the log its message ends; reads nothing for a
+        queue's own end.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return None
+        known = self._ends.last_message_end(topic, queue_id) if end == self.max_offset(topic, queue_id) else None
+        return (end - 1, known) if known is not None else queue.last_message_end(max(0, end - _ENTRIES_LOOKED_AT), end)
+
+    def topics(self) -> list[str]:
+        """Topics that have a queue, sorted."""
+        return self.queues.topics()
+
+    def queue_ids(self, topic: str) -> list[int]:
+        """Queue ids of a topic, sorted; empty if there is none. Raises StoreRefusedError for a batch-queue topic."""
+        if topic in self.queues.batch_topics:
+            raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
+        return self.queues.queue_ids(topic)
+
+    @_outliving_expiry
+    def min_offset(self, topic: str, queue_id: int) -> int:
+        """The first queue offset whose message the log still holds; the maximum if it holds none."""
+        queue = self.queues.get(topic, queue_id)
+        return 0 if queue is None else self._ends.minimum(queue)
+
+    def max_offset(self, topic: str, queue_id: int) -> int:
+        """The queue offset behind the last message."""
+        return self._ends.maximum(topic, queue_id)
+
+    @_outliving_expiry
+    def bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
+        """`min_offset` and `max_offset`; None of a queue that is not there."""
+        ends = self._ends
+        known = ends.known_bounds((topic, queue_id))
+        if known is not None:
+            return known
+        queue = self.queues.get(topic, queue_id)
+        return None if queue is None else (ends.minimum(queue), ends.maximum(topic, queue_id))
+
+    @property
+    def undispatched_bytes(self) -> int:
+        """Valid records at the log's end that no queue names yet. Java: dispatchBehindBytes."""
+        return max(0, self.log_end - max(self._ends.dispatched_end, self.log.minimum)) if self.log.files else 0
+
+    def _list_again(self, error: OffsetOutOfRangeError) -> bool:
+        """Look which files of the log and of the error's queue are there; returns whether it is others than before."""
+        files = self.log.files
+        self.log.list_files()
+        queue = None if error.queue_id is None else self.queues.get(error.topic, error.queue_id)
+        starts = () if queue is None else queue.file_starts
+        if queue is not None:
+            queue.list_files()
+        return self.log.files != files or (queue is not None and queue.file_starts != starts)
+
+    # Reading
+
+    @_outliving_expiry
+    def get(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        max_count: int = 32,
+        *,
+        tags: str | None = None,
+        max_bytes: int = MAX_TRANSFER_BYTES,
+    ) -> GetResult:
+        """Messages from a queue offset on, at most `max_count` and (but for the first) `max_bytes`. Java: getMessage.
+
+        `tags` is "TagA || TagB"; None or "*" is all. `next_begin_offset` is where to go on, whatever the status. Like Java's,
+        one call reads from one queue file and looks at 800 entries at most when it filters.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return GetResult(GetStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        minimum, maximum = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        if maximum == 0:
+            return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, 0, minimum, maximum)
+        if offset < minimum:
+            return GetResult(GetStatus.OFFSET_TOO_SMALL, minimum, minimum, maximum)
+        if offset >= maximum:
+            status = GetStatus.OFFSET_OVERFLOW_ONE if offset == maximum else GetStatus.OFFSET_OVERFLOW_BADLY
+            return GetResult(status, maximum, minimum, maximum)
+        ext = self.queues.ext(topic, queue_id)
+        wanted = Get(offset, max_count, tags, max_bytes)
+        return get_messages(queue, ext, self.log, self.log_end, (minimum, maximum), wanted)
+
+    def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
+        """The message whose record begins there. Java: lookMessageByOffset.
+
+        Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
+        """
+        return self.log.message_at(commitlog_offset, self.log_end)
+
+    def query(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+    ) -> list[Message]:
+        """What `messages_by_key` finds; where it finds nothing, raises TopicNotFoundError for a topic that the store does not know.
+
+        Raises ValueError for times that look like seconds, microseconds or nanoseconds.
+        """
+        _refuse_other_unit(begin_ms)
+        _refuse_other_unit(end_ms)
+        found = self.messages_by_key(topic, key, max_count, begin_ms=begin_ms, end_ms=end_ms)
+        if not found:
+            self._refuse_unknown_topic(topic)
+        return found
+
+    def messages_by_key(
+        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+    ) -> list[Message]:
+        """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
+
+        The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
+        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
+        """
+        found = messages_with_key(self.index, self.log, self.log_end, topic, key, begin_ms=begin_ms, end_ms=end_ms)
+        return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
+
+    def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """What `offset_in_queue_by_time` answers, of a topic that the store knows, by a time in milliseconds.
+
+        Raises TopicNotFoundError for another topic, and ValueError for a time that looks like seconds, microseconds or nanoseconds.
+        """
+        _refuse_other_unit(timestamp_ms)
+        if self.queues.get(topic, queue_id) is None:
+            self._refuse_unknown_topic(topic)
+        return self.offset_in_queue_by_time(topic, queue_id, timestamp_ms, upper=upper)
+
+    @_outliving_expiry
+    def offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
+        """The first offset whose store time is not before `timestamp_ms`, or the maximum (Java: BoundaryType.LOWER).
+
+        With `upper` the last offset whose store time is not after it, or the minimum. 0 for a queue that is not there, whatever its
+        topic. Java: getOffsetInQueueByTime.
+        """
+        queue = self.queues.get(topic, queue_id)
+        if queue is None:
+            return 0
+        bounds = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+        return offset_by_time(queue, self.log, self.log_end, bounds, timestamp_ms, upper=upper)
+
+    def _refuse_unknown_topic(self, topic: str) -> None:
+        """Raises TopicNotFoundError for a topic without a queue that topics.json does not name either."""
+        table = self.state(TOPICS_FILE, TopicTable.load)
+        known = {*self.topics(), *self.queues.batch_topics, *(table.topics if table is not None else ())}
+        if topic not in known:
+            raise TopicNotFoundError(self.root, topic, nearest(topic, known))
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of the message at a queue offset; −1 where none is."""
+        position = self.position(queue.topic, queue.queue_id, offset)
+        return -1 if position is None else position.store_time_ms
+
+    @_outliving_expiry
+    def position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
+        """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
+        return self._positions([(topic, queue_id, offset)])[0]
+
+    def positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
+        """`position` of many (topic, queue id, queue offset): much cheaper than one after the other."""
+        try:
+            return self._positions(asked)
+        except OffsetOutOfRangeError:  # one of them has expired meanwhile
+            return [self.position(*one) for one in asked]
+
+    def _positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
+        ends = self._ends
+        found = [ends.position((topic, queue_id), offset) for topic, queue_id, offset in asked]
+        queues: list[ConsumeQueue] = []
+        rows, offsets = [], []
+        for row, (topic, queue_id, offset) in enumerate(asked):
+            queue = self.queues.get(topic, queue_id) if found[row] is None else None
+            if queue is not None and 0 <= offset < ends.maximum(topic, queue_id):
+                rows.append(row)
+                queues.append(queue)
+                offsets.append(offset)
+        for row, position in zip(rows, read_positions(queues, offsets, self.log, self.log_end), strict=True):
+            found[row] = position
+            if position is not None:
+                ends.note_position(asked[row][:2], asked[row][2], position)
+        return found
+
+    @_outliving_expiry
+    def size_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
+        """Bytes of the records at queue offsets [start, end), as the queue's entries tell them."""
+        queue = self.queues.get(topic, queue_id)
+        blocks = range(start, end, SLICE_ROWS) if queue is not None else ()
+        return sum(int(record_sizes(queue.entries(at, min(end, at + SLICE_ROWS))).sum()) for at in blocks if queue)
+
+    @_outliving_expiry
+    def offset_at_size(self, topic: str, queue_id: int, start: int, size_bytes: int) -> int:
+        """The greatest offset up to which the records from `start` on have at most `size_bytes`; the maximum if all fit."""
+        queue, end = self.queues.get(topic, queue_id), self.max_offset(topic, queue_id)
+        while queue is not None and start < end:
+            sizes = np.cumsum(record_sizes(queue.entries(start, min(end, start + SLICE_ROWS))))
+            fitting = int(np.searchsorted(sizes, size_bytes, side="right"))
+            if fitting < len(sizes):
+                return start + fitting
+            start, size_bytes = start + fitting, size_bytes - int(sizes[-1])
+        return end
+
+    def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
+        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither.
+
+        Raises StateFileError where neither can be read: what it says is not known then, and not nothing.
+        """
+        return read_state(self._file_system, self.root, name, parse)
+
+    # Writing
+
+    def put(
+        self,
+        topic: str,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: str | Sequence[str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        flag: int = 0,
+        born_time_ms: int | None = None,
+        queue_id: int | None = None,
+        sharding_key: str | None = None,
+        queue_count: int | None = None,
+        create_topic: bool | None = None,
+    ) -> PutResult:
+        """Append one message and dispatch it: readable when this returns, and on the disk under SYNC_FLUSH.
+
+        Without `queue_id` and `sharding_key` the topic's write queues take turns. A topic that is not there is made where
+        `create_topic` says so (None: `autoCreateTopicEnable`), with `queue_count` queues (None: `defaultTopicQueueNums`), or with as
+        many as `queue_id` needs. Of a static topic `queue_id` is a logical queue, and the result has its physical one. Raises
+        ColumnIllegalError for a value of another type, RowIllegalError, StoreNotWritableError, OSError.
+        """
+        message = {"topic": topic, "body": body, "tags": tags, "flag": flag, "born_timestamp": born_time_ms}
+        message |= {"queue_id": queue_id, "sharding_key": sharding_key}
+        row = one_row(message, keys=keys, properties=properties)
+        results = self.put_batch(row, queue_count=queue_count, create_topic=create_topic)
+        return PutResult(**results.to_pylist()[0])
+
+    def put_batch(self, rows: pa.RecordBatch | pa.Table, **options: Any) -> pa.RecordBatch:
+        """Append a table of messages; returns their places, the fields of `PutResult`, row by row.
+
+        Columns are those of the Spark sink (`rows.columns.COLUMNS`), `options` the fields of `storage.put.put.PutOptions`.
+        Raises ColumnIllegalError, RowIllegalError with nothing appended, StoreNotWritableError, OSError.
+        """
+        if self._putter is None:
+            self._putter = Putter(self.writer)
+        if isinstance(rows, pa.Table):
+            rows = one_batch(rows)
+        return self._putter.put(rows, PutOptions(**options))
+
+    def put_inner(self, messages: InnerMessages | Sequence[InnerMessage]) -> pa.RecordBatch:
+        """Append messages as they are, under no rule but what a record can hold; returns the fields of `PutResult`, row by row.
+
+        Makes no topic: `save_topic` does. Raises MessageIllegalError, StoreNotWritableError, OSError.
+        """
+        writer = self.writer
+        return InnerPut(writer.settings, messages, self.config.delay.delays_ms).append_to(writer)
+
+    def save_topic(self, topic: TopicConfig) -> None:
+        """Give a topic its entry in topics.json, new or in place of the old one. Thread-safe. Java: updateTopicConfig."""
+        self.writer.save_topic(topic)
+
+    def make_topic(self, topic: TopicConfig) -> TopicConfig:
+        """Give a topic its entry if it has none; returns what it has then. Thread-safe. Java: createTopicInSendMessageMethod."""
+        return self.writer.make_topic(topic)
+
+    @property
+    def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """The consumer groups of subscriptionGroup.json, as they are now. Thread-safe."""
+        return self._groups.groups
+
+    @property
+    def group_entries(self) -> GroupEntries:
+        """The table behind `groups`, for what is seldom done with it. Thread-safe."""
+        return self._groups
+
+    def save_group(self, group: SubscriptionGroupConfig) -> None:
+        """Give a group its entry in subscriptionGroup.json, new or in place of the old one. Thread-safe. Raises OSError."""
+        self._groups.save(group, self.writer.file_system, self.writer.clock())
+
+    def make_group(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """Give a group its entry if it has none; returns the one that it has then. Thread-safe. Raises OSError."""
+        return self._groups.make(group, self.writer.file_system, self.writer.clock())
+
+    def save_state(self, name: str, text: str, *, is_private: bool = False) -> None:
+        """Write config/NAME durably, its old content to NAME.bak; hold `tables_lock` from reading on. With `is_private` for the owner
+        alone. Java: ConfigManager.persist.
+        """
+        with self.tables_lock:
+            write_with_backup(f"{self.root}/config/{name}", text, self.writer.file_system, is_private=is_private)
+
+    def flush(self) -> None:
+        """Everything put so far onto the disk. Java: DefaultMessageStore.flush."""
+        self.writer.sync_log()
+
+    @property
+    def settings(self) -> PutSettings:
+        """What puts go by, topics among it, as it is now. Raises StoreNotWritableError, as `writer` does."""
+        return self.writer.settings
+
+    @property
+    def writer(self) -> StoreWriter:
+        """The writing end. Raises StoreNotWritableError of a store that was opened for reading, or is closed."""
+        if self._writer is None:
+            raise StoreNotWritableError(self.root, "it is not open for writing", "open it with read_only=False")
+        return self._writer
+
+    def release(self) -> None:
+        """Give a store that was opened for writing back without closing it: `abort` stays, and the next opening is cheap.
+
+        What was appended under ASYNC_FLUSH may not be on the disk yet.
+        """
+        try:
+            if self._writer is not None:
+                self._writer.checkpoint_if_due()
+                reach("before-release")
+                self._let_go()
+        finally:
+            self._give_back()
+
+    def close(self) -> None:
+        """Give everything back. A store that was opened for writing is then cleanly closed: on the disk, no `abort`, lock free.
+
+        Where that fails, everything is given back all the same, and the next opening recovers.
+        """
+        try:
+            if self._writer is not None:
+                if self._writer.failure is None:
+                    settle(self._writer)
+                close_cleanly(self._writer)
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Descriptors, maps, the lock."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = self._putter = None
+        self._resources.close()
+
+    def __enter__(self) -> MessageStore:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Closes; where an error is on its way, only lets go, so that it is not hidden by another."""
+        if kind is None:
+            self.close()
+            return
+        try:
+            self._let_go()
+        finally:
+            self._give_back()
+
+    def _let_go(self) -> None:
+        """Append nothing more, and leave the rest to the next opening."""
+        if self._writer is not None:
+            release(self._writer, self.index if self.config.index.message_index_enable else None)
+            self._writer = self._putter = None
+
+
+def _refuse_other_unit(time_ms: int) -> None:
+    if rule := other_unit_rule(time_ms):
+        raise ValueError(rule)
+
+
+def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
+    """`MessageStore.state` of a store that need not be open."""
+    return read_table(f"{root}/config/{name}", parse, file_system.read_file)

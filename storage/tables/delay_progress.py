@@ -1,0 +1,154 @@
+"""How far delayed messages are delivered: `config/delayOffset.json` of the delay levels, `config/timercheck` of the timer.
+
+Java: ScheduleMessageService, DelayOffsetSerializeWrapper, TimerCheckpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from storage.errors import StateFileError
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
+from storage.format import fastjson
+from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
+from storage.tables.document import DataVersion, integer, number_of, parse_document, section
+
+FILE_NAME = "delayOffset.json"
+_TABLE = "offsetTable"
+
+
+@dataclass(frozen=True, slots=True)
+class DelayOffsets:
+    """The offsets of all levels, those that broker.conf no longer has among them. Every change gives a new table.
+
+    The offset of a level is the next one to deliver from its queue, level − 1 of SCHEDULE_TOPIC_XXXX. A broker writes the file every
+    ten seconds and overwrites it from memory. To a level that the file does not name it delivers everything that is retained.
+    """
+
+    version: DataVersion = field(default_factory=DataVersion)
+    offsets: Mapping[int, int] = field(default_factory=dict, hash=False)
+    """Level → next offset."""
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    """The file's content, of which the other fields are a view."""
+
+    @classmethod
+    def load(cls, text: str, file: str | None = None) -> DelayOffsets:
+        """The offsets that the file's text holds; StateFileError (naming `file`) if it holds none."""
+        document = parse_document(text, file)
+        offsets = {}
+        for level, offset in (table := section(document, _TABLE, file)).items():
+            if offset is not None:  # no offset, which is not the offset 0
+                offsets[number_of(level, f"{_TABLE}: a level", file)] = integer(table, level, 0, file)
+        return cls(DataVersion.from_document(document, file), offsets, document)
+
+    def to_text(self) -> str:
+        """The text for the file."""
+        return fastjson.to_text(self.document)
+
+    def get(self, level: int) -> int | None:
+        """The next offset of the level; None if the file does not name it."""
+        return self.offsets.get(level)
+
+    def with_offsets(self, offsets: Mapping[int, int], *, now_ms: int) -> DelayOffsets:
+        """The table with the offsets of some levels set and its version raised; itself if nothing changes.
+
+        Java raises the version at every 200th change only (delayOffsetUpdateVersionStep).
+        """
+        changed = {**self.offsets, **offsets}
+        if changed == self.offsets:
+            return self
+        entries = {**(self.document.get(_TABLE) or {}), **{str(level): offsets[level] for level in sorted(offsets)}}
+        version = self.version.raised(now_ms)
+        document = {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
+        return DelayOffsets(version, changed, document)
+
+
+TIMER_CHECKPOINT_FILE = "timercheck"
+"""What the file of a master is called that says it, under config/."""
+_READ_TIME, _QUEUE_OFFSET = "readTimeMs", "queueOffset"
+
+
+def timer_checkpoint_path(root: str) -> str:
+    """Java: BrokerPathConfigHelper.getTimerCheckPath."""
+    return f"{root}/config/timercheck"
+
+
+def read_timer_checkpoint(file_system: FileSystem, root: str) -> TimerCheckpoint:
+    """The checkpoint of a store; all zero if there is none, as Java reads it."""
+    return decode_timer_checkpoint(file_system.read_file(timer_checkpoint_path(root)) or b"")
+
+
+def write_timer_checkpoint(file_system: LocalFileSystem, root: str, checkpoint: TimerCheckpoint) -> None:
+    """Overwrite the page in place and sync it; 56 bytes of one sector, as Java does."""
+    path, page = timer_checkpoint_path(root), encode_timer_checkpoint(checkpoint)
+    if not file_system.exists(path):
+        file_system.replace(path, page)
+        return
+    file_system.write(path, 0, page)
+    file_system.sync(path)
+
+
+class FollowedTimer(NamedTuple):
+    """A master's timer.
+
+    How far a master's timer is, as its follower was told last: ROOT/spark_mq/followed_timer.json, {"readTimeMs": …, "queueOffset":
+    …}.
+
+    Who follows delivers nothing, so wheel and log of its timer say nothing of what its master has delivered. A timer that runs here
+    again makes them anew from the queue, without what the master had delivered by then, and the file goes. Departure: Java keeps
+    both numbers in config/timercheck, and delivers all that is due again where wheel and log are missing. Java:
+    SlaveSynchronize.syncTimerCheckPoint.
+    """
+
+    read_time_ms: int
+    """Everything due before it was delivered,"""
+    queue_offset: int
+    """of the messages of the timer's queue before this one."""
+
+    @classmethod
+    def of_answer(cls, page: bytes) -> FollowedTimer:
+        """By the answer to request 60."""
+        checkpoint = decode_timer_checkpoint(page)
+        return cls(checkpoint.last_read_time_ms, checkpoint.queue_offset)
+
+    @classmethod
+    def load(cls, text: str, file: str | None) -> FollowedTimer:
+        """Raises StateFileError."""
+        document = parse_document(text, file)
+        return cls(*(integer(document, name, 0, file) for name in (_READ_TIME, _QUEUE_OFFSET)))
+
+    def to_text(self) -> str:
+        """The file's content."""
+        return fastjson.to_text({_READ_TIME: self.read_time_ms, _QUEUE_OFFSET: self.queue_offset})
+
+    def is_later(self, checkpoint: TimerCheckpoint) -> bool:
+        """Whether no timer has run here since, as this store's own checkpoint tells."""
+        return self.read_time_ms > checkpoint.last_read_time_ms
+
+
+def followed_timer_path(root: str) -> str:
+    """Where it stands."""
+    return f"{root}/spark_mq/followed_timer.json"
+
+
+def read_followed_timer(file_system: FileSystem, root: str) -> FollowedTimer | None:
+    """None of a store that follows nobody, or whose own timer has run since. Raises StateFileError."""
+    path = followed_timer_path(root)
+    content = file_system.read_file(path)
+    if content is None:
+        return None
+    try:
+        return FollowedTimer.load(content.decode(), path)
+    except UnicodeDecodeError as error:
+        raise StateFileError(path, 1, 1, str(error)) from error
+
+
+def forget_followed_timer(file_system: LocalFileSystem, root: str) -> None:
+    """The store's own timer says from now on what was delivered. Durable on return. Raises OSError."""
+    with suppress(FileNotFoundError):
+        file_system.unlink(followed_timer_path(root))
+        file_system.sync(f"{root}/spark_mq")

@@ -1,0 +1,185 @@
+"""A store that follows a master: the note that says so, and the master's state files that it takes over: topics, groups, offsets of
+groups and of delay levels, counts and place of the timer, modes of groups.
+
+What a master answers is its file's content.
+Departures: topics and groups are replaced whole (Java deletes all, puts them back one by one,
+and stops half-way at one with attributes: apache/rocketmq#9403, #9547); a group's offset never goes back,
+where Java takes the master's. A delay level's is the master's, as in Java: what only an own, greater one says may have been delivered
+into a log that was cut since. Java: SlaveSynchronize.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from storage.errors import StateFileError
+from storage.files.file_system import FileSystem
+from storage.files.local_file_system import LocalFileSystem
+from storage.format import fastjson
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, DelayOffsets, FollowedTimer, followed_timer_path
+from storage.tables.document import DataVersion, parse_document, section
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.subscription_groups import SubscriptionGroupTable
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicTable
+
+_NAME = "spark_mq/follower.json"
+
+
+def followed_master(file_system: FileSystem, root: str) -> str | None:
+    """The master that the store at ROOT follows; None = it follows nobody.
+
+    ROOT/spark_mq/follower.json says it: {"master": "host:port"}. Only the store's follower writes there, until the note is taken away.
+    No Java counterpart: there brokerRole of broker.conf says so.
+    """
+    content = file_system.read_file(f"{root}/{_NAME}")
+    if content is None:
+        return None
+    try:
+        return str(json.loads(content)["master"])
+    except (ValueError, KeyError, TypeError):
+        return "an unknown master"
+
+
+def note_followed_master(file_system: LocalFileSystem, root: str, master: str) -> None:
+    """Durable on return. Raises OSError."""
+    if followed_master(file_system, root) != master:
+        file_system.replace(f"{root}/{_NAME}", json.dumps({"master": master}).encode())
+
+
+def forget_followed_master(file_system: LocalFileSystem, root: str) -> bool:
+    """The store is written by anybody from now on; whether it followed a master before. Raises OSError."""
+    path = f"{root}/{_NAME}"
+    if not file_system.exists(path):
+        return False
+    file_system.unlink(path)
+    file_system.sync(f"{root}/spark_mq")
+    return True
+
+
+TIMER_METRICS_FILE = "timermetrics"
+REQUEST_MODES_FILE = "messageRequestMode.json"
+_TABLE = "offsetTable"
+_MODES = "messageRequestModeMap"
+_SOURCE = "the master's answer"
+Copy = Callable[[str, str | None], str | None]
+"""What a file holds then, of the master's answer and of what it holds; None = the same."""
+Choice = Callable[[int, int], int]
+"""Which of two offsets counts, the master's or the own."""
+
+
+def copied_topics(answer: str, own: str | None) -> str | None:
+    """The text for topics.json; None = it says so already. Raises StateFileError for an answer that is no table."""
+    return _replaced(answer, own, TopicTable.load, ("topicConfigTable",))
+
+
+def copied_groups(answer: str, own: str | None) -> str | None:
+    """The text for subscriptionGroup.json; None = it says so already. Raises StateFileError."""
+    return _replaced(answer, own, SubscriptionGroupTable.load, ("subscriptionGroupTable", "forbiddenTable"))
+
+
+def _replaced(answer: str, own: str | None, load: Callable[[str, str], Any], keys: tuple[str, ...]) -> str | None:
+    load(answer, _SOURCE)
+    said = parse_document(answer, _SOURCE)
+    known: Mapping[str, Any] = {} if own is None else parse_document(own, None)
+    if own is not None and DataVersion.from_document(said) == DataVersion.from_document(known):
+        return None
+    taken = {key: section(said, key, _SOURCE) for key in keys}
+    return fastjson.to_text({**known, "dataVersion": DataVersion.from_document(said).to_document(), **taken})
+
+
+def copied_offsets(answer: str, own: str | None) -> str | None:
+    """The text for consumerOffset.json: of each queue the greater offset; None = nothing is greater. Raises StateFileError."""
+    ConsumerOffsets.load(answer, _SOURCE)
+    return _merged_text(answer, own, max)
+
+
+def copied_delays(answer: str, own: str | None) -> str | None:
+    """The text for delayOffset.json: the master's offset of each level that it names; None = it says so already.
+
+    Raises StateFileError.
+    """
+    DelayOffsets.load(answer, _SOURCE)
+    return _merged_text(answer, own, lambda said, _: said)
+
+
+def kept_delays(answer: str, own: str | None) -> str | None:
+    """The text for delayOffset.json of a master that comes back, of what a slave has kept: of each level the greater offset.
+
+    Raises StateFileError.
+    """
+    DelayOffsets.load(answer, _SOURCE)
+    return _merged_text(answer, own, max)
+
+
+def copied_timer_metrics(answer: str, own: str | None) -> str | None:
+    """The text for timermetrics; None = it says so already. Raises StateFileError."""
+    return _replaced(answer, own, parse_document, ("timingCount",))
+
+
+def copied_timer(answer: str, own: str | None) -> str | None:
+    """The text for followed_timer.json; None = it says so already, or the master's timer has not run. Raises StateFileError."""
+    said = FollowedTimer.load(answer, _SOURCE)
+    return None if said.read_time_ms <= 0 or answer == own else answer
+
+
+def copied_request_modes(answer: str, own: str | None) -> str | None:
+    """The text for messageRequestMode.json; None = it says so already. Raises StateFileError."""
+    modes = section(parse_document(answer, _SOURCE), _MODES, _SOURCE)
+    known = {} if own is None else section(parse_document(own, None), _MODES, None)
+    return None if modes == known else fastjson.to_text({_MODES: modes})
+
+
+def with_request_mode(own: str | None, topic: str, group: str, mode: str, shared_queues: int) -> str:
+    """The text for messageRequestMode.json with a group's mode of a topic. Raises StateFileError. Java: MessageRequestModeManager."""
+    modes = dict({} if own is None else section(parse_document(own, None), _MODES, None))
+    entry = {"consumerGroup": group, "mode": mode, "popShareQueueNum": shared_queues, "topic": topic}
+    modes[topic] = {**(modes.get(topic) or {}), group: entry}
+    return fastjson.to_text({_MODES: modes})
+
+
+def _merged_text(answer: str, own: str | None, choose: Choice) -> str | None:
+    said = parse_document(answer, _SOURCE)
+    known: Mapping[str, Any] = {} if own is None else parse_document(own, None)
+    table = _merged(section(said, _TABLE, _SOURCE), section(known, _TABLE, None), choose)
+    if own is not None and table == section(known, _TABLE, None):
+        return None
+    return fastjson.to_text({**known, "dataVersion": DataVersion.from_document(said).to_document(), _TABLE: table})
+
+
+def _merged(said: Mapping[str, Any], known: Mapping[str, Any], choose: Choice) -> dict[str, Any]:
+    """Of two numbers the chosen one, of tables each of their numbers; what only one has stays."""
+    merged = dict(known)
+    for key, value in said.items():
+        present = known.get(key)
+        if isinstance(value, dict):
+            merged[key] = _merged(value, present if isinstance(present, dict) else {}, choose)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            merged[key] = choose(value, present) if isinstance(present, int) else value
+        elif value is not None:
+            raise StateFileError(_SOURCE, 0, 0, f"{key:.40}: an offset is expected, found {value!r:.40}")
+    return merged
+
+
+def place_of_copy(root: str, name: str) -> str:
+    """Which file of a store at ROOT takes what the master's file of that name says."""
+    return followed_timer_path(root) if name == TIMER_CHECKPOINT_FILE else f"{root}/config/{name}"
+
+
+COPIES: Mapping[str, Copy] = {
+    TOPICS_FILE: copied_topics,
+    GROUPS_FILE: copied_groups,
+    OFFSETS_FILE: copied_offsets,
+    DELAYS_FILE: copied_delays,
+    TIMER_METRICS_FILE: copied_timer_metrics,
+    TIMER_CHECKPOINT_FILE: copied_timer,
+    REQUEST_MODES_FILE: copied_request_modes,
+}
+"""By the master's file under config/."""
+KEPT_BY_SLAVES: Mapping[str, Copy] = {OFFSETS_FILE: copied_offsets, DELAYS_FILE: kept_delays}
+"""What a master that comes back takes of a slave that has stood in for it."""

@@ -1,0 +1,100 @@
+"""Changes to the tables of a store whose broker is not running: a consumer group's progress, a new topic.
+
+All of it is done under the store's lock, which a running broker holds: it would write its own memory over every change. Touches the
+tables that are named and their `.bak`, nothing else: no recovery, no `abort`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar
+
+from storage.errors import StoreRefusedError
+from storage.files.atomic_file import read_table, write_with_backup
+from storage.files.local_file_system import LocalFileSystem
+from storage.names import validate_user_topic
+from storage.settings.load import StoreConfig, refuse_for_writing
+from storage.tables.broker_names import broker_names, with_names
+from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
+from storage.tables.subscription_groups import SubscriptionGroupTable, ensure_group
+from storage.tables.surroundings import refuse_foreign_log
+from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TopicConfig, TopicTable
+
+_T = TypeVar("_T")
+
+
+class _Table(Protocol):
+    def to_text(self) -> str: ...
+
+
+def write_group_offsets(
+    root: str, group: str, offsets: Mapping[tuple[str, int], int], *, now_ms: int, file_system: LocalFileSystem
+) -> bool:
+    """Store the group's next offsets by (topic, queue id) in the store at ROOT = `root`; returns whether a file changed.
+
+    Offsets are set as given, also lower ones; other queues and groups keep theirs. A new group gets its entry and its
+    `%RETRY%` topic. The version of every table that changes is raised.
+
+    Order of writes, each file replaced whole and synced, and only where it changes: topics.json (the group's `%RETRY%` topic) ·
+    subscriptionGroup.json (its entry) · consumerOffset.json. Commit point: the rename to consumerOffset.json. A crash before it
+    leaves the group visible with its former offsets, or with none, and the same call again finishes; tools fail on a group
+    without its retry topic, hence the order. The lock is not waited for.
+    Java: ConsumerOffsetManager.commitOffset and persist; a broker makes entry and topic at a consumer's first heartbeat.
+
+    Raises StoreLockedError at once where another writer or a broker has the store, StoreServedError where it is a broker of ours,
+    StateFileError where a table cannot be read (it is then left as it is), NameIllegalError, ValueError for a negative offset, OSError.
+    """
+    directory = f"{root}/config"
+    with file_system.locked(f"{root}/lock", holder="sink"):
+        topics = read_table(f"{directory}/{TOPICS_FILE}", TopicTable.load, file_system.read_file) or TopicTable()
+        groups = (
+            read_table(f"{directory}/{GROUPS_FILE}", SubscriptionGroupTable.load, file_system.read_file)
+            or SubscriptionGroupTable()
+        )
+        progress = (
+            read_table(f"{directory}/{OFFSETS_FILE}", ConsumerOffsets.load, file_system.read_file) or ConsumerOffsets()
+        )
+        new_groups, new_topics = ensure_group(groups, topics, group, now_ms=now_ms)
+        new_progress = progress.with_offsets(group, offsets, now_ms=now_ms)
+        changes: list[tuple[str, _Table, _Table]] = [
+            (TOPICS_FILE, topics, new_topics),
+            (GROUPS_FILE, groups, new_groups),
+            (OFFSETS_FILE, progress, new_progress),
+        ]
+        changed = [(name, table) for name, old, table in changes if table is not old]
+        for name, table in changed:
+            write_with_backup(f"{directory}/{name}", table.to_text(), file_system)
+    return bool(changed)
+
+
+def create_topic(
+    root: str,
+    config: StoreConfig,
+    topic: TopicConfig,
+    *,
+    now_ms: int,
+    file_system: LocalFileSystem,
+    lock_timeout_ms: int = 0,
+) -> TopicConfig | None:
+    """Enter the topic in topics.json, and return None; or the entry that it has already, which is left as it is.
+
+    Commit point: the rename to topics.json. Java: AdminBrokerProcessor.updateAndCreateTopic, TopicConfigManager.updateTopicConfig.
+
+    Raises NameIllegalError for a name that no user's topic may have, StoreLockedError, StoreRefusedError, StateFileError, OSError.
+    """
+    if reasons := refuse_for_writing(config):
+        raise StoreRefusedError(root, "; ".join(reasons))
+    refuse_foreign_log(root, config, file_system)
+    path = f"{root}/config/{TOPICS_FILE}"
+    with file_system.locked(f"{root}/lock", lock_timeout_ms):
+        table = read_table(path, TopicTable.load, file_system.read_file) or TopicTable()
+        names = broker_names(config, table)
+        validate_user_topic(topic.topic, broker_name=names.broker, cluster_name=names.cluster)
+        if topic.topic in table.topics:
+            return table.topics[topic.topic]
+        table = with_names(table.with_topic(topic, now_ms=now_ms), names, config.send, now_ms=now_ms)
+        write_with_backup(path, table.to_text(), file_system)
+    return None
