@@ -210,9 +210,7 @@ class AsyncAdmin(QueueCalls):
     async def runtime_info(self, address: str) -> Mapping[str, str]:
         """A broker's figures (28), as texts by name."""
         code = RequestCode.GET_BROKER_RUNTIME_INFO
-        answer = await self._instance.remoting.ask(
-            address, make_call(code), self._instance.settings.question_timeout_ms
-        )
+        answer = await self._instance.ask(address, make_call(code))
         return read_answer_body(KvTable, answer, address, code).table
 
     async def broker_addresses(self, cluster: str | None = None) -> list[str]:
@@ -347,9 +345,7 @@ class AsyncAdmin(QueueCalls):
         address = address_of_id(host, port)
         code = RequestCode.VIEW_MESSAGE_BY_ID
         request = make_call(code, ViewMessageRequest(topic=topic, commitlog_offset=offset))
-        answer = await self._instance.remoting.ask(
-            address, request, self._instance.settings.question_timeout_ms, topic=topic
-        )
+        answer = await self._instance.ask(address, request, topic=topic)
         (record, *_) = _records(answer, address, code)
         return MessageExt.of(record, await self._broker_name(address))
 
@@ -378,12 +374,12 @@ class AsyncAdmin(QueueCalls):
     async def _delete_at(self, address: str, topic: str) -> None:
         """Delete at one broker. One without a timer answers with a NullPointerException after it has deleted the topic."""
         header = TopicRequest(topic=topic)
-        ask, timeout_ms = self._instance.remoting.ask, self._instance.settings.question_timeout_ms
         try:
-            await ask(address, make_call(RequestCode.DELETE_TOPIC_IN_BROKER, header), timeout_ms, topic=topic)
+            await self._instance.ask(address, make_call(RequestCode.DELETE_TOPIC_IN_BROKER, header), topic=topic)
         except ResponseError as error:
             if error.code != ResponseCode.SYSTEM_ERROR:
                 raise
+            timeout_ms = self._instance.settings.question_timeout_ms
             found = await self._instance.invoke(address, make_call(RequestCode.GET_TOPIC_CONFIG, header), timeout_ms)
             if found.code != ResponseCode.TOPIC_NOT_EXIST:
                 raise
@@ -481,10 +477,8 @@ class AsyncAdmin(QueueCalls):
         timeouts: int = 1,
     ) -> list[tuple[str, RemotingCommand]]:
         """The answer of each address, within so many time-outs of a question. Raises the first error, after all were asked."""
-        timeout_ms = timeouts * self._instance.settings.question_timeout_ms
-        asked = list(dict.fromkeys(addresses))
-        ask = self._instance.remoting.ask
-        calls = [ask(each, command, timeout_ms, topic=topic, group=group, accepted=accepted) for each in asked]
+        asked, ask = list(dict.fromkeys(addresses)), self._instance.ask
+        calls = [ask(each, command, topic=topic, group=group, accepted=accepted, timeouts=timeouts) for each in asked]
         return list(zip(asked, await all_of(calls), strict=True))
 
     async def _brokers(self, cluster: str | None) -> list[Mapping[int, str]]:

@@ -20,8 +20,6 @@ from spark_mq.client.errors import (
     ClientError,
     NameServerUnreachableError,
     ResponseError,
-    request_text,
-    response_error,
 )
 from spark_mq.client.instance import INNER_PRODUCER_GROUP, ClientInstance
 from spark_mq.client.members import Kind, Member
@@ -101,13 +99,11 @@ class QueueCalls:
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
         )
         address = await self._address(queue)
-        answer = await self._instance.invoke(
-            address, make_call(code, header), self._instance.settings.question_timeout_ms
-        )
+        accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        command = make_call(code, header)
+        answer = await self._instance.ask(address, command, topic=queue.topic, group=group, accepted=accepted)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise response_error(answer.code, answer.remark, address, request_text(code), queue.topic, group)
         return read_answer_header(OffsetAnswer, answer, address, code).queue_offset
 
     async def store_group_offset(self, group: str, queue: MessageQueue, offset: int) -> bool:
@@ -121,8 +117,7 @@ class QueueCalls:
         )
         address = await self._address(queue, must_write=True)
         request = make_call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
-        timeout_ms = self._instance.settings.question_timeout_ms
-        answer = await self._instance.remoting.ask(address, request, timeout_ms, topic=queue.topic, group=group)
+        answer = await self._instance.ask(address, request, topic=queue.topic, group=group)
         return not (answer.remark or "").startswith(_WAS_RESET)
 
     async def pull(
@@ -159,9 +154,7 @@ class QueueCalls:
 
     async def _read(self, header_class: type[H], code: RequestCode, header: Header, queue: MessageQueue) -> H:
         address = await self._address(queue)
-        answer = await self._instance.remoting.ask(
-            address, make_call(code, header), self._instance.settings.question_timeout_ms, topic=queue.topic
-        )
+        answer = await self._instance.ask(address, make_call(code, header), topic=queue.topic)
         return read_answer_header(header_class, answer, address, code)
 
     async def _address(self, queue: MessageQueue, broker_id: int = MASTER_ID, *, must_write: bool = False) -> str:

@@ -40,6 +40,7 @@ from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.consumers import HeartbeatData, ProducerData, UnregisterClientRequest
 from storage.names import MASTER_ID, RETRY_PREFIX, same_address
+from storage.rules.response_codes import ResponseCode
 from storage.rules.topics import AUTO_CREATE_TOPIC
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
@@ -136,6 +137,21 @@ class ClientInstance:
         """As RemotingClient.invoke."""
         self._check_open()
         return await self.remoting.invoke(address, command, timeout_ms)
+
+    async def ask(
+        self,
+        address: str,
+        command: RemotingCommand,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        accepted: tuple[int, ...] = (ResponseCode.SUCCESS,),
+        timeouts: int = 1,
+    ) -> RemotingCommand:
+        """As RemotingClient.ask, within so many time-outs of a question."""
+        self._check_open()
+        timeout_ms = timeouts * self.settings.question_timeout_ms
+        return await self.remoting.ask(address, command, timeout_ms, topic=topic, group=group, accepted=accepted)
 
     async def invoke_oneway(self, address: str, command: RemotingCommand, timeout_ms: int | None = None) -> None:
         """As RemotingClient.invoke_oneway."""
