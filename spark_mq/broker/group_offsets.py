@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.names import is_system_group
+from storage.settings.nouns import ClientsConfig
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.document import DataVersion
 
@@ -35,6 +36,11 @@ class GroupOffsets:
         self.heeds_resets = heeds_resets
         self._commits = 0
         self._is_changed = False
+
+    def configure(self, config: ClientsConfig) -> None:
+        """An operator has changed settings: these hold from now on."""
+        self.version_step = max(1, config.consumer_offset_update_version_step)
+        self.heeds_resets = config.use_server_side_reset_offset
 
     # One queue
 
