@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.format import fastjson
+from storage.format.table_entries import DataVersion
 from storage.names import is_system_group, validate_group, validate_topic
-from storage.tables.document import DataVersion, integer, number_of, parse_document, section
+from storage.tables.document import integer, number_of, parse_document, section
 
 FILE_NAME = "consumerOffset.json"
 _TABLE = "offsetTable"

@@ -19,8 +19,9 @@ from itertools import pairwise
 from typing import Any
 
 from storage.format import fastjson
+from storage.format.table_entries import DataVersion
 from storage.format.typed_json import Int, Long, WireBody, wire
-from storage.tables.document import DataVersion, decode_entry, encode_entry, parse_document, section
+from storage.tables.document import decode_entry, encode_entry, parse_document, section
 
 FILE_NAME = "topicQueueMapping.json"
 GLOBAL_SCOPE = "__global__"

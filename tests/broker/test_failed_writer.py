@@ -98,9 +98,9 @@ def test_name_servers_hear_that_nothing_can_be_written(store: MessageStore) -> N
         before = told_topics(broker)
         fail(store)
         after = told_topics(broker)
-        assert "storeFailure" in runtime_info(
-            broker.parts.store, broker.parts.clients, broker.parts.traffic, broker.parts.server, NOW_MS
-        )
+        parts = broker.parts
+        figures = runtime_info(parts.store, parts.clients, parts.traffic, parts.server, NOW_MS)
+        assert "storeFailure" in figures
     assert before.topic_config_table["Orders"].perm == PERM_READ | PERM_WRITE
     assert {each.perm & PERM_WRITE for each in after.topic_config_table.values()} == {0}
     assert after.topic_config_table["Orders"].perm == PERM_READ

@@ -239,16 +239,9 @@ def test_a_log_that_another_process_has_written_is_not_opened_by_itself(
             for _ in range(50):
                 await asyncio.sleep(0.001)
             assert broker.running is first
-            assert (
-                "another process replaced"
-                in runtime_info(
-                    first.broker.parts.store,
-                    first.broker.parts.clients,
-                    first.broker.parts.traffic,
-                    first.broker.parts.server,
-                    0,
-                )["storeFailure"]
-            )
+            parts = first.broker.parts
+            figures = runtime_info(parts.store, parts.clients, parts.traffic, parts.server, 0)
+            assert "another process replaced" in figures["storeFailure"]
 
     asyncio.run(story())
 
