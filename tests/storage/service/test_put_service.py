@@ -24,7 +24,7 @@ from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import MessageRows
 from storage.rules.put_guards import BrokerState
-from storage.service.put_group import PutResult
+from storage.service.put_group import PutMessageResult
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from storage.tables.topics import PERM_READ, TopicConfig
@@ -66,15 +66,15 @@ class Served:
             self.root, config=self.config, read_only=False, create=True, file_system=self.disk, clock=self.clock
         )
 
-    def put(self, *names: str, wait: str | None = None) -> PutResult:
+    def put(self, *names: str, wait: str | None = None) -> PutMessageResult:
         return self.service.put_inner([message(name, wait) for name in names])
 
-    def put_beside(self, *names: str) -> Future[PutResult]:
+    def put_beside(self, *names: str) -> Future[PutMessageResult]:
         return self._threads.submit(self.put, *names)
 
     def put_table_beside(
         self, topics: list[str], queue_ids: list[int] | None = None, **rules: Any
-    ) -> Future[PutResult]:
+    ) -> Future[PutMessageResult]:
         columns: dict[str, Any] = {"topic": topics, "body": pa.array([b"x"] * len(topics))}
         if queue_ids is not None:
             columns["queue_id"] = pa.array(queue_ids, pa.int32())
@@ -152,7 +152,7 @@ def test_one_thread_computes_at_a_time_and_one_that_waits_for_the_disk_lets_othe
     store = make(SYNC, log_file_size=1 << 20)
     computing, most = Counter[str](), 0
 
-    def put(name: str) -> PutResult:
+    def put(name: str) -> PutMessageResult:
         nonlocal most
         with store.service.at_work():
             computing["now"] += 1
