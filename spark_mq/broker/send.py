@@ -3,9 +3,10 @@
     SEND ─begin─▶ static topic ─judge─▶ start gate ─▶ topic and queue ─▶ retry or dead letter ─▶ plan (`put_plan.py`) ─▶ PUT
     answer ◀─ code and remark, static topic ◀─ statistics ◀────────────────────────────────────────────────── its end ◀──┘
 
-Six types hold the message on this way: RemotingCommand (the request; in the end its answer), SendMessageRequest (its header, beside
-body and connection in a `Request`), InnerMessage (what the broker makes of it), PutPlan (the same as records' parts), PutMessageResult (where
-it stands), SendMessageAnswer (the answer's header). Many sends that look alike go the same way as columns (`send_run.py`).
+Six types hold the message on this way: RemotingCommand (the request; in the end its answer), SendMessageRequest (its header, which a
+`Request` holds beside body and connection), InnerMessage (what the broker makes of it), PutPlan (the same as parts of records),
+PutMessageResult (where it stands), SendMessageAnswer (the answer's header). Many sends that look alike go the same way as columns
+(`send_run.py`).
 
 What a message gets from the broker: MSG_REGION and TRACE_ON (anew), CLUSTER, UNIQ_KEY if it has none; POP_CK, which only a broker
 may say, is taken off; WAIT stays as the client wrote it. `asyncSendEnable` decides in Java which thread waits for the disk; here
