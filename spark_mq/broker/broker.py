@@ -63,6 +63,7 @@ from storage.errors import PutRefusedError, StoreNotWritableError, StoreServedEr
 from storage.format.bloom_filter import BloomFilter, MapsOf
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.record import Message, encode_record
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.log.dispatch import QueueEntries
 from storage.names import retry_topic
 from storage.pending import Pending
@@ -71,14 +72,9 @@ from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
-from storage.tables.consumer_filters import ConsumerFilterTable
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import FILTERS_FILE, OFFSETS_FILE, ConsumerFilterTable, ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import TOPICS_FILE, TopicConfig
 from storage.transaction.check import Asking, CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
 

@@ -16,6 +16,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.administration import HaConnectionInfo
 from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.retries import find_group
 from storage.rules.topics import known_topics
@@ -23,13 +24,9 @@ from storage.service.put_service import PutService
 from storage.service.served_store import ServedStore, TransferLimits
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import PullConfig
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.document import DataVersion
-from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
+from storage.tables.topics import MAPPINGS_FILE, PERM_READ, PERM_WRITE, TopicConfig, TopicQueueMappingTable
 
 _BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
     name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS
