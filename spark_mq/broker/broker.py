@@ -210,7 +210,7 @@ class Broker:
         try:
             return answers()
         finally:
-            self.heed_batch()
+            self.on_batch_appended()
 
     def answer_again(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
         """The answer to a pull that has waited (`RunAgain`). Raises nothing."""
@@ -245,7 +245,7 @@ class Broker:
             self._wake()
         return outcome
 
-    def heed_copy(self, name: str) -> None:
+    def on_table_copied(self, name: str) -> None:
         """A table of the master's was taken over; of offsets the greater ones count, none of topics that are gone.
 
         Raises StateFileError, OSError.
@@ -257,11 +257,11 @@ class Broker:
         ):
             with parts.clients.lock:
                 parts.offsets.raise_to(copied)
-        self.heed_batch()
+        self.on_batch_appended()
         if name == TOPICS_FILE:  # before offsets are taken over again
             self.save_offsets()
 
-    def heed_batch(self) -> None:
+    def on_batch_appended(self) -> None:
         """A sink's batch was appended, beside all requests: it may have made topics."""
         self._note_topics()
         if self.parts.clients.events:
@@ -285,7 +285,7 @@ class Broker:
                 parts.store.service.make_group(entry)
             for (topic, queue_id), offset in offsets.items():
                 parts.offsets.commit(group, topic, queue_id, offset, parts.store.clock())
-        self.heed_batch()
+        self.on_batch_appended()
         self.save_offsets()
 
     def _note_topics(self) -> None:

@@ -146,7 +146,7 @@ class RunningBroker:
         self._batches = (
             None
             if is_slave
-            else BatchServer(service, committed=self.broker.heed_batch, store_offsets=self.broker.store_group_offsets)
+            else BatchServer(service, committed=self.broker.on_batch_appended, store_offsets=self.broker.store_group_offsets)
         )
         self._mode = mode
         self.keeper: SyncKeeper | None = None
@@ -240,7 +240,7 @@ class RunningBroker:
         assert self._configuration.client is not None
         found = self.group.ask()
         slaves = [] if found is None else found.slaves_of(self.group.own)
-        take_back(self._service, self._configuration.client, slaves, self.broker.heed_copy)
+        take_back(self._service, self._configuration.client, slaves, self.broker.on_table_copied)
 
     def _heed_group(self, group: Group) -> None:
         process = self._configuration.process
@@ -640,7 +640,7 @@ class Following:
         )
         period_s = _PERIOD_S_CONTROLLED if is_controlled else PERIOD_S
         self._copies = StateCopies(
-            service, master, period_s, copied=broker.heed_copy, follows=lambda: self.follower.agrees
+            service, master, period_s, copied=broker.on_table_copied, follows=lambda: self.follower.agrees
         )
         self._is_controlled = is_controlled
 

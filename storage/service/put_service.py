@@ -122,7 +122,7 @@ class PutService:
             self._duties.append(self._confirm_duty)
             if may_wait(store.config.mode):
                 confirmed.reached = self.acks.reached_by_all
-                self.acks.heed = self.heed_confirmed
+                self.acks.on_reached = self.on_confirmed
         for duty in self._duties if starts_duties else ():
             duty.start()
 
@@ -572,7 +572,7 @@ class PutService:
             if error is not None:
                 raise error
 
-    def heed_confirmed(self, place: float) -> None:
+    def on_confirmed(self, place: float) -> None:
         """All who must have the log have it up to there: a master's replicas, or a slave's master, say so. For any thread."""
         if (confirmed := self._writer.confirmed) is not None and confirmed.reached != place:
             confirmed.reached = place

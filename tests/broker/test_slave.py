@@ -111,7 +111,7 @@ def test_of_copied_offsets_the_greater_one_counts(tmp_path: Path) -> None:
         broker.parts.offsets.commit("G", TOPIC, 0, 5, 1_000)
         text = '{"offsetTable":{"T@G":{0:3,1:9}}}'
         broker.parts.store.service.take_over("consumerOffset.json", ConsumerOffsets.load(text).to_text())
-        broker.heed_copy("consumerOffset.json")
+        broker.on_table_copied("consumerOffset.json")
         assert [broker.parts.offsets.offset("G", TOPIC, queue) for queue in (0, 1)] == [5, 9]
 
 
@@ -124,14 +124,14 @@ def test_of_a_topic_that_the_master_has_deleted_no_offset_stays(tmp_path: Path) 
         broker.save_offsets()
         known = service.settings.topics
         service.take_over(TOPICS_FILE, known.without_topic(TOPIC, now_ms=1_000).to_text())
-        broker.heed_copy(TOPICS_FILE)
+        broker.on_table_copied(TOPICS_FILE)
         found = service.state(OFFSETS_FILE, ConsumerOffsets.load)
         assert found is not None
         assert [found.get(topic, "G", 0) for topic in (TOPIC, "U")] == [None, 100]
         service.take_over(TOPICS_FILE, known.to_text())
-        broker.heed_copy(TOPICS_FILE)
+        broker.on_table_copied(TOPICS_FILE)
         service.take_over(OFFSETS_FILE, ConsumerOffsets.load('{"offsetTable":{"T@G":{0:3}}}').to_text())
-        broker.heed_copy(OFFSETS_FILE)
+        broker.on_table_copied(OFFSETS_FILE)
         assert [parts.offsets.offset("G", topic, 0) for topic in (TOPIC, "U")] == [3, 100]
 
 
