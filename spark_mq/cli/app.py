@@ -237,8 +237,22 @@ def options(
         typer.echo(_FIRST_STEPS)
 
 
+class _WithoutPandas:
+    """Finds no pandas. Arrow imports it with the first array that it makes, to see whether the values are pandas': 0.2 s for nothing."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+_MAY_USE_PANDAS = {"demo", "doctor", "job"}
+"""Commands that run Spark, or look at what is installed."""
+
+
 def main() -> None:
     """The entry point: `app`, with UTF-8 output and warnings as single lines."""
+    if not _MAY_USE_PANDAS.intersection(sys.argv):
+        sys.meta_path.insert(0, _WithoutPandas())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
