@@ -65,7 +65,7 @@ ROOMS = {
 
 HALLS = {
     "storage": {
-        "words": "addresses errors names put_status epoch_times nearest_name settling failpoints compiler",
+        "words": "addresses errors names put_status epoch_times nearest_name pending failpoints compiler",
         "facade": "",
     },
     "spark_mq": {
@@ -250,7 +250,7 @@ def test_each_room_says_what_lives_there_and_where_to_begin() -> None:
         ("storage", "storage.store", True),
         ("storage.batch.commit", "storage.put.store_writer", True),
         ("storage.put.store_writer", "storage.batch.redo", False),
-        ("storage.rules.put_guards", "spark_mq.broker.send_request", False),
+        ("storage.rules.put_guards", "spark_mq.broker.send", False),
         ("spark_mq.broker.send", "spark_mq.source.options", False),
         ("spark_mq.source.options", "spark_mq.sink.options", False),
         ("spark_mq.sink.options", "jobs.verify_store", False),
@@ -311,17 +311,17 @@ def test_the_format_is_pure() -> None:
 
 
 def test_kernels_are_reached_by_one_door() -> None:
-    """Who imports a module of kernels waits for Numba, or fails without it; `compiled.py` decides whether that pays."""
+    """Who imports a module of kernels waits for Numba, or fails without it; `storage/compiler.py` decides whether that pays."""
     inside = {name for name in SOURCES if name.startswith(f"{KERNELS}.")}
     closed = {name for name in inside if imports_of(name) & (KERNELS_MAY_IMPORT | {f"{KERNELS}.ground"})}
     assert f"{KERNELS}.ground" in closed
-    assert f"{KERNELS}.compiled" not in closed
+    assert "storage.compiler" not in closed
     assert [name for name in SOURCES if name not in inside and imports_of(name) & closed] == []
 
 
 def test_one_room_touches_the_disk() -> None:
     others = [name for name in SOURCES if name.startswith("storage.") and room_of(name) not in ("files", "words")]
-    assert len(others) > 150
+    assert len(others) > 100
     for module in others:
         source = SOURCES[module].read_text(encoding="utf-8")
         roots = {name.partition(".")[0] for name in imports_of(module)}
