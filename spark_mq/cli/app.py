@@ -238,7 +238,7 @@ def options(
 
 
 class _WithoutPandas:
-    """Finds no pandas. Arrow imports it with the first array that it makes, to see whether the values are pandas': 0.2 s for nothing."""
+    """Finds no pandas. Arrow imports it with the first array that it makes, to see whether the values are pandas': 0.2 s in vain."""
 
     def find_spec(self, name: str, *_: object) -> None:
         if name == "pandas":
