@@ -35,7 +35,7 @@ from storage.rules.row_columns import overruled
 from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
 
-_KEY_PREFIX_SIZE = 10  # of keys that nobody gets to see
+_KEY_PREFIX_SIZE = 10  # of keys that are not written
 
 OneStoreOrCluster = Annotated[
     str | None,
@@ -61,7 +61,7 @@ class _Written:
         self.first_offsets: dict[tuple[str, int], int] = {}
 
     def add(self, results: pa.RecordBatch) -> None:
-        """What `put_batch` answered. Nobody else appends meanwhile, so the offsets of a queue have no gaps."""
+        """The results of `put_batch`. No other writer appends meanwhile, so the offsets of a queue have no gaps."""
         topics, queue_ids, offsets = (
             results.column(name).to_pylist() for name in ("topic", "queue_id", "queue_offset")
         )
@@ -235,7 +235,7 @@ def _refused(lines: Sequence[Line], error: RowIllegalError) -> LineError:
 def _put_lines(
     store: MessageStore, written: _Written, options: Mapping[str, Any], source: _Input
 ) -> CommandError | None:
-    """Append standard input. Returns why it ended before its end, so that the store is closed before that is told.
+    """Append standard input. Returns why it ended early, so that the store is closed before the error is printed.
 
     A topic that is made here goes on getting the queues that lines name.
     """
