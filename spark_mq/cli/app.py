@@ -130,8 +130,10 @@ def load_command(name: str) -> Any:
     from spark_mq.command_options import with_options
 
     module, _, function = COMMANDS[name].place.partition(".")
+    command = getattr(import_module(f"spark_mq.cli.{module}"), function)
+    paragraphs = (" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n"))
     of_one = typer.Typer(add_completion=False)
-    of_one.command(name)(with_options(getattr(import_module(f"spark_mq.cli.{module}"), function)))
+    of_one.command(name, help="\n\n".join(paragraphs))(with_options(command))  # Typer would keep the source's line ends
     return typer.main.get_command(of_one)
 
 

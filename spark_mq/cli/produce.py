@@ -118,12 +118,15 @@ def produce(
 ) -> None:
     """Write a message for each line of standard input.
 
-    The messages go to a store, which is made where none is and closed cleanly afterwards, or to a running cluster. With --json a line
-    has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id, sharding_key, flag,
-    born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key: what `spark-mq dump
-    --bodies` prints. Lines are appended a thousand at a time; a bad one is refused with its whole thousand, and where it is among the
-    first of a new store, no store is made. --topic comes before what a line says. A cluster takes no retry_group, reconsume_times and
-    origin_msg_id, and its messages are born when they are sent.
+    The messages go to a store, which is made if there is none and closed cleanly afterwards, or to a running cluster.
+
+    With --json a line has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id,
+    sharding_key, flag, born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key:
+    what `spark-mq dump --bodies` prints. --topic overrides the topic of a line. A cluster takes no retry_group, reconsume_times and
+    origin_msg_id, and sets the born timestamp itself.
+
+    Lines are appended a thousand at a time. A bad line is refused with its whole thousand; if it is among the first of a new store, no
+    store is made.
     """
     if topic is None and not objects:
         raise UsageError("give --topic: a line is a body and nothing else")
