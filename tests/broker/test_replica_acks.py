@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker.end_transaction import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, TransactionEnder, request_for
+from spark_mq.broker.end_transaction import TransactionEnder, request_for
 from storage import open_store
 from storage.errors import StoreNotWritableError
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.response_codes import ResponseCode

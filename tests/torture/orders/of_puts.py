@@ -9,8 +9,8 @@ from unittest import mock
 
 from storage.dispatch.writer import DerivedSync
 from storage.files.syncs import SyncGate
-from storage.log.writer import LogSync
-from storage.put.store_writer import RunningSync, StoreWriter
+from storage.log.writer import LogSync, RunningSync
+from storage.put.store_writer import StoreWriter
 from tests.torture.steps import Order, Step, is_directory, is_file
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"
