@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.names import is_system_group
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.document import DataVersion
 
 Key = tuple[str, str]

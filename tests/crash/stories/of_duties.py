@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from spark_mq.broker.end_transaction import end_transaction, request_for
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
+from spark_mq.broker.end_transaction import request_for
 from storage import StoreConfig
 from storage.delay.schedule import deliver_due
 from storage.format.record import TRANSACTION_COMMIT
@@ -16,11 +15,12 @@ from storage.rules.half_messages import HALF_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import DelayConfig, TransactionConfig
-from storage.tables.delay_progress import FILE_NAME, DelayOffsets
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.tables.topics import TopicConfig
 from storage.transaction.check import check_half_messages
 from tests.crash.disk_order import ToldDisk
 from tests.crash.stories.life import START_MS, Killed, Life, bodies, killed_at
+from tests.support.broker_handlers import Returner, back_request, end_transaction
 from tests.support.timed_store import NOW, TimedStore
 
 
@@ -33,7 +33,7 @@ def delivering(directory: Path, *, was_killed: bool = False) -> list[str]:
             topic="SCHEDULE_TOPIC_XXXX", queue_id=0, body=b"late", properties=parked, born_time_ms=START_MS
         )
         store.put_inner([message])
-        store.save_state(FILE_NAME, DelayOffsets().with_offsets({1: 0}, now_ms=START_MS).to_text())
+        store.save_state(DELAYS_FILE, DelayOffsets().with_offsets({1: 0}, now_ms=START_MS).to_text())
         life.wait_until(START_MS + 10_000)
         life.disk.begin()
         if was_killed:
@@ -127,7 +127,7 @@ def sending_back(directory: Path) -> list[str]:
     with life.open() as store:
         place = store.put("A", b"x", queue_count=1)
         life.disk.begin()
-        request = SendBackRequest(commitlog_offset=place.commitlog_offset, group="G", delay_level=-1)
-        assert SendBackHandler(store, store.config).send_back(request).code is ResponseCode.SUCCESS
+        request = back_request(commitlog_offset=place.commitlog_offset, group="G", delay_level=-1)
+        assert Returner(store).send_back(request).code is ResponseCode.SUCCESS
         told = life.disk.told()
     return told
