@@ -18,12 +18,10 @@ from storage.errors import StateFileError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
-from storage.format.table_entries import DataVersion
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
 from storage.tables.consumer_offsets import ConsumerOffsets
 from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, DelayOffsets, FollowedTimer, followed_timer_path
-from storage.tables.document import parse_document, section
 from storage.tables.document import DataVersion, parse_document, section
 from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
 from storage.tables.subscription_groups import SubscriptionGroupTable

@@ -17,10 +17,8 @@ from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
-from storage.format.table_entries import DataVersion
 from storage.format.table_entries import SubscriptionGroupConfig as SubscriptionGroupConfig
 from storage.names import retry_topic, validate_group
-from storage.tables.document import decode_entry, encode_entry, integer, parse_document, section
 from storage.tables.document import DataVersion, decode_entry, encode_entry, integer, parse_document, section
 from storage.tables.topics import TopicTable
 

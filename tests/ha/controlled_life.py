@@ -19,7 +19,6 @@ from storage import StoreConfig
 from storage.format.replication import Dialect, SlaveHandshake
 from storage.put_status import PutStatus
 from storage.rules.put_guards import ALL_IN_SET
-from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
@@ -37,6 +36,7 @@ from tests.ha.controlled_world import fibers
 from tests.ha.invariants import Put, compare_queues, entries_of, judge_master, require
 from tests.ha.life import QUEUES, QUIET_MS, TOPICS, Life, quiet
 from tests.ha.network import World, patched
+from tests.ha.node import WaitsFor
 from tests.ha.peers import SecondLine, Stranger
 from tests.support.reproducible import reproducible
 
@@ -206,11 +206,11 @@ class ControlledLife(Life):
         return self.random.choice(able) if able else None
 
     def _new_put(
-        self, node: ControlledNode, start: int, data: bytes, places: Sequence[Any], promise: Promise, *, is_new: bool
+        self, node: ControlledNode, start: int, data: bytes, places: Sequence[Any], waits_for: WaitsFor, *, is_new: bool
     ) -> Put:
         now_ms = self.world.now_ms
         deadline = now_ms + node.config.replication.slave_timeout
-        put = Put(node, start, data, places, promise, ALL_IN_SET, now_ms, deadline, epoch=node.epoch)
+        put = Put(node, start, data, places, waits_for, ALL_IN_SET, now_ms, deadline, epoch=node.epoch)
         if is_new:
             self.watch.puts.append(put)
         return put

@@ -15,12 +15,11 @@ import pyarrow as pa
 
 from storage.errors import StorageError
 from storage.put_status import PutStatus
-from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from tests.ha.batches import Sink
 from tests.ha.invariants import Put, put_rows, require
 from tests.ha.network import World
-from tests.ha.node import Node
+from tests.ha.node import Node, WaitsFor
 from tests.ha.peers import SecondLine, Stranger
 
 QUEUES = 2
@@ -84,7 +83,7 @@ class Life(ABC):
 
     @abstractmethod
     def _new_put(
-        self, node: Any, start: int, data: bytes, places: Sequence[Any], promise: Promise, *, is_new: bool
+        self, node: Any, start: int, data: bytes, places: Sequence[Any], waits_for: WaitsFor, *, is_new: bool
     ) -> Put:
         """What waits from now on; a batch that was there already is not new."""
 
@@ -117,7 +116,7 @@ class Life(ABC):
                 self._count(f"put: {status.name}")
                 return
             start = min(place[3] for place in places)
-            self._await(node, start, node.log(service.log_end)[start:], places, service.promise)
+            self._await(node, start, node.log(service.log_end)[start:], places, service.waits_for)
 
     def _await(
         self,
@@ -125,11 +124,11 @@ class Life(ABC):
         start: int,
         data: bytes,
         places: Sequence[tuple[str, int, int, int]],
-        promise: Promise,
+        waits_for: WaitsFor,
         *,
         is_new: bool = True,
     ) -> Put:
-        put = self._new_put(node, start, data, places, promise, is_new=is_new)
+        put = self._new_put(node, start, data, places, waits_for, is_new=is_new)
         self.pending.append(put)
         self._count("puts")
         if self.is_synced:
@@ -148,7 +147,7 @@ class Life(ABC):
                 self._judge_put(put, status)
 
     def _outcome(self, put: Put) -> PutStatus | None:
-        flush, copies = put.promise.flush, put.promise.copies
+        flush, copies = put.waits_for.flush, put.waits_for.copies
         if flush is not None and (not flush.done() or flush.exception() is not None):
             return None  # a sync that failed is nobody's acknowledgement, and the end of its process
         if copies is None:
@@ -178,7 +177,7 @@ class Life(ABC):
         with node.at_work(), suppress(self.refusals):
             done = self.sink.commit(node)
             self._count("batches again" if done.is_done_already else "batches")
-            put = self._await(node, done.start, done.data, (), done.promise, is_new=not done.is_done_already)
+            put = self._await(node, done.start, done.data, (), done.waits_for, is_new=not done.is_done_already)
             put.batch_id = done.batch_id
         if self.random.random() < 0.6:  # its driver is killed, and the next one repeats the batch
             self.world.after(self.random.choice((0, 1, 30, 3_000)), self._commit_again)

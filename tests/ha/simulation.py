@@ -19,14 +19,13 @@ from typing import Any
 from storage import StoreConfig
 from storage.errors import ReplicasNotEnoughError
 from storage.put_status import PutStatus
-from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from tests.ha.batches import Sink
 from tests.ha.invariants import Put, Watch, judge_master, judge_outcome, require
 from tests.ha.life import QUEUES, QUIET_MS, TOPICS, Life, quiet
 from tests.ha.network import World, patched
-from tests.ha.node import Node
+from tests.ha.node import Node, WaitsFor
 from tests.support.reproducible import reproducible
 
 
@@ -138,11 +137,11 @@ class Simulation(Life):
         return node if is_able and node.frozen_until <= self.world.now_ms else None
 
     def _new_put(
-        self, node: Node, start: int, data: bytes, places: Sequence[Any], promise: Promise, *, is_new: bool
+        self, node: Node, start: int, data: bytes, places: Sequence[Any], waits_for: WaitsFor, *, is_new: bool
     ) -> Put:
         now_ms = self.world.now_ms
         deadline = now_ms + node.config.replication.slave_timeout
-        return Put(node, start, data, places, promise, self.copies, now_ms, deadline, node in self.deposed)
+        return Put(node, start, data, places, waits_for, self.copies, now_ms, deadline, node in self.deposed)
 
     def _judge_put(self, put: Put, status: PutStatus) -> None:
         judge_outcome(put, status, self.nodes, is_synced=self.is_synced)

@@ -20,9 +20,9 @@ from typing import cast
 
 from spark_mq.access.users import AccessRules, User
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.connections import AskClients, ClientConnection, Outcome, RunAgain
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import REQUEST_TABLE
+from spark_mq.broker.requests import AskClients, ClientConnection, Outcome, RunAgain
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.name_servers import Registration
 from spark_mq.broker_server.server import Gate

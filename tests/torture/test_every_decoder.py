@@ -54,7 +54,7 @@ _CONTROLLERS = (
 _MASTERS = "it needs a master's connection; the tables that it copies are fuzzed as files"
 NOT_FOREIGN = {
     "broker/consumer_filters.py ConsumerFilters._maps": "records that this broker has judged and written",
-    "broker/pull_filters.py retry_filter": "records that this broker has judged and written",
+    "broker/consumer_filters.py retry_filter": "records that this broker has judged and written",
     "broker_server/controllers.py Controllers._find_leader": _CONTROLLERS,
     "broker_server/controllers.py Controllers.alter": _CONTROLLERS,
     "broker_server/controllers.py Controllers.elect": _CONTROLLERS,

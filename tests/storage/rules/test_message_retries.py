@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_mq.broker.retry import retry_or_dead_letter
+from spark_mq.broker.send_back import retry_or_dead_letter
 from storage.format.properties import MADE_ANEW
 from storage.format.record import Message, decode_record
 from storage.format.record_block import OutgoingMessages, encode_block

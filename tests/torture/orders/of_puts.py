@@ -104,7 +104,7 @@ ORDERS = (
                 within=f"{_SERVICE}._sync_log",
             ),
             Step("their queue entries and index items", f"{_WRITER}.dispatch", within=f"{_SERVICE}._sync_log"),
-            Step("their answers", "storage.service.put_service:GroupCommit.complete"),
+            Step("their answers", "storage.service.put_group:GroupCommit.complete"),
         ),
         title="Order under SYNC_FLUSH",
         stories=(
