@@ -36,7 +36,7 @@ from storage.rules.message_rows import MessageRows
 from storage.rules.retry_rows import ReturnedRows, ReturnRules
 from storage.rules.row_rules import MessageRules
 from storage.settings.load import load_config
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 
 ROUNDS = 3
 ROWS = 500_000

@@ -19,8 +19,7 @@ from storage.format.delay import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
 from storage.recovery.verify import VerifyReport, verify
 from storage.store import read_state
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 
 def verify_store(

@@ -62,10 +62,9 @@ from storage.settings.load import (
     load_config,
     warn_of_unread,
 )
-from storage.tables.subscription_groups import GroupEntries, SubscriptionGroupConfig
+from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
 """By what right a store is written: it is one's own, its master has written the same, or a controller has said so."""

@@ -38,8 +38,7 @@ from storage.format.fastjson import to_text
 from storage.format.record import decode_offset_message_id, decode_record
 from storage.rules.response_codes import ResponseCode
 from storage.settings.java_settings import refusal_of_change
-from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_progress import DelayOffsets
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.tables.document import DataVersion
 from storage.tables.masters import REQUEST_MODES_FILE, TIMER_METRICS_FILE
 

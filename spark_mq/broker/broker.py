@@ -64,13 +64,9 @@ from storage.rules.half_messages import PRODUCER_GROUP, WAIT, TransactionState, 
 from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
-from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import FILTERS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import TOPICS_FILE, TopicConfig
 from storage.transaction.check import Asking, CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
 

@@ -36,8 +36,8 @@ from spark_mq.remoting.consumers import (
 from storage.names import RETRY_PREFIX, retry_topic
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.retries import UNIT_SUBSCRIBED
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.masters import REQUEST_MODES_FILE, with_request_mode
-from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 _STRATEGIES: Mapping[str | None, Allocation] = {each.name: each for each in (Averagely(), AveragelyByCircle())}

@@ -22,7 +22,7 @@ from storage.format.bloom_filter import BitTest, BloomFilter, MapsOf
 from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
 from storage.service.served_store import ALL_MESSAGES, MessageFilter
-from storage.tables.consumer_filters import BloomData, ConsumerFilter, ConsumerFilterTable
+from storage.tables.consumer_groups import BloomData, ConsumerFilter, ConsumerFilterTable
 
 _AT_START_MS = 30_000
 """So long ago groups are said to have left that a broker finds in its file. Java: ConsumerFilterManager.decode."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from spark_mq.remoting.routes import TopicQueueMappingInfo
-from storage.tables.topic_queue_mappings import TopicQueueMapping
+from storage.tables.topics import TopicQueueMapping
 
 
 def wire_mapping(mapping: TopicQueueMapping) -> TopicQueueMappingInfo:

@@ -27,7 +27,6 @@ from spark_mq.remoting.consumers import ConsumerGroupRequest
 from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
-from storage.format.table_entries import DataVersion
 from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.retries import find_group
@@ -36,15 +35,16 @@ from storage.service.put_service import PutService
 from storage.service.served_store import ServedStore, TransferLimits
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import PullConfig
-from storage.tables.consumer_filters import FILE_NAME as FILTERS_FILE
-from storage.tables.consumer_filters import ConsumerFilterTable
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import (
+    FILTERS_FILE,
+    OFFSETS_FILE,
+    ConsumerFilterTable,
+    ConsumerOffsets,
+    SubscriptionGroupConfig,
+)
+from storage.tables.document import DataVersion
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.subscription_groups import SubscriptionGroupConfig
-from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
+from storage.tables.topics import MAPPINGS_FILE, PERM_READ, PERM_WRITE, TopicConfig, TopicQueueMappingTable
 
 _BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
     name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS

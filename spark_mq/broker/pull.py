@@ -31,7 +31,7 @@ from storage.rules.static_topics import (
 )
 from storage.service.served_store import MessageFilter, RawGet
 from storage.settings.nouns import PullConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, TopicConfig
 
 COMMITS_OFFSET, MAY_SUSPEND, HAS_SUBSCRIPTION = 0x1, 0x2, 0x4

@@ -34,6 +34,7 @@ from storage.files.local_file_system import disk_used_percent
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
 from storage.format.record import MULTI_TAGS, TRANSACTION_MASK, V6_HOST_SIZE
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.delays import (
@@ -56,7 +57,6 @@ from storage.service.put_group import PutResult
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import TimerConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 _LOG = logging.getLogger(__name__)

@@ -67,9 +67,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import MAPPINGS_FILE, TopicConfig, TopicQueueMappingTable
 from storage.transaction.progress import save_counts
 
 _RECEIPT = "POP_CK"

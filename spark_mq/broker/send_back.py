@@ -51,8 +51,8 @@ from storage.rules.retries import (
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 CURRENT_VERSION = 479

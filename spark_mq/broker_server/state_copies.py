@@ -31,12 +31,10 @@ from storage.ha.follower import Following
 from storage.names import MASTER_ID, address_text
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer
+from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
+from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, FollowedTimer
 from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TOPICS_FILE
 
 PERIOD_S = 60.0
 _CODES: Mapping[str, int] = {

@@ -26,8 +26,7 @@ from storage.batch.sink_progress import (
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.sink_notes import BatchNote, BatchNotes, load_batch_notes, load_ledger_notes, unmarked_end_of
 from storage.tables.surroundings import refuse_foreign_log
 

@@ -26,11 +26,9 @@ from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFo
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import only_for_reading, plain_path
 from storage.format.record import decode_offset_message_id
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.surroundings import is_empty_place, no_store
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 OneStorePath = Annotated[
     str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store: what holds commitlog/.")

@@ -34,9 +34,9 @@ from storage.errors import StorageError, StoreServedError
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_retry_or_dead_letter_topic
 from storage.rules.topics import RowWish
 from storage.store import MessageStore
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.sink_notes import BatchNote, add_batch_note
-from storage.tables.subscription_groups import SubscriptionGroupConfig
 from storage.transaction.progress import save_counts
 
 # What a sink's commit does on an open store: groups, the batch, its counts, a note of it. The store may be a broker's.

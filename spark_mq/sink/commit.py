@@ -54,7 +54,7 @@ from storage.rules.put_guards import NOBODY, copies_of_batch
 from storage.rules.topics import RowWish
 from storage.settings.load import load_config
 from storage.store import MessageStore
-from storage.tables.surroundings import find_log
+from storage.tables.surroundings import find_log, has_own_log
 
 _LOG = logging.getLogger("spark_mq.sink")
 _PAUSE_SECONDS = 0.1
@@ -226,6 +226,8 @@ def _naming_tasks(options: SinkOptions, staged: Sequence[StagedRows]) -> Iterato
 
 
 def _is_store(options: SinkOptions, files: LocalFileSystem) -> bool:
+    if has_own_log(options.root, files):
+        return True
     try:
         find_log(options.root, load_config(options.root, options.conf, read_bytes=files.read_file), files)
     except StoreNotFoundError:

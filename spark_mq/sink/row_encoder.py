@@ -26,8 +26,7 @@ from storage.rules.retries import RetryRules, find_group
 from storage.rules.retry_rows import ReturnedRows, ReturnRules
 from storage.rules.values import RejectedRow
 from storage.settings.load import StoreConfig
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupTable
+from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 
 QUERY_PROPERTY = "SPARK_MQ_QUERY"
 BATCH_PROPERTY = "SPARK_MQ_BATCH"

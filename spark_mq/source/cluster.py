@@ -30,11 +30,9 @@ from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition
 from storage.settings.load import warn_of_unread
 from storage.tables.broker_names import BrokerNames, broker_names, told_brokers
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.surroundings import HOME, is_store, no_store
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 _NAMED = 5
 _LOST_LOG = "give the broker.conf that says where the log lies, or copy the log's files, too"

@@ -22,8 +22,7 @@ from spark_mq.source.row_batches import ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore
 from storage.queues.positions import QueuePosition
-from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMappingTable, next_item
+from storage.tables.topics import MAPPINGS_FILE, MappingItem, TopicQueueMappingTable, next_item
 
 LOGICAL_BROKER = "__syslo__global__"
 """In place of a broker's name. Java: MixAll.LOGICAL_QUEUE_MOCK_BROKER_PREFIX, METADATA_SCOPE_GLOBAL."""

@@ -41,8 +41,7 @@ from storage.errors import SinkAheadError, SinkProgressError, SinkTakenError, St
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.store_writer import StoreWriter
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.sink_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes
 
 _SHORTEST_RETENTION_MS = 3_600_000  # fileReservedTime is in hours

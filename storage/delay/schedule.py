@@ -44,7 +44,7 @@ from storage.rules.delays import REAL_QUEUE_ID, REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessages
 from storage.store import MessageStore
-from storage.tables.delay_progress import FILE_NAME, DelayOffsets
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 
 ROUND_ROWS = SLICE_ROWS
 """How many messages a crash leaves to be looked for."""
@@ -364,13 +364,13 @@ def deliver_due(store: MessageStore, now_ms: int, *, max_messages: int | None = 
     was lowered since (a broker stands still before it too), StoreNotWritableError, OSError.
     """
     files = store.writer.file_system
-    offsets = read_table(f"{store.root}/config/{FILE_NAME}", DelayOffsets.load, files.read_file)
+    offsets = read_table(f"{store.root}/config/{DELAYS_FILE}", DelayOffsets.load, files.read_file)
     return _Delivery(store, offsets or DelayOffsets(), now_ms, has_file=offsets is not None).run(max_messages)
 
 
 def read_plan(store: MessageStore, now_ms: int, *, max_messages: int | None = None) -> DeliveryPlan:
     """What a store, open for reading or writing, has to deliver at `now_ms`; changes nothing."""
-    offsets = store.state(FILE_NAME, DelayOffsets.load) or DelayOffsets()
+    offsets = store.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets()
     return _Delivery(store, offsets, now_ms).plan(max_messages)
 
 
@@ -501,7 +501,7 @@ class _Delivery:
     def _save(self, offsets: Mapping[int, int]) -> None:
         table = self.offsets.with_offsets(offsets, now_ms=self.now_ms)
         if table is not self.offsets:
-            self.store.save_state(FILE_NAME, table.to_text())
+            self.store.save_state(DELAYS_FILE, table.to_text())
             self.offsets = table
 
     def _report(self, plan: DeliveryPlan) -> DeliveryReport:

@@ -43,10 +43,7 @@ from storage.settings.load import DEFAULT_VERSION, BrokerVersion, StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
 from storage.tables.surroundings import refuse_foreign_log
-from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicQueueMappingTable, TopicTable
 
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
 DEFAULT_LOG_FILE_SIZE = 1 << 30

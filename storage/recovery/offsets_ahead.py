@@ -50,10 +50,9 @@ from storage.log.commit_log import CommitLog
 from storage.names import MULTI_DISPATCH_PREFIX
 from storage.rules.delays import DELAY, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_OUT_MS, TIMER_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, QUEUE_ID, ended_halves
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.delay_progress import (
+    DELAYS_FILE,
     TIMER_CHECKPOINT_FILE,
     DelayOffsets,
     followed_timer_path,
@@ -63,7 +62,7 @@ from storage.tables.delay_progress import (
     timer_checkpoint_path,
     write_timer_checkpoint,
 )
-from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
+from storage.tables.topics import MAPPINGS_FILE
 
 _PARKED = [name.encode() for name in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC)]
 _TOLD = 5

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from storage.errors import NameIllegalError
 from storage.names import RETRY_PREFIX, dead_letter_topic, is_system_group, retry_topic, validate_group
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 DEAD_LETTER_QUEUE_COUNT = 1

@@ -58,7 +58,7 @@ from storage.rules.row_rules import DEFAULT_DELAYS_MS, MessageRules, TopicTarget
 from storage.rules.sizes import Limits, excesses, topic_limit
 from storage.rules.values import NOT_UTF8, UNWANTED, RejectedRow, Rejections, read_integers, read_texts, read_times_ms
 from storage.settings.nouns import TimerConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 RETRY_COLUMNS = ("retry_group", "reconsume_times", "origin_msg_id")

@@ -23,8 +23,7 @@ from storage.rules.retries import RetryRules, dead_letter_topic_config, most_ret
 from storage.rules.static_topics import LedQueues
 from storage.rules.topics import RowWish, TopicRules, check_route, queue_limit
 from storage.settings.nouns import SendConfig, TimerConfig
-from storage.tables.topic_queue_mappings import TopicQueueMapping
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import TopicConfig, TopicQueueMapping
 
 DEFAULT_QUEUE_COUNT = SendConfig().default_topic_queue_nums
 """What a topic gets that rows make where no setting and no option says more or less. Java: BrokerConfig.defaultTopicQueueNums."""

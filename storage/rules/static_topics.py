@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.tables.topic_queue_mappings import (
+from storage.tables.topics import (
     MappingItem,
     TopicQueueMapping,
     TopicQueueMappingTable,

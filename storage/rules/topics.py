@@ -41,7 +41,6 @@ from storage.rules.retries import UNIT_SUBSCRIBED, group_topic_config
 from storage.rules.static_topics import LedQueues
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.broker_names import BrokerNames, topics_of_names
-from storage.tables.topic_queue_mappings import TopicQueueMapping
 from storage.tables.topics import (
     OWN_SYSTEM_TOPIC_PREFIX,
     PERM_INHERIT,
@@ -49,6 +48,7 @@ from storage.tables.topics import (
     PERM_WRITE,
     QUEUE_COUNT_LIMIT,
     TopicConfig,
+    TopicQueueMapping,
 )
 
 AUTO_CREATE_TOPIC = "TBW102"

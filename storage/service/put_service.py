@@ -35,6 +35,7 @@ from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.format.record_block import RecordRun
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
 from storage.log.writer import Placement
 from storage.pending import Pending
@@ -60,14 +61,10 @@ from storage.service.replica_acks import CopiesWanted, ReplicaAcks
 from storage.service.served_store import LookUps
 from storage.settings.load import StoreConfig
 from storage.store import MessageStore
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
 from storage.tables.masters import place_of_copy
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.01

@@ -18,7 +18,7 @@ from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encod
 from storage.format.table_entries import DataVersion
 from storage.tables.document import integer, number_of, parse_document, section
 
-FILE_NAME = "delayOffset.json"
+DELAYS_FILE = "delayOffset.json"
 _TABLE = "offsetTable"
 
 

@@ -18,15 +18,16 @@ from storage.errors import StateFileError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, DelayOffsets, FollowedTimer, followed_timer_path
+from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupTable
+from storage.tables.delay_progress import (
+    DELAYS_FILE,
+    TIMER_CHECKPOINT_FILE,
+    DelayOffsets,
+    FollowedTimer,
+    followed_timer_path,
+)
 from storage.tables.document import DataVersion, parse_document, section
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupTable
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 _NAME = "spark_mq/follower.json"
 

@@ -15,13 +15,15 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
 from storage.settings.load import StoreConfig, refuse_for_writing
 from storage.tables.broker_names import broker_names, with_names
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupTable, ensure_group
+from storage.tables.consumer_groups import (
+    GROUPS_FILE,
+    OFFSETS_FILE,
+    ConsumerOffsets,
+    SubscriptionGroupTable,
+    ensure_group,
+)
 from storage.tables.surroundings import refuse_foreign_log
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 _T = TypeVar("_T")
 

@@ -145,6 +145,11 @@ def find_log(
     return place
 
 
+def has_own_log(root: str, file_system: FileSystem) -> bool:
+    """Whether ROOT/commitlog has files: then ROOT is a store, wherever its configuration points. One call; `find_log` has many."""
+    return bool(_log_files(file_system.list_directory(f"{root}/commitlog")))
+
+
 def is_empty_place(root: str, file_system: FileSystem) -> bool:
     """Whether a store may be made at ROOT: nothing is there, or nothing but what this package puts there before.
 

@@ -1,17 +1,26 @@
-"""Topics of a store: `config/topics.json`.
+"""Topics of a store, `config/topics.json`, and its static topics, `config/topicQueueMapping.json`.
 
-A topic without an entry here has no route: nobody can produce to it or pull it, and `cleanUnusedTopic`
-deletes its queues. Entries that are not changed are written as they were found, system topics among them: a
+Entries of topics.json that are not changed are written as they were found, system topics among them: a
 broker takes them over its built-in ones, so a wrong one would stop auto-creation, delivery of delayed
 messages or transaction checks.
 
-Java: TopicConfigManager, TopicConfig.
+A static topic has logical queues, numbered over the whole cluster. Each is a chain of physical queues: the last one, the leader,
+takes messages, the earlier ones hold what came before the queue moved to another broker.
+
+    logical queue 3      |0 ────────── broker-a, queue 1 ──────────|20,000 ── broker-b, queue 0 ──▶
+    physical offsets      0 … 12,345                                 0 …
+
+The next link begins at a rounded-up offset, so logical offsets have gaps. Its logical offset is negative until that is decided.
+Not followed: what tools do to make and move static topics (epochs, `updateStaticTopic`, `remappingStaticTopic`).
+
+Java: TopicConfigManager, TopicConfig, TopicQueueMappingManager, TopicQueueMappingDetail, LogicQueueMappingItem, TopicQueueMappingUtils.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 from storage.errors import NameIllegalError
@@ -20,10 +29,11 @@ from storage.format.table_entries import PERM_INHERIT as PERM_INHERIT
 from storage.format.table_entries import PERM_READ as PERM_READ
 from storage.format.table_entries import PERM_WRITE as PERM_WRITE
 from storage.format.table_entries import TopicConfig as TopicConfig
+from storage.format.typed_json import Int, Long, WireBody, wire
 from storage.names import is_system_topic, validate_topic
 from storage.tables.document import DataVersion, decode_entry, encode_entry, parse_document, section
 
-FILE_NAME = "topics.json"
+TOPICS_FILE = "topics.json"
 QUEUE_COUNT_LIMIT = 65_536
 """So many queues a topic may have to be written by this package: each gets a directory, and rows without a queue go to all in turn.
 
@@ -37,7 +47,10 @@ _TABLE = "topicConfigTable"
 
 @dataclass(frozen=True, slots=True)
 class TopicTable:
-    """All entries of the file, by topic. Every change gives a new table with its version raised."""
+    """All entries of topics.json, by topic. Every change gives a new table with its version raised.
+
+    A topic without an entry here has no route: nobody can produce to it or pull it, and `cleanUnusedTopic` deletes its queues.
+    """
 
     version: DataVersion = field(default_factory=DataVersion)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
@@ -114,3 +127,171 @@ class TopicTable:
         version = self.version.raised(now_ms)
         document = {**self.document, "dataVersion": version.to_document(), _TABLE: entries}
         return TopicTable(version, topics, document)
+
+
+MAPPINGS_FILE = "topicQueueMapping.json"
+GLOBAL_SCOPE = "__global__"
+_MAPPINGS = "topicQueueMappingInfoMap"
+
+
+class MappingItem(WireBody, kw_only=False):
+    """One link of a chain: a physical queue and where its offsets begin in the logical one. Java: LogicQueueMappingItem."""
+
+    broker_name: str = wire("bname")
+    queue_id: Int = 0
+    generation: Int = wire("gen", default=0)
+    logic_offset: Long = 0
+    """Where it begins in the logical queue; negative = not decided yet."""
+    start_offset: Long = 0
+    """The first physical offset that belongs to it."""
+    end_offset: Long = -1
+    """The physical offset behind its last; −1 = open."""
+    time_of_start: Long = -1
+    time_of_end: Long = -1
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether its place in the logical queue is known. Java: checkIfLogicoffsetDecided."""
+        return self.logic_offset >= 0
+
+    @property
+    def has_end(self) -> bool:
+        """Whether it is closed; with nothing in it, it counts as open. Java: checkIfEndOffsetDecided."""
+        return self.end_offset > self.start_offset
+
+    @property
+    def offset_delta(self) -> int:
+        """Logical minus physical. Java: computeOffsetDelta."""
+        return self.logic_offset - self.start_offset
+
+    @property
+    def end_logic_offset(self) -> int:
+        """The logical offset behind its last as far as the mapping knows; the first where it is open.
+
+        Java: computeMaxStaticQueueOffset.
+        """
+        return self.logic_offset + (self.end_offset - self.start_offset if self.end_offset >= self.start_offset else 0)
+
+    def logical(self, physical_offset: int) -> int:
+        """The logical offset; one before the first is the first. Java: computeStaticQueueOffsetStrictly."""
+        return self.logic_offset + max(0, physical_offset - self.start_offset)
+
+    def logical_within(self, physical_offset: int) -> int:
+        """The logical offset, held between the link's first and its end; −1 while its place is not decided.
+
+        What a send's answer and a minimum are made of. Java: computeStaticQueueOffsetLoosely.
+        """
+        if not self.is_decided:
+            return -1
+        if self.end_offset >= self.start_offset:
+            physical_offset = min(physical_offset, self.end_offset)
+        return self.logical(physical_offset)
+
+    def physical(self, logical_offset: int) -> int:
+        """The physical offset, which may lie outside the link. Java: computePhysicalQueueOffset."""
+        return logical_offset - self.logic_offset + self.start_offset
+
+
+class TopicQueueMapping(WireBody, kw_only=False):
+    """What one broker knows of a static topic. Java: TopicQueueMappingDetail, TopicQueueMappingInfo."""
+
+    topic: str
+    broker_name: str = wire("bname", default="")
+    """The broker whose table this is."""
+    total_queue_count: Int = wire("totalQueues", default=0)
+    epoch: Long = 0
+    scope: str = GLOBAL_SCOPE
+    is_dirty: bool = wire("dirty", default=False)
+    hosted_queues: Mapping[Int, tuple[MappingItem, ...]] = field(default_factory=dict, hash=False)
+    """Logical queue id → its chain; only of queues that this broker has had a part of."""
+
+    def end_of(self, queue_id: int) -> int:
+        """The logical end as far as the mapping knows, −1 without a chain. Java: computeMaxOffsetFromMapping."""
+        items = self.hosted_queues.get(queue_id)
+        return items[-1].end_logic_offset if items else -1
+
+
+def find_item(items: Sequence[MappingItem], logical_offset: int) -> MappingItem | None:
+    """The link that holds the offset, of those whose place is decided: the first of them for an offset before it, None without any.
+
+    Java: TopicQueueMappingUtils.findLogicQueueMappingItem with ignoreNegative.
+    """
+    decided = [item for item in items if item.is_decided]
+    holding = [item for item in decided if logical_offset >= item.logic_offset]
+    return holding[-1] if holding else decided[0] if decided else None
+
+
+def next_item(items: Sequence[MappingItem], current: MappingItem) -> MappingItem | None:
+    """The link behind another one, None if there is none or its place is not decided. Java: TopicQueueMappingUtils.findNext."""
+    for item, behind in pairwise(items):
+        if item.is_decided and item.generation == current.generation:
+            return behind if behind.is_decided else None
+    return None
+
+
+def check_items(items: Sequence[MappingItem]) -> None:
+    """ValueError with the rule for a chain that no broker takes. Java: TopicQueueMappingUtils.checkLogicQueueMappingItemOffset."""
+    for item in items:
+        if min(item.start_offset, item.generation, item.queue_id) < 0:
+            raise ValueError("a link's start offset, generation and queue id are not negative")
+        if item.end_offset != -1 and item.end_offset < item.start_offset:
+            raise ValueError("a link's end offset is not before its start offset")
+    if any(not item.is_decided for item in items[:-1]):
+        raise ValueError("only the last link's logical offset may be open")
+    for item, behind in pairwise(items):
+        if item.generation >= behind.generation:
+            raise ValueError("generations increase from link to link")
+        if behind.is_decided and max(item.logic_offset, item.end_logic_offset) >= behind.logic_offset:
+            raise ValueError("a link ends, in logical offsets, before the next one begins")
+
+
+@dataclass(frozen=True, slots=True)
+class TopicQueueMappingTable:
+    """All entries of the file, by topic. Every change gives a new table with its version raised."""
+
+    version: DataVersion = field(default_factory=DataVersion)
+    mappings: Mapping[str, TopicQueueMapping] = field(default_factory=dict, hash=False)
+    document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+    """The file's content, of which the other fields are a view."""
+
+    @classmethod
+    def load(cls, text: str, file: str | None = None) -> TopicQueueMappingTable:
+        """The table that the file's text holds; StateFileError (naming `file`) if it is none. Chains are not judged."""
+        document = parse_document(text, file)
+        entries = section(document, _MAPPINGS, file).items()
+        mappings = {topic: decode_entry(TopicQueueMapping, topic, entry, file) for topic, entry in entries}
+        return cls(DataVersion.from_document(document, file), mappings, document)
+
+    def to_text(self) -> str:
+        """The text for the file."""
+        return fastjson.to_text(self.document)
+
+    def with_mapping(self, mapping: TopicQueueMapping, *, now_ms: int) -> TopicQueueMappingTable:
+        """The table with that entry, new or in place of the topic's old one. ValueError for a chain that no broker takes."""
+        for items in mapping.hosted_queues.values():
+            check_items(items)
+        entries: dict[str, Any] = dict(self.document.get(_MAPPINGS) or {})
+        entries[mapping.topic] = _encode_mapping(mapping, entries.get(mapping.topic))
+        return self._changed({**self.mappings, mapping.topic: mapping}, entries, now_ms)
+
+    def without_topic(self, topic: str, *, now_ms: int) -> TopicQueueMappingTable:
+        """The table without the topic's entry; itself if there is none."""
+        if topic not in self.mappings:
+            return self
+        entries = {name: entry for name, entry in self.document[_MAPPINGS].items() if name != topic}
+        mappings = {name: mapping for name, mapping in self.mappings.items() if name != topic}
+        return self._changed(mappings, entries, now_ms)
+
+    def _changed(
+        self, mappings: Mapping[str, TopicQueueMapping], entries: Mapping[str, Any], now_ms: int
+    ) -> TopicQueueMappingTable:
+        version = self.version.raised(now_ms)
+        document = {**self.document, "dataVersion": version.to_document(), _MAPPINGS: entries}
+        return TopicQueueMappingTable(version, mappings, document)
+
+
+def _encode_mapping(mapping: TopicQueueMapping, found: Mapping[str, Any] | None) -> dict[str, Any]:
+    links = {
+        str(queue_id): [encode_entry(item, None) for item in items] for queue_id, items in mapping.hosted_queues.items()
+    }
+    return {**encode_entry(mapping, found), "hostedQueues": links}

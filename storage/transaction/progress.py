@@ -13,8 +13,7 @@ from typing import NamedTuple
 from storage.files.atomic_file import read_table
 from storage.rules.half_messages import GROUP, HALF_TOPIC, OP_TOPIC, QUEUE_ID
 from storage.store import MessageStore
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.document import CountedTopics
 
 METRICS_FILE = "transactionMetrics"

@@ -6,10 +6,8 @@ from pathlib import Path
 
 from storage import MessageStore, open_store
 from storage.settings.load import StoreConfig, parse_config
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupTable
-from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.tables.topic_queue_mappings import TopicQueueMappingTable
+from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
+from storage.tables.topics import MAPPINGS_FILE, TopicQueueMappingTable
 from tests.broker.put_cases import CASES
 from tests.broker.put_cases.case import CONFS, PAST_MS
 from tests.broker.put_cases.of_batches import STATIC

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from storage import open_store
-from storage.tables.topic_queue_mappings import FILE_NAME as MAPPINGS_FILE
-from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import MAPPINGS_FILE, MappingItem, TopicConfig, TopicQueueMapping, TopicQueueMappingTable
 
 TOPIC, BROKER, OTHER = "Static", "broker-lab", "broker-other"
 MADE_MS = 1_600_000_000_000

@@ -43,9 +43,8 @@ from storage.service.put_service import PutService
 from storage.settings.java_settings import FIXED_SETTINGS, JAVA_SETTINGS
 from storage.settings.load import parse_config
 from storage.settings.nouns import RetentionConfig
-from storage.tables.consumer_offsets import FILE_NAME, ConsumerOffsets
-from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_progress import DelayOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.transaction.progress import TransactionProgress, save_progress
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.broker.static_topic import HERE_LED, MADE_MS, make_static_store
@@ -82,7 +81,7 @@ def test_offsets_are_on_the_disk_after_the_interval_and_after_a_restart(tmp_path
         peers = BrokerPeers(broker, clock)
         assert peers.ask("c", 15, OFFSET | {"commitOffset": 7}).code == 0
         peers.pause(1)
-        path = tmp_path / "store" / "config" / FILE_NAME
+        path = tmp_path / "store" / "config" / OFFSETS_FILE
         assert not path.exists()
         peers.pause(5)
         assert ConsumerOffsets.load(path.read_text()).get("TBW102", "TOOLS_CONSUMER", 0) == 7
@@ -107,7 +106,7 @@ def test_offsets_that_could_not_be_written_are_written_by_the_next_turn(
             with pytest.raises(OSError, match="No space"):
                 broker.save_offsets()
         broker.save_offsets()
-        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / OFFSETS_FILE).read_text())
         assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
 
 
@@ -121,7 +120,7 @@ def test_offsets_are_on_the_disk_after_the_interval_also_when_the_clock_was_set_
         assert peers.ask("c", 15, OFFSET | {"commitOffset": 7}).code == 0
         for _ in range(6):
             peers.pause(1)
-        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / OFFSETS_FILE).read_text())
         assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
 
 
@@ -130,10 +129,10 @@ def test_what_the_brokers_own_groups_have_in_the_file_stays(tmp_path: Path) -> N
     with running(tmp_path / "store", clock) as broker:
         store = broker.parts.service.store
         own = ConsumerOffsets().with_offsets("CID_RMQ_SYS_TRANS", {("HALF", 0): 5}, now_ms=1)
-        store.save_state(FILE_NAME, own.to_text())
+        store.save_state(OFFSETS_FILE, own.to_text())
         BrokerPeers(broker, clock).ask("c", 15, OFFSET | {"commitOffset": 7})
         broker.save_offsets()
-        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / OFFSETS_FILE).read_text())
         assert found.get("HALF", "CID_RMQ_SYS_TRANS", 0) == 5
         assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
 
@@ -144,7 +143,7 @@ def test_what_the_brokers_own_groups_have_in_the_file_is_told_to_slaves(tmp_path
         peers, store = BrokerPeers(broker, clock), broker.parts.service.store
         assert peers.ask("c", 15, OFFSET | {"commitOffset": 7}).code == 0
         own = ConsumerOffsets().with_offsets("CID_RMQ_SYS_TRANS", {("HALF", 0): 5}, now_ms=1)
-        store.save_state(FILE_NAME, own.to_text())
+        store.save_state(OFFSETS_FILE, own.to_text())
         told = ConsumerOffsets.load(bytes(peers.ask("slave", 43).body).decode())
         assert told.get("HALF", "CID_RMQ_SYS_TRANS", 0) == 5
         assert told.get("TBW102", "TOOLS_CONSUMER", 0) == 7
@@ -167,7 +166,7 @@ def test_a_check_of_transactions_leaves_the_offsets_that_are_saved_beside_it(
         with broker.parts.service.exclusive() as store:
             save_progress(store, TransactionProgress(5, 6), now_ms=clock())
         saving.join()
-        found = ConsumerOffsets.load((tmp_path / "store" / "config" / FILE_NAME).read_text())
+        found = ConsumerOffsets.load((tmp_path / "store" / "config" / OFFSETS_FILE).read_text())
         assert found.get("TBW102", "TOOLS_CONSUMER", 0) == 7
         assert found.get("RMQ_SYS_TRANS_HALF_TOPIC", "CID_RMQ_SYS_TRANS", 0) == 5
 
@@ -704,7 +703,7 @@ def test_of_two_saves_of_offsets_at_once_the_later_one_stands_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A slave saves by itself, and whenever it has taken over topics."""
-    clock, path = FakeClock(), tmp_path / "store" / "config" / FILE_NAME
+    clock, path = FakeClock(), tmp_path / "store" / "config" / OFFSETS_FILE
     with running(tmp_path / "store", clock) as broker:
         offsets, store = broker.parts.offsets, broker.parts.service.store
         others: list[threading.Thread] = []

@@ -25,7 +25,7 @@ from storage.queues.ext import ExtUnit
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
-from storage.tables.consumer_filters import ConsumerFilter, ConsumerFilterTable
+from storage.tables.consumer_groups import ConsumerFilter, ConsumerFilterTable
 from tests.broker.peers import BrokerPeers, FakeClock
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.places import VECTORS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from spark_mq.broker.group_offsets import GroupOffsets, with_own_groups
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 
 OWN = "CID_RMQ_SYS_TRANS"
 

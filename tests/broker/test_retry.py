@@ -12,7 +12,7 @@ from spark_mq.broker.send_back import Routed, retry_or_dead_letter
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.settings.nouns import SendConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 
 GROUP = "OrderGroup"

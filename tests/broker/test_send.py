@@ -23,9 +23,8 @@ from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_group import PutResult, Rows
 from storage.settings.load import parse_config
+from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 from storage.tables.put_statistics import Sum
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicConfig
 from storage.transaction.progress import TransactionCounts
 from tests.broker.put_cases.case import KEY, PAST_MS

@@ -15,7 +15,7 @@ from storage.format.properties import decode_properties
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import SendConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 from tests.support.broker_handlers import back_request
 from tests.support.message_builder import make_message, raw_properties

@@ -15,7 +15,7 @@ from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
-from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 from tests.support.broker_handlers import Returner, back_request, ending
 

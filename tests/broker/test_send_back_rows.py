@@ -26,7 +26,7 @@ from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.retry_rows import ReturnedRows, ReturnRules, SentBack, send_back_rows
 from storage.rules.values import Rejections
 from storage.settings.nouns import SendConfig, TimerConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 from tests.support.broker_handlers import back_request
 from tests.support.fixture_stores import Fixture

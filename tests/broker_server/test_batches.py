@@ -38,7 +38,7 @@ from storage.errors import StoreServedError
 from storage.files.atomic_file import save_loose
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import parse_host
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.sink_notes import load_batch_notes
 from storage.transaction.progress import TransactionCounts
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts

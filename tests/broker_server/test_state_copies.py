@@ -18,10 +18,10 @@ from storage.format.replication import SlaveHandshake
 from storage.ha.follower import open_following
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_groups import OFFSETS_FILE
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
 from storage.tables.masters import DELAYS_FILE
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
+from storage.tables.topics import TOPICS_FILE
 
 SAID = {
     OFFSETS_FILE: {"offsetTable": {"T@G": {"0": 3}}, "dataVersion": {"counter": 1}},

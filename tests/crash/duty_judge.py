@@ -19,9 +19,8 @@ from storage.format.delay import SCHEDULE_TOPIC
 from storage.names import dead_letter_topic, retry_topic
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.half_messages import DISCARD_TOPIC, GROUP, HALF_TOPIC, OP_TOPIC
-from storage.tables.consumer_offsets import FILE_NAME as CONSUMER_OFFSETS
-from storage.tables.delay_progress import FILE_NAME as DELAY_OFFSETS
-from storage.tables.delay_progress import read_timer_checkpoint
+from storage.tables.consumer_groups import OFFSETS_FILE
+from storage.tables.delay_progress import DELAYS_FILE, read_timer_checkpoint
 from tests.crash.duty_records import Record, read_records
 from tests.crash.duty_stories import DELAYS_MS, LATER, ORDERS, RETRIES, Fate, Notes, Stories, Story
 
@@ -157,11 +156,11 @@ class Judge:
 
     def _progress(self) -> dict[str, int]:
         """All offsets that never go back. One that is no longer told is at 0."""
-        consumed = self._table(CONSUMER_OFFSETS)
+        consumed = self._table(OFFSETS_FILE)
         found = {
             f"{topic} offset": int(consumed.get(f"{topic}@{GROUP}", {}).get("0", 0)) for topic in (HALF_TOPIC, OP_TOPIC)
         }
-        levels = self._table(DELAY_OFFSETS)
+        levels = self._table(DELAYS_FILE)
         found |= {f"offset of level {level}": levels.get(str(level), 0) for level in range(1, len(DELAYS_MS) + 1)}
         timer = read_timer_checkpoint(LocalFileSystem(), str(self._root))
         for name in ("last_read_time_ms", "queue_offset", "master_queue_offset", "log_position"):

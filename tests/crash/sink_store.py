@@ -17,7 +17,7 @@ from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.staged_segment import StagedBatch, StagedSegment, list_segments
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.topics import TopicTable
 from tests.support.stage_rows import BORN_MS, BatchRows, StagedRow, stage
 

@@ -21,7 +21,7 @@ from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.staged_segment import StagedBatch
 from storage.errors import StoreNotWritableError
 from storage.store import MessageStore
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.topics import TopicTable
 from tests.crash.machine import Machine
 from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, rows_of

@@ -28,7 +28,7 @@ from storage.batch.ledger import (
 from storage.batch.sink_progress import apply_renewals, confirm_progress, newest_ends, plan_renewals
 from storage.errors import SinkAheadError, SinkProgressError, SinkTakenError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.sink_notes import load_ledger_notes
 from tests.crash.machine import run_broker
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, rows_of

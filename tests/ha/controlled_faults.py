@@ -22,7 +22,7 @@ from storage.ha.sessions import MasterSession
 from storage.put.store_writer import Confirmed
 from storage.rules.put_guards import ALL_IN_SET, NOBODY
 from storage.service.replica_acks import ReplicaAcks
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
+from storage.tables.consumer_groups import OFFSETS_FILE
 from tests.ha.faults import FAULTS as OPERATED_FAULTS
 from tests.ha.faults import Fault, Sort
 from tests.ha.lives import CONTROLLED

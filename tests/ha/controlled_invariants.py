@@ -17,8 +17,7 @@ from storage.format.replication import EpochEntry
 from storage.ha.epochs import epoch_at, flaw_of, load_epochs
 from storage.ha.replicas import UNPROVEN
 from storage.put_status import PutStatus
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from tests.ha.control import Control
 from tests.ha.controlled_node import ControlledNode
 from tests.ha.invariants import (

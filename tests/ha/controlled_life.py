@@ -21,8 +21,7 @@ from storage.put_status import PutStatus
 from storage.rules.put_guards import ALL_IN_SET
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from tests.ha.batches import Sink
 from tests.ha.control import HOST, Control
 from tests.ha.controlled_invariants import (

@@ -14,7 +14,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import OptionError
 from storage import open_store
 from storage.tables.broker_names import told_brokers
-from storage.tables.topics import FILE_NAME, TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicTable
 from tests.spark.test_names_by_path import rows
 from tests.support.java_broker import Oracle
 
@@ -32,7 +32,7 @@ def apache(oracle: Oracle, root: Path, name: str, body: str | None = None) -> It
 
 
 def told(root: Path) -> list[str]:
-    return told_brokers(TopicTable.load((root / "config" / FILE_NAME).read_text("utf-8")))
+    return told_brokers(TopicTable.load((root / "config" / TOPICS_FILE).read_text("utf-8")))
 
 
 def test_a_renamed_brokers_store_has_the_name_that_somebody_says(oracle: Oracle, tmp_path: Path) -> None:
@@ -59,6 +59,6 @@ def test_an_apache_broker_goes_on_under_the_name_that_our_store_tells(oracle: Or
         live = rows(nameServer=name_server)
         assert len(live) == 2
         assert rows(path=str(root)) == live
-    theirs = TopicTable.load((root / "config" / FILE_NAME).read_text("utf-8")).topics
+    theirs = TopicTable.load((root / "config" / TOPICS_FILE).read_text("utf-8")).topics
     assert {topic: theirs[topic] for topic in ours} == ours
     assert told(root) == ["ours"]

@@ -19,10 +19,8 @@ from storage import Message, MessageStore, open_store
 from storage.delay.schedule import deliver_due
 from storage.rules.half_messages import TransactionState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
-from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
-from storage.tables.delay_progress import DelayOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.transaction.check import CheckReport
 from tests.support.broker_handlers import Returner, back_request
 from tests.support.held_check import check_half_messages

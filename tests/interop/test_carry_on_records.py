@@ -34,7 +34,7 @@ from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.retry_rows import send_back_rows
 from storage.rules.values import Rejections
 from storage.settings.load import StoreConfig, parse_config
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from tests.support.broker_handlers import back_request
 from tests.support.fixture_stores import Fixture
 from tests.support.log_records import LogRecord, columns_of, log_records, rows_of

@@ -23,10 +23,8 @@ from storage.format.properties import decode_properties
 from storage.format.record import Message
 from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.tables.subscription_groups import FILE_NAME as GROUPS_FILE
-from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 from tests.support import broker_requests
 from tests.support.broker_handlers import Returner, Send, Sender, back_request
 from tests.support.java_broker import Oracle, free_ports

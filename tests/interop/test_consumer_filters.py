@@ -19,7 +19,7 @@ from spark_mq.client.topic_calls import NewTopic
 from storage import open_store
 from storage.format.bloom_filter import BloomFilter
 from storage.format.consume_queue import EXT_UNIT, ext_position
-from storage.tables.consumer_filters import FILE_NAME, ConsumerFilterTable
+from storage.tables.consumer_groups import FILTERS_FILE, ConsumerFilterTable
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
@@ -60,7 +60,7 @@ def test_each_broker_filters_by_what_the_other_has_left(oracle: Oracle, tmp_path
         assert len(units) == COUNT * (number + 1)
         maps = {offset: bytes.fromhex(units[offset]["bitMap"]) for offset in (line["queueOffset"] for line in sent)}
         assert maps == {offset: BITS if offset in tagged else bytes(len(BITS)) for offset in maps}
-        filters = ConsumerFilterTable.load((store / "config" / FILE_NAME).read_text("utf-8"))
+        filters = ConsumerFilterTable.load((store / "config" / FILTERS_FILE).read_text("utf-8"))
         (known,) = filters
         assert (known.group, known.topic, known.expression) == (GROUP, TOPIC, EXPRESSION)
         born.add(known.born_ms)

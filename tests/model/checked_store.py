@@ -21,7 +21,7 @@ from storage.errors import CorruptRecordError
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from tests.model.held_store import HeldStore, PowerLoss, served
 from tests.model.store_model import Asked, Queue, Stored, StoreModel
 from tests.support.rebuilt_store import differences_from_rebuild

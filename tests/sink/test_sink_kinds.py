@@ -22,7 +22,7 @@ from storage.batch.ledger import Batch
 from storage.batch.staged_segment import list_segments
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
-from storage.tables.subscription_groups import SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 from storage.transaction.progress import TransactionCounts
 

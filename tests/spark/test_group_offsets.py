@@ -21,7 +21,7 @@ from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.offline_changes import write_group_offsets
 from tests.support.fixture_stores import Fixture, golden_lines
 

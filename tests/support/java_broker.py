@@ -26,8 +26,7 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from storage.errors import StateFileError
 from storage.names import address_text, same_address
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from tests.support import own_servers
 from tests.support.places import PROJECT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from storage.batch.ledger import GROUP_PREFIX, QUEUE_ID, TOPIC
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 
 
 def set_offset(root: str | Path, sink_id: str, next_batch: int) -> None:

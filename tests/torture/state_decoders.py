@@ -17,12 +17,14 @@ from storage.format import delay, fastjson
 from storage.format.bloom_filter import BloomFilter
 from storage.settings import java_properties
 from storage.settings import load as config
-from storage.tables.consumer_filters import ConsumerFilterTable
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import (
+    ConsumerFilterTable,
+    ConsumerOffsets,
+    SubscriptionGroupConfig,
+    SubscriptionGroupTable,
+)
 from storage.tables.delay_progress import DelayOffsets, FollowedTimer
-from storage.tables.subscription_groups import SubscriptionGroupConfig, SubscriptionGroupTable
-from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import MappingItem, TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 from storage.transaction.progress import TransactionCounts
 from tests.torture.decoders import JSON_BOMBS, JSON_TOWERS, Decoder
 from tests.torture.mutations import JSON_WORDS, PROPERTIES_FILE_WORDS

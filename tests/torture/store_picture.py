@@ -10,9 +10,8 @@ from storage import Message, MessageStore
 from storage.errors import StorageError
 from storage.format.record import decode_record
 from storage.queues.scan import scan_queue
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.delay_progress import DelayOffsets
-from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 
 _TABLES: Mapping[str, Callable[[str, str], object]] = {

@@ -34,11 +34,9 @@ from storage.rules.half_messages import TransactionState, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import RetentionConfig
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.offline_changes import write_group_offsets
-from storage.tables.topics import FILE_NAME as TOPICS_FILE
-from storage.tables.topics import TopicTable
+from storage.tables.topics import TOPICS_FILE, TopicTable
 from tests.support.held_check import check_half_messages
 from tests.support.queue_history import Answer, History, Seen, Sent, see
 from tests.support.stage_rows import BatchRows, stage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage.rules.response_codes import ResponseCode
-from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping
+from storage.tables.topics import MappingItem, TopicQueueMapping
 from tests.broker.put_cases.case import (
     BROKER,
     CLUSTER,

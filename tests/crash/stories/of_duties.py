@@ -15,7 +15,7 @@ from storage.rules.half_messages import HALF_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import DelayConfig, TransactionConfig
-from storage.tables.delay_progress import FILE_NAME, DelayOffsets
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.tables.topics import TopicConfig
 from storage.transaction.check import check_half_messages
 from tests.crash.disk_order import ToldDisk
@@ -33,7 +33,7 @@ def delivering(directory: Path, *, was_killed: bool = False) -> list[str]:
             topic="SCHEDULE_TOPIC_XXXX", queue_id=0, body=b"late", properties=parked, born_time_ms=START_MS
         )
         store.put_inner([message])
-        store.save_state(FILE_NAME, DelayOffsets().with_offsets({1: 0}, now_ms=START_MS).to_text())
+        store.save_state(DELAYS_FILE, DelayOffsets().with_offsets({1: 0}, now_ms=START_MS).to_text())
         life.wait_until(START_MS + 10_000)
         life.disk.begin()
         if was_killed:

@@ -24,7 +24,7 @@ from storage.failpoints import ENVIRONMENT
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, FlushConfig
-from storage.tables.delay_progress import FILE_NAME, DelayOffsets
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.places import PROJECT
@@ -75,7 +75,7 @@ def work(store: MessageStore) -> None:
 
 
 def saved(root: Path | str) -> dict[int, int]:
-    path = Path(root, "config", FILE_NAME)
+    path = Path(root, "config", DELAYS_FILE)
     return dict(DelayOffsets.load(path.read_text()).offsets) if path.exists() else {}
 
 

@@ -23,8 +23,8 @@ from storage.rules.half_messages import HALF_TOPIC, OP_TOPIC, op_messages
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import StoreConfig
 from storage.store import MessageStore
-from storage.tables.consumer_offsets import FILE_NAME as OFFSETS_FILE
-from storage.tables.delay_progress import FILE_NAME as DELAYS_FILE
+from storage.tables.consumer_groups import OFFSETS_FILE
+from storage.tables.delay_progress import DELAYS_FILE
 from storage.tables.masters import note_followed_master
 from tests.support.timed_store import NOW, TimedStore
 

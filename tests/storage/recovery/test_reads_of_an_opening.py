@@ -1,4 +1,4 @@
-"""What an opening reads: broker.conf, the place of the log, checkpoint and tables once each."""
+"""What an opening reads: broker.conf, the place of the log and tables once each. A sink's commit is one opening."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig
 from storage.tables.log_place import LogPlace
 from storage.tables.surroundings import find_log
+from tests.sink.test_sink_tasks import commit, options_by_row, stage
 
 CONF = b"brokerName=broker-a\nmappedFileSizeCommitLog=65536\nmappedFileSizeConsumeQueue=2000\nmaxIndexNum=20\nmaxHashSlotNum=10\n"
 TABLES = ("topics.json", "topicQueueMapping.json", "consumerOffset.json", "delayOffset.json")
@@ -106,3 +107,23 @@ def test_what_became_of_the_log_while_an_opening_waited_for_the_lock_counts(
     with pytest.raises(ForeignLogError, match=r"is a link to .*other/commitlog of another store"):
         open_store(root, read_only=False, lock_timeout_ms=10_000)
     assert len(places) == 1, "the second look has refused"
+
+
+def test_a_sinks_commit_reads_each_file_as_its_opening_does(
+    root: str, places: list[LogPlace], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_by_row(root)
+    commit(options, stage(options, [{"topic": "topic", "body": b"two"}]))
+    staged = stage(options, [{"topic": "topic", "body": b"three"}], batch_id=1)
+    reads: Counter[str] = Counter()
+    read_file = LocalFileSystem.read_file
+
+    def read(files: LocalFileSystem, path: str) -> bytes | None:
+        reads[path.rsplit("/", 1)[-1]] += 1
+        return read_file(files, path)
+
+    monkeypatch.setattr(LocalFileSystem, "read_file", read)
+    places.clear()
+    commit(options, staged, batch_id=1)
+    assert len(places) == 1
+    assert reads["broker.conf"] == reads["topics.json"] == reads["mountinfo"] == reads["hint.json"] == 1

@@ -24,7 +24,7 @@ from storage.rules.retry_rows import Returned, ReturnedRows, ReturnRules
 from storage.rules.row_rules import MessageRules
 from storage.rules.sizes import Limits
 from storage.settings.nouns import SendConfig, TimerConfig
-from storage.tables.subscription_groups import SubscriptionGroupConfig
+from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 from tests.support.named_rows import each_named
 

@@ -15,7 +15,7 @@ from storage.rules.static_topics import (
     physical_pull,
     physical_queue_id,
 )
-from storage.tables.topic_queue_mappings import MappingItem, TopicQueueMapping, TopicQueueMappingTable
+from storage.tables.topics import MappingItem, TopicQueueMapping, TopicQueueMappingTable
 
 HERE, THERE = "broker-a", "broker-b"
 FIRST = MappingItem(THERE, 7, generation=0, logic_offset=0, end_offset=500)

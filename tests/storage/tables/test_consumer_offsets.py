@@ -7,7 +7,7 @@ import json
 import pytest
 
 from storage.errors import NameIllegalError, StateFileError
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.document import DataVersion
 from tests.support.places import VECTORS
 

@@ -11,9 +11,8 @@ from storage.errors import NameIllegalError, StateFileError, StoreLockedError
 from storage.files.atomic_file import write_with_backup
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables import offline_changes
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.offline_changes import write_group_offsets
-from storage.tables.subscription_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 from tests.support.places import VECTORS
 

@@ -9,7 +9,7 @@ import pytest
 
 from storage.errors import StateFileError
 from storage.format import fastjson
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.masters import COPIES, copied_delays, copied_groups, copied_offsets, copied_topics
 from storage.tables.topics import TopicTable
 from tests.support.places import VECTORS

@@ -19,11 +19,9 @@ from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.index.store import IndexTrust, load_index_trust, save_index_trust
 from storage.rules.half_messages import HALF_TOPIC
-from storage.tables.consumer_offsets import ConsumerOffsets
+from storage.tables.consumer_groups import ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.delay_progress import DelayOffsets
-from storage.tables.subscription_groups import SubscriptionGroupTable
-from storage.tables.topic_queue_mappings import TopicQueueMappingTable
-from storage.tables.topics import TopicTable
+from storage.tables.topics import TopicQueueMappingTable, TopicTable
 from storage.transaction.progress import TransactionCounts
 from tests.support.fixture_stores import Fixture
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from storage.errors import StateFileError
-from storage.tables.topic_queue_mappings import (
+from storage.tables.topics import (
     MappingItem,
     TopicQueueMapping,
     TopicQueueMappingTable,
