@@ -1,6 +1,6 @@
 """What a broker's handlers take: sends a second by 1 and by 8 threads, and what it costs to end a transaction with much behind it.
 
-    one lock   the handler in front of an open store, one request at a time: all that a store without a service allows
+    one lock   the handler in front of a `DirectService`, one request at a time: all that a store without a service allows
     service    the handler in front of a `PutService`: the put lock for the append only, one sync for all that wait
 
 Without Spark and without sockets. Processor time is the whole process's; it holds still where other load moves the clock.
@@ -26,13 +26,15 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
+from spark_mq.broker.requests import ClientConnection, Request
 from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.remoting import RequestCode, make_request
+from spark_mq.remoting.messages import SendMessageRequest
 from storage import MessageStore, open_store
 from storage.format.record import TRANSACTION_COMMIT
 from storage.rules.half_messages import half_message
 from storage.rules.inner_messages import InnerMessage
-from storage.service.put_service import PutService
+from storage.service.put_service import DirectService, PutService
 from storage.tables.topics import TopicConfig
 
 TOPIC, QUEUES, BODY_BYTES = "Orders", 8, 1_024
@@ -40,8 +42,8 @@ WAYS = ("one lock", "service")
 FLUSHES = ("SYNC_FLUSH", "ASYNC_FLUSH")
 THREADS = (1, 8)
 BEHIND = (1_000, 10_000, 50_000)
-_CLIENT = bytes((127, 0, 0, 1)) + (4711).to_bytes(4, "big")
-Send = Callable[[SendRequest], bool]
+_CLIENT = ClientConnection(bytes((127, 0, 0, 1)) + (4711).to_bytes(4, "big"), "127.0.0.1:4711")
+Send = Callable[[Request], bool]
 
 
 class SendFigure(NamedTuple):
@@ -72,13 +74,13 @@ def sender(way: str, flush: str, root: Path) -> Iterator[Send]:
     if way == "service":
         with PutService(store) as service:
             handler = SendMessageHandler(service)
-            yield lambda request: handler.send(request).is_stored
+            yield lambda request: handler.send(request).code == 0
         return
-    lock, alone = threading.Lock(), SendMessageHandler(store)
+    lock, alone = threading.Lock(), SendMessageHandler(DirectService(store))
 
-    def send(request: SendRequest) -> bool:
+    def send(request: Request) -> bool:
         with lock:
-            return alone.send(request).is_stored
+            return alone.send(request).code == 0
 
     with store:
         yield send
@@ -92,10 +94,13 @@ def cpu_seconds() -> float:
 
 def send_many(send: Send, threads: int, messages: int) -> tuple[float, float]:
     """Seconds by the clock and of processors for so many messages by so many threads. Raises RuntimeError where one was not stored."""
-    request = SendRequest(topic=TOPIC, body=bytes(BODY_BYTES), born_host=_CLIENT, producer_group="bench")
+    command = make_request(RequestCode.SEND_MESSAGE, None, bytes(BODY_BYTES))
 
     def send_some(thread: int) -> int:
-        own = replace(request, queue_id=thread % QUEUES)
+        header = SendMessageRequest(
+            producer_group="bench", topic=TOPIC, queue_id=thread % QUEUES, sys_flag=0, born_time_ms=0, flag=0
+        )
+        own = Request(_CLIENT, command, header, 0)
         return sum(send(own) for _ in range(messages // threads))
 
     with ThreadPoolExecutor(threads) as pool:
@@ -139,7 +144,7 @@ def end_figures(home: Path, behind: Sequence[int] = BEHIND, rounds: int = 5) -> 
 def _end_figure(store: MessageStore, behind: int, rounds: int) -> EndFigure:
     now_ms = store.writer.clock()
     message = InnerMessage(topic=TOPIC, queue_id=0, body=bytes(100), properties={}, born_time_ms=now_ms)
-    ender = TransactionEnder(store, now_ms)
+    ender = TransactionEnder.of(store, now_ms)
     taken = []
     for number in range(rounds + 1):
         half = half_message(replace(message, properties={"UNIQ_KEY": f"K{behind}-{number}"}), "bench")

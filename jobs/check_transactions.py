@@ -1,15 +1,18 @@
-"""Ask what became of half messages, and commit, roll back or put them back: `python -m jobs.check_transactions PATH --checkpoint DIR`.
+"""Ask what became of half messages, and commit them, roll them back or put them back.
+
+    python -m jobs.check_transactions PATH --checkpoint DIR
 
 One run deals once with every half message that is older than transactionTimeOut (6 s), as a broker does every transactionCheckInterval
-(30 s). Who answers:
+(30 s). Two kinds of checkers can answer:
 
-  --checker MODULE:CALLABLE   Python code: it is called with each message (storage.Message: topic and queue it was sent to, properties,
+  --checker MODULE:CALLABLE   Python code. It is called with each message (storage.Message: topic and queue it was sent to, properties,
                               body) and returns "commit", "rollback" or "unknown"
-  --checkpoint DIR            the checkpoint of a Spark query whose sink has transactional=true: what belongs to a micro-batch that is
-                              committed is committed. May be given several times
+  --checkpoint DIR            the checkpoint of a Spark query whose sink has transactional=true. Messages of a committed micro-batch
+                              are committed. May be given several times
 
-The store is not held while somebody is asked: a sink commits meanwhile. Several are asked about at a time (--threads), so the code must
-bear that; with 1 it is called by one thread alone. No question begins more than 60 s after the run has; what is left is the next run's.
+The job does not hold the store while it waits for answers: a sink commits meanwhile. It asks about several messages at a time
+(--threads), so the code must be safe for threads; with 1 one thread calls it. No question begins more than 60 s after the run has;
+the next run goes on from there.
 
 After 15 unknown answers (transactionCheckMax), or when it is as old as the log's files get, a message goes to
 TRANS_CHECK_MAX_TIME_TOPIC; `jobs.redrive_transactions` puts it back.
@@ -17,15 +20,16 @@ TRANS_CHECK_MAX_TIME_TOPIC; `jobs.redrive_transactions` puts it back.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from itertools import chain, repeat
-from typing import Any
+from typing import Annotated, Any
 
-from jobs.run import JobReport, open_to_write, positive_count, run_job
+import typer
+
+from jobs.run import JobReport, Shared, StorePath, open_to_write, run_job
 from spark_mq.conditions import OptionError
 from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY
 from storage import Message
@@ -52,8 +56,8 @@ def check_transactions(
 ) -> CheckReport:
     """One run. `clock` gives milliseconds, `put` counts what is put.
 
-    Answers are waited with for ANSWERS_PATIENCE_MS at least, behind a sink's commit, because they were given already. Raises
-    StorageError, StoreLockedError where another writer has the store.
+    Answers that were given already wait behind a sink's commit for ANSWERS_PATIENCE_MS at least. Raises StorageError,
+    StoreLockedError where another writer has the store.
     """
     waits_ms = chain([lock_timeout_ms], repeat(max(lock_timeout_ms, ANSWERS_PATIENCE_MS)))
     return check_half_messages(
@@ -139,40 +143,41 @@ def _state(answer: object) -> TransactionState:
         raise OptionError("--checker", f"it answered {answer!r:.40}, which is none of {states}") from None
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checker", metavar="MODULE:CALLABLE", help="Python code that is asked about each message")
-    parser.add_argument(
-        "--threads",
-        metavar="N",
-        type=positive_count,
-        default=Asking().threads,
-        help=f"how many messages are asked about at a time; {Asking().threads}",
-    )
-    parser.add_argument(
-        "--checkpoint", metavar="DIR", action="append", default=[], help="the checkpoint of a query that writes here"
-    )
-
-
-def run(options: argparse.Namespace) -> JobReport:
-    checkers: list[Checker] = [CheckpointChecker(directory) for directory in options.checkpoint]
-    if options.checker is not None:
-        checkers.append(load_checker(options.checker))
+def run(
+    path: StorePath,
+    shared: Shared,
+    *,
+    checker: Annotated[
+        str | None,
+        typer.Option("--checker", metavar="MODULE:CALLABLE", help="Python code that is asked about each message."),
+    ] = None,
+    threads: Annotated[
+        int, typer.Option("--threads", metavar="N", min=1, help="How many messages it asks about at a time.")
+    ] = Asking().threads,
+    checkpoint: Annotated[
+        list[str] | None,
+        typer.Option("--checkpoint", metavar="DIR", help="The checkpoint of a query that writes here."),
+    ] = None,
+) -> JobReport:
+    checkers: list[Checker] = [CheckpointChecker(directory) for directory in checkpoint or ()]
+    if checker is not None:
+        checkers.append(load_checker(checker))
     if not checkers:
         raise OptionError("--checker", "say who knows what became of the messages: --checker or --checkpoint")
     put = PutStatistics()
     report = check_transactions(
-        options.path,
+        path,
         first_answer(checkers),
-        conf=options.conf,
-        lock_timeout_ms=options.lock_timeout_ms,
-        asking=Asking(threads=options.threads),
+        conf=shared.conf,
+        lock_timeout_ms=shared.lock_timeout_ms,
+        asking=Asking(threads=threads),
         put=put,
     )
     return JobReport(report.lines(), is_busy=report.answers_left > 0, figures=report.figures(), put=put)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_job(run, arguments, add_options=add_options)
+    return run_job(run, arguments)
 
 
 if __name__ == "__main__":

@@ -1,21 +1,25 @@
-"""Delete a store's oldest log files, and what of queues and index points to nothing then: `python -m jobs.delete_expired_files PATH`.
+"""Delete a store's oldest log files, and the files of queues and index that then point to nothing.
+
+    python -m jobs.delete_expired_files PATH
 
 One run does what a broker does every ten seconds: nothing, unless it is the hour for it (deleteWhen, 4 o'clock) or a disk is too
 full (diskMaxUsedSpaceRatio, 75 %); then up to ten files (deleteFileBatchMax) that were last changed three days ago (fileReservedTime),
-and on a nearly full disk (diskSpaceCleanForciblyRatio, 85 %) younger ones too. `--now` asks for neither hour nor disk, `--dry-run` only
-tells, takes no lock and may run beside a broker. The settings are those of broker.conf.
+and on a nearly full disk (diskSpaceCleanForciblyRatio, 85 %) younger ones too. `--now` ignores hour and disk. `--dry-run` only
+lists what would go, takes no lock and may run beside a broker. The settings are those of broker.conf.
 
 A store that was closed cleanly is closed cleanly again.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
 
-from jobs.run import JobReport, open_to_write, run_job
+import typer
+
+from jobs.run import JobReport, Shared, StorePath, open_to_write, run_job
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import StoreNotWritableError
@@ -86,24 +90,21 @@ def _figures(plan: ExpiryPlan, renewed: int, dry_run: bool) -> dict[str, object]
     }
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--now", action="store_true", help="whatever the hour and however full the disk is")
-    parser.add_argument("--dry-run", action="store_true", help="say what would go, and delete nothing")
-
-
-def run(options: argparse.Namespace) -> JobReport:
+def run(
+    path: StorePath,
+    shared: Shared,
+    *,
+    now: Annotated[bool, typer.Option("--now", help="Whatever the hour, and however full the disk is.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would go, and delete nothing.")] = False,
+) -> JobReport:
     plan, renewed = delete_expired_files(
-        options.path,
-        conf=options.conf,
-        now=options.now,
-        dry_run=options.dry_run,
-        lock_timeout_ms=options.lock_timeout_ms,
+        path, conf=shared.conf, now=now, dry_run=dry_run, lock_timeout_ms=shared.lock_timeout_ms
     )
-    return JobReport(_lines(plan, renewed, options.dry_run), figures=_figures(plan, renewed, options.dry_run))
+    return JobReport(_lines(plan, renewed, dry_run), figures=_figures(plan, renewed, dry_run))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_job(run, arguments, add_options=add_options)
+    return run_job(run, arguments)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,24 @@
-"""Deliver delayed messages that are due, by level and by time: `python -m jobs.deliver_delayed PATH --every 1s`.
+"""Deliver delayed messages that are due, by level and by time.
 
-One run delivers what is due when it begins, so a message comes at most the interval and the length of a run late; how late is
-printed. Of repeated runs that did nothing, only the first is printed. Levels, timer and flushing are as broker.conf has them. Two
+    python -m jobs.deliver_delayed PATH --every 1s
+
+One run delivers what is due when it begins, so a message comes at most the interval and the length of a run late. The job prints how
+late. Of repeated runs that did nothing, only the first is printed. Levels, timer and flushing are as broker.conf has them. Two
 runs at the same time are safe: the store's lock decides.
 
-A run that is killed is gone on with by the next one, and what it put is not put again. A store that was closed cleanly is
+After a kill the next run goes on, and does not put again what the killed run put. A store that was closed cleanly is
 closed cleanly again. Exit code 1: a message cannot be delivered, because its record does not say where to.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated
 
-from jobs.run import JobReport, open_to_write, positive_count, run_job
+import typer
+
+from jobs.run import JobReport, Shared, StorePath, open_to_write, run_job
 from storage.delay.schedule import DeliveryReport, deliver_due
 from storage.delay.timer_store import TimerReport, deliver_timed
 from storage.epoch_times import current_time_ms
@@ -97,20 +101,18 @@ def _lateness(report: DeliveryReport | TimerReport) -> str:
     return f", late by {report.lateness_p50_ms} ms (half of them), {report.lateness_max_ms} ms (at most)"
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--max-messages", type=positive_count, metavar="N", help="deliver at most so many by level in a run"
-    )
-
-
-def run(options: argparse.Namespace) -> JobReport:
+def run(
+    path: StorePath,
+    shared: Shared,
+    *,
+    max_messages: Annotated[
+        int | None,
+        typer.Option("--max-messages", metavar="N", min=1, help="Deliver at most so many by level in a run."),
+    ] = None,
+) -> JobReport:
     put = PutStatistics()
     levels, timed = deliver_delayed(
-        options.path,
-        conf=options.conf,
-        max_messages=options.max_messages,
-        lock_timeout_ms=options.lock_timeout_ms,
-        put=put,
+        path, conf=shared.conf, max_messages=max_messages, lock_timeout_ms=shared.lock_timeout_ms, put=put
     )
     exit_code = 1 if levels.undeliverable_count or timed.undeliverable_count else 0
     lines, figures = _lines(levels, timed, current_time_ms()), _figures(levels, timed)
@@ -118,7 +120,7 @@ def run(options: argparse.Namespace) -> JobReport:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_job(run, arguments, add_options=add_options)
+    return run_job(run, arguments)
 
 
 if __name__ == "__main__":

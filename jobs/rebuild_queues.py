@@ -1,15 +1,17 @@
-"""Build a store's consume queues and index again from its log: `python -m jobs.rebuild_queues PATH`.
+"""Build a store's consume queues and index again from its log.
 
-For queues or an index that were lost or differ from the log (`jobs.verify_store` tells). The broker must be stopped. The store
+    python -m jobs.rebuild_queues PATH
+
+For queues or an index that were lost or differ from the log (`jobs.verify_store` says so). The broker must be stopped. The store
 is recovered first; a log with damage in it is refused and nothing changes. Nothing is put yet, and no group goes back to where a lost
-queue begins (whoever else has opened the store for writing meanwhile has let it). Then, in this order:
+queue begins (another writer that opens the store meanwhile does let it). Then, in this order:
 
-  1. the checkpoint forgets queues and index, synced: whoever opens the store after a crash from here on dispatches all of the log
+  1. the checkpoint forgets queues and index, synced: the next opening after a crash from here on dispatches all of the log
   2. under the lock, consumequeue/, consumequeue_ext/ and index/ are renamed to ROOT/spark_mq/rebuild/: the store has no queues then
   3. the store is opened for writing, which dispatches all of the log, syncs, and writes the checkpoint
   4. what was renamed is deleted; if 3 failed it is put back instead
 
-A second run at the same time steps back (spark_mq/rebuild.lock); whoever else opens the store for writing between 2 and 3 does 3.
+A second run at the same time steps back (spark_mq/rebuild.lock); another writer that opens the store between 2 and 3 does 3.
 
 Topics that were deleted while their records are still in the log come back, as they do when a broker rebuilds its queues.
 Extension units are made again where enableConsumeQueueExt says so, with empty bit maps (a broker then filters by the message). Without
@@ -18,14 +20,13 @@ it the new entries hold the tags code itself.
 
 from __future__ import annotations
 
-import argparse
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jobs.run import JobReport, run_job
+from jobs.run import JobReport, Shared, StorePath, run_job
 from spark_mq.progress import progress_bar
 from storage import open_store
 from storage.dispatch.recovery_plan import RecoveryReport
@@ -95,8 +96,8 @@ def _sync(*directories: Path) -> None:
         LocalFileSystem().sync(str(directory))
 
 
-def run(options: argparse.Namespace) -> JobReport:
-    report = rebuild_queues(options.path, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms)
+def run(path: StorePath, shared: Shared) -> JobReport:
+    report = rebuild_queues(path, conf=shared.conf, lock_timeout_ms=shared.lock_timeout_ms)
     figures = {"queueEntries": report.added_entries, "indexKeys": report.indexed_keys}
     return JobReport(
         [f"{report.added_entries} queue entries and {report.indexed_keys} index keys written"], figures=figures

@@ -1,17 +1,21 @@
-"""Put half messages that nobody answered for back, to be asked about again: `python -m jobs.redrive_transactions PATH`.
+"""Put half messages without an answer back, so that they are checked again.
 
-For what `jobs.check_transactions` or a broker has moved to TRANS_CHECK_MAX_TIME_TOPIC, once whoever can answer is there
-again. Each goes back once, with its checks counted from 0; what was committed or rolled back meanwhile stays, and what
-is older than the log's files get (fileReservedTime), which the next check would give up again.
+    python -m jobs.redrive_transactions PATH
+
+For messages that `jobs.check_transactions` or a broker has moved to TRANS_CHECK_MAX_TIME_TOPIC, when a checker that knows the answers
+is available again. Each goes back once, with its checks counted from 0. What was committed or rolled back meanwhile stays, and so does
+what is older than the log's files get (fileReservedTime), because the next check would give it up again.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import Annotated
 
-from jobs.run import JobReport, open_to_write, run_job
+import typer
+
+from jobs.run import JobReport, Shared, StorePath, open_to_write, run_job
 from storage.epoch_times import current_time_ms
 from storage.tables.put_statistics import PutStatistics
 from storage.transaction.discard import RedriveReport, redrive
@@ -31,22 +35,24 @@ def redrive_transactions(
         return redrive(store, clock(), topics=frozenset(topics) or None)
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--topic", metavar="TOPIC", action="append", default=[], help="only what was sent to it; may be repeated"
-    )
-
-
-def run(options: argparse.Namespace) -> JobReport:
+def run(
+    path: StorePath,
+    shared: Shared,
+    *,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic; may be given several times."),
+    ] = None,
+) -> JobReport:
     put = PutStatistics()
     report = redrive_transactions(
-        options.path, topics=options.topic, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms, put=put
+        path, topics=topic or (), conf=shared.conf, lock_timeout_ms=shared.lock_timeout_ms, put=put
     )
     return JobReport(report.lines(), figures=report.figures(), put=put)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_job(run, arguments, add_options=add_options)
+    return run_job(run, arguments)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Put a consumer group's dead letters back into the topics that they came from, or into its retry topic: by time or predicate.
+"""Put a consumer group's dead letters back into their topics, or into the group's retry topic, chosen by time or predicate.
 
     python -m jobs.replay_dead_letters PATH --group GROUP [--to retry] [--audit DELTA-TABLE]
         [--since TIME] [--until TIME] [--where SQL] [--rate N]
@@ -20,32 +20,32 @@ With `--name-server` in place of PATH the letters are those of a running cluster
 the audit `log_end` is the time of the plan in ms then. `--to retry` is for the failing group alone: its retry topic has the copies.
 
 Two runs at the same time exclude each other by a lock beside the store. A burst waits a minute for a store that another writer has;
-then the run ends, and what it has not come to is left to the next one.
+then the run ends, and the next run does the rest.
 spark-submit needs Delta's jar, `--packages io.delta:delta-spark_4.2_2.13:4.4.0`; the other two ways fetch it themselves.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from dataclasses import replace as with_fields
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
-from jobs.run import JobReport, open_to_write, positive_count, run_job
-from spark_mq.cluster_arguments import cluster_of, spark_options
+import typer
+
+from jobs.run import JobReport, Shared, open_to_write, run_job
+from spark_mq.command_options import NO_CLUSTER, Connection
 from spark_mq.conditions import OptionError, as_condition
 from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.replay import (
     NOT_MADE,
     REFUSED,
     REPLAYED,
-    TARGETS,
     UNKNOWN,
     DeadLetter,
     OpenPlan,
@@ -58,8 +58,8 @@ from spark_mq.replay import (
     targets_of,
     without_copies,
 )
+from spark_mq.source.cluster_options import ClusterOptions
 from spark_mq.source.option_values import parse_time
-from spark_mq.source.starting_offsets import TimePoint
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import DescribedError, StorageError, StoreLockedError, StoreNotWritableError
@@ -73,8 +73,6 @@ from storage.tables.surroundings import own_directory, refuse_foreign_log, refus
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-TAKES_CLUSTERS = True
-"""Its command line names a store, or the name servers of a cluster."""
 BURST = 500
 """Messages of one put, at most."""
 NOTE_EVERY = 1_000
@@ -253,22 +251,86 @@ def replay_letters(
     return results
 
 
-def run(options: argparse.Namespace) -> JobReport:
-    group, cluster = validate_group(options.group), cluster_of(options)
-    if cluster is None:
-        options.path = plain_path(options.path).rstrip("/") or "/"
-        of_store = StoreLetters(
-            options.path, group, options.to, conf=options.conf, lock_timeout_ms=options.lock_timeout_ms
-        )
-        report = _locked_run(options, group, of_store, None)
+def _rate(value: object) -> float:
+    try:
+        rate = float(str(value))
+    except ValueError:
+        rate = 0.0
+    if not 0 < rate < float("inf"):
+        raise typer.BadParameter(f"{value!r} is no number of messages a second")
+    return rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """Which letters are replayed, and how: the job's own options."""
+
+    group: Annotated[
+        str,
+        typer.Option("--group", metavar="GROUP", show_default=False, help="The consumer group of the dead letters."),
+    ]
+    to: Annotated[
+        Target,
+        typer.Option(
+            "--to", help="The topic that a letter came from, for all its groups, or the group's own retry topic."
+        ),
+    ] = "topic"
+    audit: Annotated[
+        str | None, typer.Option("--audit", metavar="TABLE", help="Delta table of what was replayed, kept by Spark.")
+    ] = None
+    since: Annotated[str | None, typer.Option("--since", metavar="TIME", help="Dead since: ISO-8601, ms, or -2h.")] = (
+        None
+    )
+    until: Annotated[str | None, typer.Option("--until", metavar="TIME", help="Dead before; as --since.")] = None
+    where: Annotated[
+        str | None, typer.Option("--where", metavar="SQL", help="A predicate over the columns of the source.")
+    ] = None
+    rate: Annotated[
+        float | None, typer.Option("--rate", metavar="N", parser=_rate, help="Messages a second, at most.")
+    ] = None
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most so many in one run.")] = LIMIT
+    again: Annotated[bool, typer.Option("--again", help="Also what was replayed before.")] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be replayed, and write nothing.")] = False
+    master: Annotated[
+        str | None, typer.Option("--master", help="Spark's master; without it spark-submit's, else local[*].")
+    ] = None
+
+    def between_ms(self) -> tuple[int | None, int | None]:
+        """Since and until, seen from now. Raises OptionError."""
+        now_ms = current_time_ms()
+        since = None if self.since is None else parse_time(self.since, "--since").at(now_ms)
+        return since, None if self.until is None else parse_time(self.until, "--until").at(now_ms)
+
+
+def run(
+    shared: Shared,
+    options: Replay,
+    *,
+    path: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PATH",
+            show_default=False,
+            help="The store: the directory that holds commitlog/; in its place --name-server.",
+        ),
+    ] = None,
+    connection: Connection = NO_CLUSTER,
+) -> JobReport:
+    group = validate_group(options.group)
+    if not connection.is_chosen(path):
+        root = plain_path(path or "").rstrip("/") or "/"
+        of_store = StoreLetters(root, group, options.to, conf=shared.conf, lock_timeout_ms=shared.lock_timeout_ms)
+        source = {"path": root} if shared.conf is None else {"path": root, "conf": shared.conf}
+        report = _locked_run(options, of_store, source)
         return with_fields(report, put=of_store.put) if "results" in report.figures else report
-    if options.conf is not None:
+    if shared.conf is not None:
         raise OptionError("--conf", "is for stores: leave it away with --name-server")
     from spark_mq.cluster_replay import ClusterLetters, ReplayAtWorkError
 
+    cluster = connection.cluster()
     try:
         with closing(ClusterLetters(cluster, group, options.to)) as letters:
-            return _locked_run(options, group, letters, spark_options(cluster))
+            return _locked_run(options, letters, _source_options(cluster))
     except ReplayAtWorkError as error:
         return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothingDone": str(error)})
     except DescribedError as error:
@@ -277,22 +339,32 @@ def run(options: argparse.Namespace) -> JobReport:
         raise as_condition(error) from None
 
 
-def _locked_run(
-    options: argparse.Namespace, group: str, place: Letters, cluster: Mapping[str, str] | None
-) -> JobReport:
+def _source_options(cluster: ClusterOptions) -> dict[str, str]:
+    """How the cluster is reached, as options of Spark's source."""
+    found = {}
+    for each in fields(ClusterOptions):
+        value = getattr(cluster, each.name)
+        if value != each.default and value is not None:
+            first, *rest = each.name.split("_")
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            found[first + "".join(map(str.capitalize, rest))] = ";".join(value) if isinstance(value, tuple) else text
+    return found
+
+
+def _locked_run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobReport:
+    """`source` says as options of Spark's source where the letters are."""
     if not place.exist():
-        return JobReport([f"group {group} has no dead letters"])
+        return JobReport([f"group {options.group} has no dead letters"])
     if options.dry_run:
-        return _run(options, group, place, cluster)
+        return _run(options, place, source)
     with place.locked():
-        return _run(options, group, place, cluster)
+        return _run(options, place, source)
 
 
-def _run(options: argparse.Namespace, group: str, place: Letters, cluster: Mapping[str, str] | None) -> JobReport:
-    at_ms = current_time_ms()
-    since, until = (None if point is None else point.at(at_ms) for point in (options.since, options.until))
+def _run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobReport:
+    since, until = options.between_ms()
     if options.audit is None and options.where is None:
-        return _replay(options, group, place, place.listed(since, until))
+        return _replay(options, place, place.listed(since, until))
     from spark_mq.replay_audit import ReplayAudit, failures_told, select_letters
     from spark_mq.session import build_session
 
@@ -302,18 +374,9 @@ def _run(options: argparse.Namespace, group: str, place: Letters, cluster: Mappi
         delta=options.audit is not None,
         config=SMALL_TABLES,
     )
-    found = select_letters(
-        spark,
-        options.path,
-        group,
-        cluster=cluster,
-        conf=options.conf,
-        since_ms=since,
-        until_ms=until,
-        where=options.where,
-    )
+    found = select_letters(spark, source, options.group, since_ms=since, until_ms=until, where=options.where)
     lines = []
-    audit = None if options.audit is None else ReplayAudit(spark, options.audit, group)
+    audit = None if options.audit is None else ReplayAudit(spark, options.audit, options.group)
     if audit is not None:
         if not options.dry_run and (settled := settle_open_plans(place, audit)):
             lines.append(f"{settled} planned by a run that ended before: looked for in the log")
@@ -322,12 +385,11 @@ def _run(options: argparse.Namespace, group: str, place: Letters, cluster: Mappi
     with failures_told("dead letters" if options.where is None else f"dead letters, --where {options.where}"):
         # Without an audit the log is asked about all of them.
         letters = _collected(found, None if audit is None else options.limit + 1)
-    return _replay(options, group, place, letters, audit, lines)
+    return _replay(options, place, letters, audit, lines)
 
 
 def _replay(
-    options: argparse.Namespace,
-    group: str,
+    options: Replay,
     place: Letters,
     letters: Sequence[DeadLetter],
     audit: Audit | None = None,
@@ -341,8 +403,8 @@ def _replay(
         said.append(f"more than {options.limit} (--limit): run again for the rest")
     letters = letters[: options.limit]
     if options.dry_run:
-        said += [_listed(letter, group, options.to) for letter in letters]
-        by_topic = Counter(target_of(letter.origin_topic, group, options.to) for letter in letters)
+        said += [_listed(letter, options.group, options.to) for letter in letters]
+        by_topic = Counter(target_of(letter.origin_topic, options.group, options.to) for letter in letters)
         said += [f"would replay {count} to {topic}" for topic, count in sorted(by_topic.items())]
         figures = {"wouldReplay": dict(by_topic)}
         return JobReport(said or ["nothing to replay"], figures=figures)
@@ -365,46 +427,8 @@ def _collected(letters: DataFrame, limit: int | None) -> list[DeadLetter]:
     return [DeadLetter(*row) for row in (ordered if limit is None else ordered.limit(limit)).collect()]
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--group", required=True, help="the consumer group whose dead letters they are")
-    parser.add_argument(
-        "--to",
-        choices=TARGETS,
-        default="topic",
-        help="the topic that it came from, for all its groups, or the group's own retry topic",
-    )
-    parser.add_argument("--audit", metavar="PATH", help="Delta table of what was replayed, kept by Spark")
-    parser.add_argument("--since", metavar="TIME", type=_time, help="dead since: ISO-8601, ms, or --since=-2h")
-    parser.add_argument("--until", metavar="TIME", type=_time, help="dead before; as --since")
-    parser.add_argument("--where", metavar="SQL", help="a predicate over the columns of the source")
-    parser.add_argument("--rate", metavar="N", type=_rate, help="messages a second, at most")
-    parser.add_argument(
-        "--limit", metavar="N", type=positive_count, default=LIMIT, help=f"at most so many in one run; {LIMIT}"
-    )
-    parser.add_argument("--again", action="store_true", help="also what was replayed before")
-    parser.add_argument("--dry-run", action="store_true", help="list what would be replayed, and write nothing")
-    parser.add_argument("--master", help="Spark's master; spark-submit's, else local[*]")
-
-
-def _time(text: str) -> TimePoint:
-    try:
-        return parse_time(text, "time")
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(error.rule) from None
-
-
-def _rate(text: str) -> float:
-    try:
-        rate = float(text)
-    except ValueError:
-        rate = 0.0
-    if not 0 < rate < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of messages a second")
-    return rate
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
-    return run_job(run, arguments, add_options=add_options)
+    return run_job(run, arguments)
 
 
 if __name__ == "__main__":

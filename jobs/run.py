@@ -1,22 +1,20 @@
-"""What every job's command line shares: PATH, --conf, --every, --lock-timeout, --json, and stepping back from another writer's store.
+"""What every job's command line shares: its options, repeated runs, and stepping back from another writer's store.
 
-A job is a module of this package. Its docstring begins `What it does, in one sentence: ...` (the part before the first colon is
-its help) and says `python -m jobs.NAME PATH` somewhere; it has a function for Python, and
+A job is a module of this package, listed in `jobs/__init__.py`. It has a function for Python, and
 
-    def add_options(parser: argparse.ArgumentParser) -> None: ...    # only where it has options of its own
-    def run(options: argparse.Namespace) -> JobReport: ...           # one run: opens options.path with options.conf, and lets go
-    def main(arguments: Sequence[str] | None = None) -> int: return run_job(run, arguments, add_options=add_options)
+    def run(path: StorePath, shared: Shared, …) -> JobReport: ...    # one run: opens the store, and lets go; Typer's annotations
+    def main(arguments: Sequence[str] | None = None) -> int: return run_job(run, arguments)
     if __name__ == "__main__": sys.exit(main())
 
-so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` and `spark-mq job NAME PATH`. A job that writes opens
-the store with `open_to_write`, waits its turn for `options.lock_timeout_ms`, and lets the StoreLockedError out: two runs at the same
-time are safe, and the loser exits 75, or 0 with --busy-ok. Errors that an operator can do something about (StorageError,
-SparkMqError, OSError, no Java) are let out too: one line, with --json an object as well, and a code of `spark_mq/exit_codes.py`.
+so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` and `spark-mq job NAME PATH`. The parameters of `run`
+are its command line, as those of any command of `spark-mq`. A job that writes opens the store with `open_to_write`, waits its turn for
+`shared.lock_timeout_ms`, and does not catch StoreLockedError: two runs at the same time are safe, and the one that finds the store
+locked exits 75, or 0 with --busy-ok. It does not catch errors that an operator can act on either (StorageError, SparkMqError, OSError,
+no Java): they become one line, with --json an object as well, and a code of `spark_mq/exit_codes.py`.
 """
 
 from __future__ import annotations
 
-import argparse
 import errno
 import json
 import sys
@@ -25,14 +23,19 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Annotated, Any, NamedTuple
 
-from spark_mq.cluster_arguments import add_cluster_arguments
-from spark_mq.conditions import ConvertedError, OptionError, SparkMqError
+import typer
+import typer.main
+from typer.core import TyperCommand
+
+from jobs import JOBS
+from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, LockTimeout, duration_ms, with_options
+from spark_mq.conditions import ConvertedError, SparkMqError
 from spark_mq.exit_codes import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of
 from spark_mq.session import SESSION_ERRORS
-from spark_mq.source.option_values import parse_duration_ms
 from spark_mq.stop_signals import stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import DescribedError, StorageError, StoreLockedError
@@ -41,17 +44,47 @@ from storage.tables.put_statistics import PutStatistics
 
 SLEEP_SLICE_S = 0.5
 """How long a signal may have to wait while a repeated job sleeps."""
-LOCK_TIMEOUT_MS = 10_000
-"""How long a job waits for its turn, unless told otherwise."""
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UsageError: type[Any] = typer.BadParameter.__bases__[0]
+"""Click's; some releases of Typer have a Click of their own."""
+
+
+def _interval_s(value: object) -> float:
+    if (interval_ms := duration_ms(value)) <= 0:
+        raise typer.BadParameter(f"{value!r} is no interval")
+    return interval_ms / 1_000
+
+
+StorePath = Annotated[
+    str,
+    typer.Argument(metavar="PATH", show_default=False, help="The store: the directory that holds commitlog/."),
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """The options that every job has."""
+
+    conf: Conf = None
+    every: Annotated[
+        float | None,
+        typer.Option("--every", metavar="TIME", parser=_interval_s, help="Repeat with this interval, such as 30s."),
+    ] = None
+    """In seconds."""
+    as_json: Annotated[bool, typer.Option("--json", help="Print each run as one JSON object, in a line.")] = False
+    busy_ok: Annotated[
+        bool, typer.Option("--busy-ok", help="Exit 0, not 75, where a broker or another process holds the store.")
+    ] = False
+    lock_timeout_ms: LockTimeout = LOCK_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What one run did, in lines for people and in figures for programs; `exit_code` 1 says that it found what somebody has to look at.
+    """What one run did, in lines for people and in figures for programs.
 
-    `is_idle` says that it did nothing and found nothing new: of such runs one behind the other only the first is printed.
-    `is_busy` says that a part was left, because another process has the store.
+    `exit_code` 1 says that it found something that an operator must look at. `is_idle` says that it did nothing and found nothing
+    new: of several such runs in a row only the first is printed. `is_busy` says that it left a part, because another process has the
+    store.
     """
 
     lines: Iterable[str] = ()
@@ -64,40 +97,61 @@ class JobReport:
     """What was put into the store; None of a job that puts nothing."""
 
 
-Run = Callable[[argparse.Namespace], JobReport]
+Run = Callable[..., JobReport]
 
 
 def run_job(
     run: Run,
     arguments: Sequence[str] | None = None,
     *,
-    add_options: Callable[[argparse.ArgumentParser], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
-    """Run a job once, or with `--every` again and again; returns the exit code of the last run.
+    """Run a job by its command line, once, or with `--every` repeatedly. Returns the exit code of the last run; 2 for wrong usage.
 
-    Repeated runs begin `--every` apart; one that takes longer is followed by the next at once. SIGTERM or SIGINT lets the run that
-    is under way finish and ends then; a second signal ends at once, as SIGINT does where the job runs once: exit code 130.
+    Repeated runs begin `--every` apart; one that takes longer is followed by the next at once. SIGTERM or SIGINT lets the current run
+    finish and ends then; a second signal ends at once, as SIGINT does where the job runs once: exit code 130.
     A store that is locked, a full disk, or any error that is `retriable`, is tried again at the next turn; other errors end the job.
     A run that left anything because another process has the store ends with BUSY, or with DONE under `--busy-ok`.
-    A run that did nothing prints nothing behind another such run. `clock` and `sleep` are in seconds.
+    `clock` and `sleep` are in seconds.
     """
-    given = sys.argv[1:] if arguments is None else arguments
-    parser = job_parser(run, prints_json="--json" in given)
-    if add_options is not None:
-        add_options(parser)
-    options = parser.parse_args(given)
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
+    given = None if arguments is None else list(arguments)
+    try:
+        job_command(run, clock, sleep).main(given, prog_name=f"jobs.{job_name(run)}")
+    except SystemExit as ending:
+        return int(ending.code or 0)
+    return DONE
+
+
+def job_command(
+    run: Run, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
+) -> Any:
+    """A job as a command of Typer; `spark-mq job NAME` runs the same."""
+    name = job_name(run)
+
+    def call(**given: Any) -> None:
+        path, cluster = given.get("path"), given.get("connection", NO_CLUSTER)
+        place = {"nameServer": cluster.name_server} if path is None else {"store": path}
+        job = _Job(partial(run, **given), {"job": name, **place}, given["shared"])
+        raise typer.Exit(_turns(job, clock, sleep))
+
+    of_one = typer.Typer(add_completion=False)
+    of_one.command(name, cls=_JobCommand, help=JOBS.get(name))(with_options(run, call))
+    return typer.main.get_command(of_one)
+
+
+class _JobCommand(TyperCommand):
+    """With --json it prints what is wrong with the command line as an object, too."""
+
+    def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
+        prints_json = "--json" in args  # parsing takes words away
         try:
-            if options.every is None:
-                return _run_once(run, options).exit_code
-            with stop_on_signal() as is_stopping:
-                return _repeat(run, options, clock, sleep, is_stopping)
-        except KeyboardInterrupt:
-            print("interrupted", file=sys.stderr, flush=True)
-            return INTERRUPTED
+            return super().make_context(info_name, args, *more, **extra)
+        except _UsageError as error:
+            if prints_json:
+                head = {"job": self.name, "exitCode": USAGE}
+                print(json.dumps({**head, "error": error.format_message(), "hint": None}), flush=True)
+            raise
 
 
 @contextmanager
@@ -109,7 +163,7 @@ def open_to_write(
     lock_timeout_ms: int = 0,
     put: PutStatistics | None = None,
 ) -> Iterator[MessageStore]:
-    """The store, open for writing, and left as it was found: closed cleanly if it was, else only given back.
+    """The store, open for writing. It is left as it was found: closed cleanly if it was, else only given back.
 
     So what commits of sinks keep open between them stays cheap to open. Waits `lock_timeout_ms` for its turn: behind commits and jobs
     that began to wait before, ahead of those that begin later. Does not wait for a broker. `put` counts what is put from the
@@ -125,83 +179,18 @@ def open_to_write(
             store.release()
 
 
-def positive_count(text: str) -> int:
-    """The type of an option that says how many: a whole number from 1 on."""
-    if not (text.isascii() and text.isdigit() and int(text)):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
-    return int(text)
-
-
-class _JobParser(argparse.ArgumentParser):
-    """Tells what is wrong with the command line as JSON, too."""
-
-    prints_json = False
-
-    def error(self, message: str) -> NoReturn:
-        if self.prints_json:
-            name = self.prog.removeprefix("jobs.")
-            print(json.dumps({"job": name, "exitCode": USAGE, "error": message, "hint": None}), flush=True)
-        super().error(message)
-
-
-def job_parser(run: Run, *, prints_json: bool = False) -> argparse.ArgumentParser:
-    """The options that every job has: `path`, `conf` (None = the broker.conf beside the store), `every` (seconds or None),
-    `lock_timeout_ms`, `busy_ok`, `as_json`.
-    """
-    module = sys.modules[run.__module__]
-    parser = _JobParser(prog=f"jobs.{job_name(run)}", description=job_description(module.__doc__))
-    parser.prints_json = prints_json
-    takes_clusters = getattr(module, "TAKES_CLUSTERS", False)
-    parser.add_argument(
-        "path",
-        metavar="PATH",
-        nargs="?" if takes_clusters else None,
-        help="the store: the directory that holds commitlog/",
-    )
-    if takes_clusters:
-        add_cluster_arguments(parser)
-    parser.add_argument("--conf", metavar="FILE", help="the broker's broker.conf; without it the one beside the store")
-    parser.add_argument("--every", metavar="TIME", type=_seconds, help="repeat with this interval, such as 30s")
-    parser.add_argument(
-        "--json", dest="as_json", action="store_true", help="print each run as one JSON object, in a line"
-    )
-    parser.add_argument(
-        "--busy-ok", action="store_true", help="exit 0, not 75, where a broker or another process holds the store"
-    )
-    parser.add_argument(
-        "--lock-timeout",
-        dest="lock_timeout_ms",
-        metavar="TIME",
-        type=_milliseconds,
-        default=LOCK_TIMEOUT_MS,
-        help="how long to wait while a sink or another job writes; not for a broker; 10s",
-    )
-    return parser
-
-
 def job_name(run: Run) -> str:
     """The module's."""
     return Path(sys.modules[run.__module__].__file__ or run.__module__).stem
 
 
-def job_description(docstring: str | None) -> str:
-    """The one sentence of a job's docstring: its first line up to the colon or the full stop."""
-    first_line = (docstring or "").partition("\n")[0]
-    return first_line.partition(":")[0].rstrip(".")
+class _Job(NamedTuple):
+    """A job with its command line."""
 
-
-def _milliseconds(text: str) -> int:
-    try:
-        return parse_duration_ms(text, "TIME")
-    except OptionError as error:
-        raise argparse.ArgumentTypeError(error.rule) from None
-
-
-def _seconds(text: str) -> float:
-    duration_ms = _milliseconds(text)
-    if duration_ms <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no interval")
-    return duration_ms / 1_000
+    run: Callable[[], JobReport]
+    head: Mapping[str, object]
+    """What --json prints first: which job, and where."""
+    shared: Shared
 
 
 class _Turn(NamedTuple):
@@ -213,40 +202,52 @@ class _Turn(NamedTuple):
     is_idle: bool = False
 
 
-def _run_once(run: Run, options: argparse.Namespace, *, after_idle: bool = False) -> _Turn:
-    """One run, printed, but for an idle one behind another."""
+def _turns(job: _Job, clock: Callable[[], float], sleep: Callable[[float], None]) -> int:
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(f"warning: {message}", file=sys.stderr, flush=True)
+        try:
+            if job.shared.every is None:
+                return _run_once(job).exit_code
+            with stop_on_signal() as is_stopping:
+                return _repeat(job, job.shared.every, clock, sleep, is_stopping)
+        except KeyboardInterrupt:
+            print("interrupted", file=sys.stderr, flush=True)
+            return INTERRUPTED
+
+
+def _run_once(job: _Job, *, after_idle: bool = False) -> _Turn:
+    """One run, printed; an idle run behind another idle one is not printed."""
     begin_s = time.monotonic()
     try:
-        report, may_pass, told = run(options), True, None
+        report, may_pass, text = job.run(), True, None
     except StoreLockedError as error:
-        reason, may_pass, told = error.describe(), True, None
+        reason, may_pass, text = error.describe(), True, None
         report = JobReport([f"nothing done: {reason}"], is_busy=True, figures={"nothingDone": reason})
     except (OSError, *SESSION_ERRORS, SparkMqError, StorageError) as error:
         may_pass, named = _may_pass(error), from_os_error(error) if isinstance(error, OSError) else error
-        told = str(named)
-        text, _, hint = told.partition("\n")
+        text = str(named)
+        cause, _, hint = text.partition("\n")
         if isinstance(named, SparkMqError):
-            text, hint = f"[{named.condition}] {named.describe()}", "\n".join(named.details())
-        report = JobReport(exit_code=exit_code_of(error), figures={"error": text, "hint": hint or None})
-    if report.is_busy and report.exit_code == DONE and not options.busy_ok:
+            cause, hint = f"[{named.condition}] {named.describe()}", "\n".join(named.details())
+        report = JobReport(exit_code=exit_code_of(error), figures={"error": cause, "hint": hint or None})
+    if report.is_busy and report.exit_code == DONE and not job.shared.busy_ok:
         report = replace(report, exit_code=BUSY)
     if not (report.is_idle and after_idle):
-        for line in _told(report, run, options, round((time.monotonic() - begin_s) * 1_000)):
+        for line in _lines(report, job, round((time.monotonic() - begin_s) * 1_000)):
             print(line, flush=True)
-    if told is not None:
-        print(f"error: {told}", file=sys.stderr, flush=True)
+    if text is not None:
+        print(f"error: {text}", file=sys.stderr, flush=True)
     return _Turn(report.exit_code, may_pass, report.is_idle)
 
 
-def _told(report: JobReport, run: Run, options: argparse.Namespace, took_ms: int) -> Iterator[str]:
+def _lines(report: JobReport, job: _Job, took_ms: int) -> Iterator[str]:
     """The lines of a run: its own and what it put, or all of it as JSON."""
-    if not options.as_json:
+    if not job.shared.as_json:
         yield from report.lines
         if report.put is not None and (line := report.put.line()):
             yield f"{line}; {took_ms:,} ms"
         return
-    place = {"store": options.path} if options.path is not None else {"nameServer": options.name_server}
-    head = {"job": job_name(run), **place, "exitCode": report.exit_code, "tookMs": took_ms}
+    head = {**job.head, "exitCode": report.exit_code, "tookMs": took_ms}
     if report.put is not None:
         put = {topic: {"messages": one.messages, "bytes": one.size_bytes} for topic, one in report.put.topics.items()}
         head["put"] = put
@@ -262,16 +263,16 @@ def _may_pass(error: Exception) -> bool:
 
 
 def _repeat(
-    run: Run,
-    options: argparse.Namespace,
+    job: _Job,
+    interval_s: float,
     clock: Callable[[], float],
     sleep: Callable[[float], None],
     is_stopping: Callable[[], bool],
 ) -> int:
     is_idle = False
     while True:
-        due = clock() + options.every
-        exit_code, goes_on, is_idle = _run_once(run, options, after_idle=is_idle)
+        due = clock() + interval_s
+        exit_code, goes_on, is_idle = _run_once(job, after_idle=is_idle)
         while goes_on and not is_stopping() and (rest := due - clock()) > 0:
             sleep(min(rest, SLEEP_SLICE_S))
         if not goes_on or is_stopping():

@@ -1,15 +1,16 @@
-"""Compare a store's queues, index and checkpoint with its log, reading only: `python -m jobs.verify_store PATH`.
+"""Compare a store's queues, index and checkpoint with its log, reading only.
+
+    python -m jobs.verify_store PATH
 
 Takes no lock and may run beside a broker. Exit code 1 when something differs.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from jobs.run import JobReport, run_job
+from jobs.run import JobReport, Shared, StorePath, run_job
 from spark_mq.progress import progress_bar
 from storage import open_store
 from storage.files.file_system import FileSystem
@@ -50,9 +51,9 @@ def _known_topics(file_system: FileSystem, root: str) -> frozenset[str] | None:
     return frozenset(topics.topics) if topics is not None else None
 
 
-def run(options: argparse.Namespace) -> JobReport:
+def run(path: StorePath, shared: Shared) -> JobReport:
     with progress_bar("comparing") as progress:
-        report = verify_store(options.path, conf=options.conf, on_progress=progress)
+        report = verify_store(path, conf=shared.conf, on_progress=progress)
     return JobReport(
         [
             *(f"{found.kind}: {found.where}: {found.count}, first: {found.example}" for found in report.findings),

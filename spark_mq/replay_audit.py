@@ -41,21 +41,18 @@ _SCHEMA = """
 
 def select_letters(
     spark: SparkSession,
-    path: str | None,
+    source: Mapping[str, str],
     group: str,
     *,
-    cluster: Mapping[str, str] | None = None,
-    conf: str | None = None,
     since_ms: int | None = None,
     until_ms: int | None = None,
     where: str | None = None,
 ) -> DataFrame:
     """The group's dead letters that became such in [since_ms, until_ms) and meet a predicate over the source's columns, as rows of
-    `DeadLetter`. Of the store at `path`, or of a cluster by the source's options. Raises OptionError for a predicate that is none.
+    `DeadLetter`. `source` names the store or the cluster, as options of Spark's source. Raises OptionError for a predicate that is
+    none.
     """
-    place = {"path": path} if path is not None else dict(cluster or {})
-    reader = spark.read.format("spark_mq").options(**place).option("topic", dead_letter_topic(group))
-    reader = reader if conf is None else reader.option("conf", conf)
+    reader = spark.read.format("spark_mq").options(**source).option("topic", dead_letter_topic(group))
     columns = [*_LETTER, "store_timestamp"] if where is None else ["*", *EARLIER_PLACE_COLUMN_NAMES]
     letters = reader.option("columns", ",".join(columns)).load()
     if since_ms is not None:

@@ -1,13 +1,17 @@
-"""Whether compiled kernels work in this process: what is asked for, what is installed, and where compiled code may lie.
+"""When compiled kernels are used, and where their code comes from.
+
+    kernels = DECODE.for_rows(count)        for_rows() where a part is done of rows that were counted
+    if kernels is not None: ... the kernel, which says where it does not know a row
+    ... else, and for rows that no kernel knows: the exact path, which is what tests hold kernels against
 
 `SPARK_MQ_KERNELS`  unset   after so many rows that loading them pays, if compiled code is there; else another process compiles it
                     off     never
                     on      from the first row on; this process compiles where nothing is there
                     check   the same, and every access to memory is held against its bounds; for tests
 
-Compiled code lies in `$XDG_CACHE_HOME/spark_mq` (`~/.cache/spark_mq`), which only the user may write: who writes there runs code in
-this process. Without Numba, without such a directory, or on a processor that Numba does not know, everything works without kernels;
-one line in the log (`storage.kernels`) says why.
+A process with few rows never waits for a compiler. Compiled code lies in `$XDG_CACHE_HOME/spark_mq` (`~/.cache/spark_mq`), which only
+the user may write: whatever can write there can run code in this process. Without Numba, without such a directory, or on a processor
+that Numba does not know, everything works without kernels; one line in the log (`storage.kernels`) says why.
 """
 
 from __future__ import annotations
@@ -34,27 +38,27 @@ Mode = Literal["auto", "off", "on", "check"]
 
 KERNELS = "storage.format.kernels"
 ROWS_THAT_PAY = 500_000
-"""Loading Numba and compiled code costs a process 0.3 s and makes a row up to 0.6 µs cheaper: who had so many may have as many more."""
+"""Loading Numba and compiled code costs a process 0.3 s and makes a row up to 0.6 µs cheaper. After so many rows, as many more
+are likely."""
 ROWS_WITHOUT_KERNELS = 64
-"""A server's puts come one by one, and none of them is to wait while kernels are loaded."""
+"""A server's reads come one by one, and none of them must wait while kernels are loaded."""
 ROWS_BETWEEN_LOOKS = 100_000
 """While another process compiles."""
 ATTEMPT_S = 600
-"""How long nobody begins to compile again after somebody did."""
+"""How long no process starts to compile again after one did."""
 NICENESS = 15
 UNUSED_DAYS = 30
 
 _LOG = logging.getLogger("storage.kernels")
-_FILES = frozenset({".py"})
 
 
-def asked_mode() -> Mode:
+def mode_of_environment() -> Mode:
     """What the environment says; a word that is none of the modes is as good as `off`, and is logged."""
-    asked = os.environ.get(ENVIRONMENT, "auto").strip().lower() or "auto"
+    text = os.environ.get(ENVIRONMENT, "auto").strip().lower() or "auto"
     for mode in get_args(Mode):
-        if asked == mode:
+        if text == mode:
             return mode
-    _LOG.warning("%s=%s is none of off, on, check: no kernels are used", ENVIRONMENT, asked)
+    _LOG.warning("%s=%s is none of off, on, check: no kernels are used", ENVIRONMENT, text)
     return "off"
 
 
@@ -62,38 +66,53 @@ class Unusable(Exception):
     """Why no kernels are used."""
 
 
-class Compiler:
-    """One process's way to compiled code."""
+class Kernels:
+    """A module of kernels, imported when it pays. `for_rows` may be called by several threads."""
 
-    def __init__(self, mode: Mode | None = None) -> None:
-        self._mode = mode
+    def __init__(self, name: str, mode: Mode | None = None) -> None:
+        self.name = name
         self._lock = threading.RLock()
-        self._refusal: str | None = None
         self._helper: subprocess.Popen[bytes] | None = None
         self._is_loading = False
+        self.use(mode)
+
+    def use(self, mode: Mode | None) -> None:
+        """Another mode from now on (None = the environment's), as in a process that has handled no rows."""
+        self._mode = mode
+        self._module: ModuleType | None = None
+        self._refusal: str | None = None
+        self._rows = 0
+        self._next_look = ROWS_THAT_PAY
 
     @property
     def mode(self) -> Mode:
         if self._mode is None:
-            self._mode = asked_mode()
+            self._mode = mode_of_environment()
         return self._mode
 
-    def use(self, mode: Mode) -> None:
-        """Another mode from now on; what is loaded stays as it is."""
-        self._mode, self._refusal = mode, None
+    def for_rows(self, count: int = 0) -> ModuleType | None:
+        """The module, if kernels are to do so many more rows now. Few rows at once load nothing, and count for nothing."""
+        if self._module is not None:
+            return self._module
+        if self.is_refused:
+            return None
+        if self.mode == "auto":
+            if count < ROWS_WITHOUT_KERNELS:
+                return None
+            self._rows += count
+            if self._rows < self._next_look:
+                return None
+            self._next_look = self._rows + ROWS_BETWEEN_LOOKS
+        self._module = self.load()
+        return self._module
 
-    @property
-    def has_bounds_checks(self) -> bool:
-        """Whether what is compiled now looks at the bounds of every access."""
-        return self.mode == "check"
-
-    def load(self, name: str) -> ModuleType | None:
-        """A module of kernels, ready to run. None where it is not there yet, and where there will be none (`is_refused`)."""
+    def load(self) -> ModuleType | None:
+        """The module, ready to run. None where it is not there yet, and where there will be none (`is_refused`)."""
         if self.is_refused or not self._lock.acquire(blocking=self.mode != "auto"):
             return None  # another thread is loading: this one goes on without
         try:
             self._is_loading = True
-            return self._load(name)
+            return self._load()
         except Unusable as reason:
             self._refuse(str(reason))
         except Exception as error:  # whatever a compiler or a spoilt cache may raise: the exact path does not need them
@@ -110,7 +129,7 @@ class Compiler:
 
     @property
     def refusal(self) -> str | None:
-        """Why; None where they work, or nobody has tried."""
+        """Why; None where they work, or nothing has tried to load them."""
         return self._refusal
 
     def _refuse(self, reason: str) -> None:
@@ -118,7 +137,7 @@ class Compiler:
             _LOG.log(logging.INFO if self.mode == "auto" else logging.WARNING, "no compiled kernels: %s", reason)
         self._refusal = reason
 
-    def _load(self, name: str) -> ModuleType | None:
+    def _load(self) -> ModuleType | None:
         if self._helper is not None:
             self._helper.poll()  # else it stays as a zombie when it has ended
         check_platform()
@@ -134,12 +153,12 @@ class Compiler:
         check_numba()
         with cached_in(directory):
             try:
-                return import_module(name)
+                return import_module(self.name)
             except Unusable:
                 raise
             except Exception:
                 if directory is not None:
-                    remove_code(directory)  # one of its files may be spoilt: another attempt begins anew
+                    remove_code(directory)  # one of its files may be spoilt: the next attempt starts anew
                 raise
 
     def directory(self) -> Path:
@@ -151,11 +170,11 @@ class Compiler:
         sources = sorted(kernel_sources())
         stamps = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in sources]
         versions = [metadata.version(package) for package in ("numba", "llvmlite", "numpy")]
-        known = repr((stamps, versions, sys.version, processor(), self.has_bounds_checks))
+        known = repr((stamps, versions, sys.version, processor(), (self.mode == "check")))
         return "kernels-" + hashlib.sha256(known.encode()).hexdigest()[:24]
 
     def _compile_elsewhere(self, directory: Path) -> None:
-        """Have another process compile, once a user and version; this one looks now and then whether it is done."""
+        """Have another process compile, once for a user and version; this one looks now and then whether it is done."""
         if self._helper is not None and self._helper.poll() is None:
             return
         if not begin_attempt(directory):
@@ -171,7 +190,7 @@ class Compiler:
         )
 
     def after_fork(self) -> None:
-        """In a child: a lock that another thread of its parent held stays locked, and what that thread loaded is half there."""
+        """In a child process: a lock that another thread of its parent held stays locked, and what that thread loaded is half there."""
         self._lock = threading.RLock()
         self._helper = None
         if self._is_loading:
@@ -184,11 +203,11 @@ def check_platform() -> None:
         raise Unusable("they need a little-endian processor of 64 bits")
     for package in ("numba", "llvmlite"):
         if importlib.util.find_spec(package) is None:
-            raise Unusable("Numba is not installed: pip install 'spark_mq[fast]' makes reading and writing faster")
+            raise Unusable("Numba is not installed: pip install 'spark_mq[fast]' makes reading faster")
 
 
 def check_numba() -> None:
-    """Raises Unusable where Numba has been told to compile nothing, or for another processor than this one."""
+    """Raises Unusable where Numba is set to compile nothing, or for another processor than this one."""
     from numba import config
 
     for setting in ("DISABLE_JIT", "CPU_NAME", "CPU_FEATURES"):
@@ -218,7 +237,7 @@ def kernel_sources() -> Iterator[Path]:
         raise Unusable("this package is not installed as files")
     for place in places:
         for folder in (place, place.parent):
-            yield from (path for path in folder.iterdir() if path.suffix in _FILES)
+            yield from (path for path in folder.iterdir() if path.suffix == ".py")
 
 
 def cache_home() -> Path:
@@ -229,7 +248,7 @@ def cache_home() -> Path:
 
 
 def own_directory(path: Path) -> Path:
-    """A directory that nobody but this user can write to, or replace; made where it is not there. Raises Unusable."""
+    """A directory that only this user can write to, or replace; made where it is not there. Raises Unusable."""
     try:
         for missing in [place for place in (*reversed(path.parents), path) if not place.exists()]:
             missing.mkdir(mode=0o700, exist_ok=True)
@@ -255,7 +274,7 @@ def is_complete(directory: Path) -> bool:
 
 
 def begin_attempt(directory: Path) -> bool:
-    """Whether this process is the one to start a compiler: nobody has for a while."""
+    """Whether this process is the one to start a compiler: none has for a while."""
     attempt = directory / "attempt"
     with suppress(OSError):
         if time.time() - attempt.stat().st_mtime > ATTEMPT_S:
@@ -303,22 +322,21 @@ def is_caching() -> bool:
 
 
 def check_cache(place: str) -> None:
-    """Raises Unusable where Numba would take and keep code in another place than `cached_in` has said: nobody has looked who may write
+    """Raises Unusable where Numba would take and keep code in another place than `cached_in` says: it is not known who may write
     there. Its variables in the environment decide that too, and it reads them again when one has changed.
     """
     if Path(place).parent != _caching[-1]:
         raise Unusable(f"Numba keeps compiled code in {place}, not in {_caching[-1]}")
 
 
-def compile_all(names: tuple[str, ...]) -> None:
-    """Compile modules of kernels into the cache, and say that they are there. For a process of its own."""
+def compile_all() -> None:
+    """Compile the kernels into the cache, and note that they are there. For a process of its own."""
     with suppress(OSError):
         os.nice(NICENESS)
-    directory = COMPILER.directory()
-    for name in names:
-        if COMPILER.load(name) is None:
-            raise SystemExit(f"no compiled kernels: {COMPILER.refusal}")
-    if COMPILER.directory() != directory:
+    directory = DECODE.directory()
+    if DECODE.load() is None:
+        raise SystemExit(f"no compiled kernels: {DECODE.refusal}")
+    if DECODE.directory() != directory:
         raise SystemExit("no compiled kernels: their sources were changed meanwhile")
     (directory / "complete").touch(mode=0o600)
     _drop_unused(directory)
@@ -333,7 +351,7 @@ def remove_code(directory: Path) -> None:
 
 
 def _drop_unused(kept: Path) -> None:
-    """Compiled code of other versions that nobody has completed for a while."""
+    """Compiled code of other versions that no process has completed for a while."""
     limit = time.time() - 86_400 * UNUSED_DAYS
     for other in kept.parent.glob("kernels-*"):
         if other != kept and other.stat().st_mtime < limit:
@@ -343,6 +361,6 @@ def _drop_unused(kept: Path) -> None:
                     path.rmdir() if path.is_dir() else path.unlink()
 
 
-COMPILER = Compiler()
-"""This process's."""
-os.register_at_fork(after_in_child=lambda: COMPILER.after_fork())
+DECODE = Kernels(f"{KERNELS}.decode")
+"""Records to rows."""
+os.register_at_fork(after_in_child=DECODE.after_fork)

@@ -65,7 +65,7 @@ ROOMS = {
 
 HALLS = {
     "storage": {
-        "words": "addresses errors names put_status epoch_times nearest_name settling failpoints compiler",
+        "words": "addresses errors names put_status epoch_times nearest_name pending failpoints compiler",
         "facade": "",
     },
     "spark_mq": {
@@ -250,7 +250,7 @@ def test_each_room_says_what_lives_there_and_where_to_begin() -> None:
         ("storage", "storage.store", True),
         ("storage.batch.commit", "storage.put.store_writer", True),
         ("storage.put.store_writer", "storage.batch.redo", False),
-        ("storage.rules.put_guards", "spark_mq.broker.send_request", False),
+        ("storage.rules.put_guards", "spark_mq.broker.send", False),
         ("spark_mq.broker.send", "spark_mq.source.options", False),
         ("spark_mq.source.options", "spark_mq.sink.options", False),
         ("spark_mq.sink.options", "jobs.verify_store", False),
@@ -311,11 +311,11 @@ def test_the_format_is_pure() -> None:
 
 
 def test_kernels_are_reached_by_one_door() -> None:
-    """Who imports a module of kernels waits for Numba, or fails without it; `compiled.py` decides whether that pays."""
+    """Who imports a module of kernels waits for Numba, or fails without it; `storage/compiler.py` decides whether that pays."""
     inside = {name for name in SOURCES if name.startswith(f"{KERNELS}.")}
     closed = {name for name in inside if imports_of(name) & (KERNELS_MAY_IMPORT | {f"{KERNELS}.ground"})}
     assert f"{KERNELS}.ground" in closed
-    assert f"{KERNELS}.compiled" not in closed
+    assert "storage.compiler" not in closed
     assert [name for name in SOURCES if name not in inside and imports_of(name) & closed] == []
 
 
@@ -357,7 +357,7 @@ USERS_NAME_THEM = {
     "storage.store.open_store",
     "storage.store.MessageStore.put",
     "spark_mq.sink.transactions.Transaction.send",
-    *(f"spark_mq.cli.{name}" for name in ("consume.consume", "messages.dump", "messages.query", "produce.produce")),
+    *(f"spark_mq.cli.{name}" for name in ("cluster.consume", "messages.dump", "messages.query", "produce.produce")),
 }
 """Functions whose parameters a user names, each for itself, in Python or on a command line."""
 MOST_PARAMETERS = 8

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
-import typer.main
 
-from jobs.run import job_description, job_parser
-from spark_mq.cli import app
-from spark_mq.cli.jobs import job_names, load_job
+from jobs import JOBS
+from jobs.run import Shared
+from spark_mq.cli.app import COMMANDS, load_job
+from spark_mq.command_options import Connection
 from spark_mq.option_table import OptionRow
 from spark_mq.sink.columns import (
     KAFKA_SINK_COLUMNS,
@@ -71,13 +72,10 @@ def option_table(options: Iterable[OptionRow]) -> str:
 def job_table() -> str:
     """Each job with the sentence that it says of itself, and the options that not every job has."""
     rows = []
-    for name in job_names():
-        module = load_job(name)
-        parser = job_parser(module.run)
-        common = len(parser._actions)
-        getattr(module, "add_options", lambda parser: None)(parser)
-        own = [f"`{action.option_strings[0]}`" for action in parser._actions[common:]]
-        rows.append([f"`{name}`", f"{job_description(module.__doc__)}", ", ".join(own) or "–"])
+    shared = {"path", *(each.name for kind in (Shared, Connection) for each in fields(kind))}
+    for name, line in JOBS.items():
+        own = [f"`{each.opts[0]}`" for each in load_job(name).params if each.name not in shared]
+        rows.append([f"`{name}`", line.rstrip("."), ", ".join(own) or "–"])
     return table(["job", "what it does", "its own options"], rows)
 
 
@@ -110,16 +108,14 @@ def test_the_tables_are_the_codes(page: str, name: str, expected: str) -> None:
 def test_the_command_table_names_every_command_and_no_other() -> None:
     page, commands = marked("commands")
     named = set(re.findall(r"^\| `([a-z-]+)(?: [^`]*)?` \|", commands, re.MULTILINE))
-    assert (page, named) == ("docs/command-line.md", set(typer.main.get_command(app).commands))
+    assert (page, named) == ("docs/command-line.md", set(COMMANDS))
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_commands_and_jobs_that_are_named_are_there(document: str) -> None:
     text = page_text(document)
-    assert set(re.findall(r"(?:`|^ {4}|bin/)spark-mq ([a-z][a-z-]+)", text, re.MULTILINE)) <= set(
-        typer.main.get_command(app).commands
-    )
-    assert set(re.findall(r"spark-mq job ([a-z_]+)", text)) <= {*job_names(), "list"}
+    assert set(re.findall(r"(?:`|^ {4}|bin/)spark-mq ([a-z][a-z-]+)", text, re.MULTILINE)) <= set(COMMANDS)
+    assert set(re.findall(r"spark-mq job ([a-z_]+)", text)) <= {*JOBS, "list"}
 
 
 def test_the_readmes_rates_are_those_of_the_page_of_measurements() -> None:

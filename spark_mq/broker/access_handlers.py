@@ -22,8 +22,8 @@ from spark_mq.access.users import (
     user_info,
     user_name,
 )
-from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.requests import Handler, Request
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body, write_body_list
 from spark_mq.remoting.administration import (
     AclFilterRequest,
@@ -63,7 +63,7 @@ class AccessHandlers:
 
     # Users
 
-    def create_user(self, asked: Asked) -> RemotingCommand:
+    def create_user(self, asked: Request) -> RemotingCommand:
         """3001."""
         name, told, kind = self._told_user(asked, "create")
         if not (told.password or "").strip():
@@ -79,7 +79,7 @@ class AccessHandlers:
         self._access.change_users(create)
         return asked.answer()
 
-    def update_user(self, asked: Asked) -> RemotingCommand:
+    def update_user(self, asked: Request) -> RemotingCommand:
         """3002; what is not told stays."""
         name, told, kind = self._told_user(asked, "update")
         status = by_name(UserStatus, told.user_status)
@@ -97,7 +97,7 @@ class AccessHandlers:
         self._access.change_users(update)
         return asked.answer()
 
-    def _told_user(self, asked: Asked, verb: str) -> tuple[str, UserInfo, UserType | None]:
+    def _told_user(self, asked: Request, verb: str) -> tuple[str, UserInfo, UserType | None]:
         header: UserRequest = asked.header
         if not header.username:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, _BLANK)
@@ -110,11 +110,11 @@ class AccessHandlers:
             raise refused("username can not be blank")
         return header.username, told, kind
 
-    def _refuse_others(self, asked: Asked, user: User) -> None:
+    def _refuse_others(self, asked: Request, user: User) -> None:
         if user.is_super and not self._access.is_by_super_user(asked.command):
             raise refused("The super user can only be update by super user")
 
-    def delete_user(self, asked: Asked) -> RemotingCommand:
+    def delete_user(self, asked: Request) -> RemotingCommand:
         """3003, with what he may do; nothing to delete is no error."""
         header: UserRequest = asked.header
         name = header.username or ""
@@ -132,7 +132,7 @@ class AccessHandlers:
         self._access.change_users(delete)
         return asked.answer()
 
-    def user(self, asked: Asked) -> RemotingCommand:
+    def user(self, asked: Request) -> RemotingCommand:
         """3004; no body where there is none of that name."""
         header: UserRequest = asked.header
         name = header.username or ""
@@ -141,7 +141,7 @@ class AccessHandlers:
         user = self._access.users.users.get(name)
         return asked.answer() if user is None else asked.answer(body=user_info(user))
 
-    def users(self, asked: Asked) -> RemotingCommand:
+    def users(self, asked: Request) -> RemotingCommand:
         """3005."""
         header: UserFilterRequest = asked.header
         wanted = (header.filter or "").strip()
@@ -150,7 +150,7 @@ class AccessHandlers:
 
     # What they may do
 
-    def update_acl(self, asked: Asked) -> RemotingCommand:
+    def update_acl(self, asked: Request) -> RemotingCommand:
         """3006, 3007: entries are made, and replace those of their resources."""
         header: AclRequest = asked.header
         told = read_body(AclInfo, asked.body) if asked.body else AclInfo()
@@ -166,7 +166,7 @@ class AccessHandlers:
         self._access.change_acls(update)
         return asked.answer()
 
-    def delete_acl(self, asked: Asked) -> RemotingCommand:
+    def delete_acl(self, asked: Request) -> RemotingCommand:
         """3008: one resource's entry, or all that the subject has.
 
         Departure: a resource that is none is refused. Java deletes everything then.
@@ -188,7 +188,7 @@ class AccessHandlers:
         self._access.change_acls(delete)
         return asked.answer()
 
-    def acl(self, asked: Asked) -> RemotingCommand:
+    def acl(self, asked: Request) -> RemotingCommand:
         """3009; no body where the user may do nothing."""
         header: AclRequest = asked.header
         subject = self._known_subject(header.subject)
@@ -203,7 +203,7 @@ class AccessHandlers:
             raise refused("The subject is not exist.")
         return subject_of(name)
 
-    def acls(self, asked: Asked) -> RemotingCommand:
+    def acls(self, asked: Request) -> RemotingCommand:
         """3010."""
         header: AclFilterRequest = asked.header
         found = matching(

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_mq.broker.asked import UNSET, Asked, Handler
 from spark_mq.broker.broker_settings import settings_text, told_settings
 from spark_mq.broker.client_tables import too_old_to_ask
-from spark_mq.broker.connections import AskClients, Outcome
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.runtime_info import runtime_info
+from spark_mq.broker.put_plan import DiskUse
+from spark_mq.broker.request_table import Pool
+from spark_mq.broker.requests import UNSET, AskClients, Handler, Outcome, Request
+from spark_mq.broker.send_back import CURRENT_VERSION
+from spark_mq.broker.traffic import DayTotals
+from spark_mq.client.errors import request_text
 from spark_mq.remoting import (
     BodyError,
     MessageQueue,
@@ -28,19 +31,28 @@ from spark_mq.remoting.command import CREDENTIALS
 from spark_mq.remoting.consumers import ConsumerRunningInfoRequest, ConsumerStatus, ConsumerStatusRequest
 from spark_mq.remoting.messages import ConsumeDirectlyRequest
 from spark_mq.remoting.routes import KvTable
-from storage.errors import ConfigurationError
-from storage.format.delay import CHECKPOINT
+from storage.errors import ConfigurationError, StateFileError
+from storage.files.local_file_system import disk_room_bytes, disk_used_percent
+from storage.format.delay import CHECKPOINT, SCHEDULE_TOPIC
 from storage.format.fastjson import to_text
-from storage.format.record import decode_offset_message_id
+from storage.format.record import decode_offset_message_id, decode_record
 from storage.rules.response_codes import ResponseCode
 from storage.settings.java_settings import refusal_of_change
-from storage.tables.delay_progress import DELAYS_FILE
+from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.tables.document import DataVersion
 from storage.tables.masters import REQUEST_MODES_FILE, TIMER_METRICS_FILE
 
 _NO_DELAYS = '{"offsetTable":{}}'
 _NO_MODES = '{"messageRequestModeMap":{}}'
 _CALL_MS, _STATUS_MS = 10_000, 5_000
+_RELEASE = "V5_3_3"
+_POOLS = {
+    "send": Pool.SEND,
+    "pull": Pool.PULL,
+    "litePull": Pool.LITE_PULL,
+    "query": Pool.QUERY,
+    "ack": None,
+}
 
 
 class AdminHandlers:
@@ -66,13 +78,13 @@ class AdminHandlers:
 
     # The broker
 
-    def settings(self, asked: Asked) -> RemotingCommand:
+    def settings(self, asked: Request) -> RemotingCommand:
         """26."""
         text = settings_text(self._parts.config)
         version = to_text(self._parts.settings_version.to_document())
         return asked.answer(header=BrokerConfigAnswer(version=version), body=text.encode())
 
-    def update_settings(self, asked: Asked) -> RemotingCommand:
+    def update_settings(self, asked: Request) -> RemotingCommand:
         """25."""
         parts = self._parts
         try:
@@ -87,11 +99,11 @@ class AdminHandlers:
             parts.register_topics()
         return asked.answer()
 
-    def runtime_info(self, asked: Asked) -> RemotingCommand:
+    def runtime_info(self, asked: Request) -> RemotingCommand:
         """28."""
         return asked.answer(body=KvTable(table=runtime_info(self._parts, asked.now_ms)))
 
-    def ha_status(self, asked: Asked) -> RemotingCommand:
+    def ha_status(self, asked: Request) -> RemotingCommand:
         """907."""
         slaves = tuple(self._parts.slaves())
         body = HaRuntimeInfo(
@@ -103,7 +115,7 @@ class AdminHandlers:
         )
         return asked.answer(body=body)
 
-    def ha_info(self, asked: Asked) -> RemotingCommand:
+    def ha_info(self, asked: Request) -> RemotingCommand:
         """906: where the log is served. What a slave is told of another master is not heeded; a controller or a name server says it."""
         parts = self._parts
         if parts.is_slave:
@@ -113,7 +125,7 @@ class AdminHandlers:
         )
         return asked.answer(header=told)
 
-    def delay_offsets(self, asked: Asked) -> RemotingCommand:
+    def delay_offsets(self, asked: Request) -> RemotingCommand:
         """45: delayOffset.json, as far as it is on the disk. Nobody but a slave asks for it: its host is known from now on."""
         self._parts.note_slave(asked.connection)
         text = self._parts.service.state(DELAYS_FILE, lambda text, _: text)
@@ -121,12 +133,12 @@ class AdminHandlers:
 
     # Clients
 
-    def running_info(self, asked: Asked) -> Outcome:
+    def running_info(self, asked: Request) -> Outcome:
         """307: handed on to the client."""
         told: ConsumerRunningInfoRequest = asked.header
         return self._ask_consumer(asked, told.consumer_group, told.client_id)
 
-    def consume_directly(self, asked: Asked) -> Outcome:
+    def consume_directly(self, asked: Request) -> Outcome:
         """309: handed on to the client, with the message."""
         told: ConsumeDirectlyRequest = asked.header
         parts = self._parts
@@ -146,7 +158,7 @@ class AdminHandlers:
 
     def _ask_consumer(
         self,
-        asked: Asked,
+        asked: Request,
         group: str,
         client_id: str,
         fields: Mapping[str, str] | None = None,
@@ -180,7 +192,7 @@ class AdminHandlers:
 
         return AskClients(((client.connection, question),), _CALL_MS, answer)
 
-    def consumer_status(self, asked: Asked) -> Outcome:
+    def consumer_status(self, asked: Request) -> Outcome:
         """223: where a group's clients are; one of them, or all."""
         told: ConsumerStatusRequest = asked.header
         wanted = (told.client_address or "").strip()
@@ -230,12 +242,12 @@ class ReplicaHandlers:
             code.GET_BROKER_EPOCH_CACHE: self.epochs,
         }
 
-    def timer_checkpoint(self, asked: Asked) -> RemotingCommand:
+    def timer_checkpoint(self, asked: Request) -> RemotingCommand:
         """60: the seven numbers of config/timercheck, zeros where it is not there."""
         page = self._parts.timer_page()
         return asked.answer(body=page[: CHECKPOINT.itemsize].ljust(CHECKPOINT.itemsize, b"\0"))
 
-    def timer_metrics(self, asked: Asked) -> RemotingCommand:
+    def timer_metrics(self, asked: Request) -> RemotingCommand:
         """61: config/timermetrics."""
         if not self._parts.config.timer.timer_wheel_enable:
             return asked.answer(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
@@ -243,14 +255,130 @@ class ReplicaHandlers:
         none = to_text({"dataVersion": DataVersion().to_document(), "timingCount": {}})
         return asked.answer(body=(text or none).encode())
 
-    def request_modes(self, asked: Asked) -> RemotingCommand:
+    def request_modes(self, asked: Request) -> RemotingCommand:
         """402: config/messageRequestMode.json. A broker of ours only lets clients pull, but keeps what was set."""
         text = self._parts.service.state(REQUEST_MODES_FILE, lambda text, _: text)
         return asked.answer(body=(text or _NO_MODES).encode())
 
-    def epochs(self, asked: Asked) -> RemotingCommand:
+    def epochs(self, asked: Request) -> RemotingCommand:
         """1007: where in the log each epoch begins and ends. Java: `mqadmin getBrokerEpoch`."""
         found = self._parts.epochs()
         if found is None:
             return asked.answer(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
         return asked.answer(body=found)
+
+
+def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
+    """By Java's names. What this broker does not have (POP, latencies of single puts) is told as nothing.
+
+    Four names are ours: followingTrouble, of a slave that cannot follow; storeFailure, while the store takes nothing; storeReopened,
+    when it was opened again since the process began, and why; requestsNotSupported, by code how many requests were answered so.
+    """
+    puts, traffic, served, service = parts.statistics, parts.traffic, parts.served, parts.service
+    put, size = puts.broker_put_nums, sum(found.value for found in list(puts.topic_put_size.values()))
+    with parts.lock:
+        rates = traffic.rates.texts()
+    info = {
+        "bootTimestamp": str(parts.started_ms),
+        "runtime": _span(now_ms - parts.started_ms),
+        "brokerActive": "true",
+        "brokerVersion": str(CURRENT_VERSION),
+        "brokerVersionDesc": _RELEASE,
+        "putMessageTimesTotal": str(max(1, put)),
+        "putMessageFailedTimes": "0",
+        "putMessageSizeTotal": str(size),
+        "putMessageAverageSize": str(size / max(1, put)),
+        "putMessageEntireTimeMax": "0",
+        "getMessageEntireTimeMax": "0",
+        "putMessageDistributeTime": "null",
+        "putLatency99": "0.00",
+        "putLatency999": "0.00",
+        "dispatchMaxBuffer": "0",
+        **rates,
+        **_totals("Put", traffic.totals[0]),
+        **_totals("Get", traffic.totals[1]),
+        "dispatchBehindBytes": str(max(0, served.log_end - service.dispatched_end)),
+        "pageCacheLockTimeMills": "0",
+        "earliestMessageTimeStamp": str(_earliest(parts)),
+        "startAcceptSendRequestTimeStamp": str(parts.config.send.start_accept_send_request_time_stamp),
+        "timerReadBehind": "0",
+        "timerOffsetBehind": "0",
+        "timerCongestNum": "0",
+        "timerEnqueueTps": "0.0",
+        "timerDequeueTps": "0.0",
+        "remainTransientStoreBufferNumbs": str(2**31 - 1),
+        "remainHowManyDataToFlush": _readable(max(0, served.log_end - service.store.writer.synced_end)),
+        "commitLogMinOffset": str(served.log_minimum if served.log_end else -1),
+        "commitLogMaxOffset": str(served.log_end),
+        "EndTransactionQueueSize": str(parts.pool_load(Pool.END_TRANSACTION)[0]),
+        "EndTransactionThreadPoolQueueCapacity": str(Pool.END_TRANSACTION.capacity),
+    }
+    info |= _delays(parts)
+    used = _disk_use(parts)
+    total, free = disk_room_bytes(service.root)
+    info["commitLogDirCapacity"] = f"Total : {_readable(total)}, Free : {_readable(free)}."
+    info |= {"commitLogDiskRatio": f"{used.log_used:.2f}", "consumeQueueDiskRatio": f"{used.queues_used:.2f}"}
+    info |= {f"commitLogDiskRatio_{path}": f"{_used(path):.2f}" for path in service.settings.log_directories}
+    for name, pool in _POOLS.items():
+        waiting, head_ms = (0, 0) if pool is None else parts.pool_load(pool)
+        info[f"{name}ThreadPoolQueueSize"] = str(waiting)
+        info[f"{name}ThreadPoolQueueCapacity"] = str(100_000 if pool is None else pool.capacity)
+        info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(head_ms)
+    if (trouble := parts.following_trouble()) is not None:
+        info["followingTrouble"] = trouble
+    if (failure := service.failure) is not None:
+        info["storeFailure"] = str(failure)
+    if parts.store_reopened is not None:
+        info["storeReopened"] = parts.store_reopened
+    if unsupported := parts.unsupported():
+        info["requestsNotSupported"] = ", ".join(
+            f"{request_text(code) if code >= 0 else 'others'}: {count}" for code, count in sorted(unsupported.items())
+        )
+    return info
+
+
+def _delays(parts: BrokerParts) -> dict[str, str]:
+    """Of each delay level that was delivered: how far, and the queue's end. Java: ScheduleMessageService.buildRunningStats."""
+    service, served = parts.service, parts.served
+    try:
+        offsets = service.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets()
+    except StateFileError:  # their delivery says so, again and again
+        return {}
+    return {
+        f"scheduleMessageOffset_{level}": f"{offset},{served.maximum(SCHEDULE_TOPIC, level - 1)}"
+        for level, offset in sorted(offsets.offsets.items())
+    }
+
+
+def _totals(kind: str, totals: DayTotals) -> dict[str, str]:
+    moments = ("YesterdayMorning", "TodayMorning", "TodayNow")
+    return {f"msg{kind}Total{moment}": str(count) for moment, count in zip(moments, totals, strict=True)}
+
+
+def _disk_use(parts: BrokerParts) -> DiskUse:
+    log = min(_used(path) for path in parts.service.settings.log_directories)
+    return DiskUse(log, _used(f"{parts.service.root}/consumequeue"))
+
+
+def _used(path: str) -> float:
+    """Of the disk, a share of 1; −1 if it is not known."""
+    used = disk_used_percent(path)
+    return used / 100 if used >= 0 else used
+
+
+def _earliest(parts: BrokerParts) -> int:
+    record = parts.served.record_at(parts.served.log_minimum)
+    found = None if record is None else decode_record(record)
+    return getattr(found, "store_time_ms", -1)
+
+
+def _readable(size_bytes: int) -> str:
+    """Java: MixAll.humanReadableByteCount."""
+    power = min((max(1, size_bytes).bit_length() - 1) // 10, 6)
+    return f"{size_bytes} B" if not power else f"{size_bytes / 1024**power:.1f} {'KMGTPE'[power - 1]}iB"
+
+
+def _span(elapsed_ms: int) -> str:
+    seconds = max(0, elapsed_ms) // 1_000
+    days, hours, minutes = seconds // 86_400, seconds // 3_600 % 24, seconds // 60 % 60
+    return f"[ {days} days, {hours} hours, {minutes} minutes, {seconds % 60} seconds ]"

@@ -21,16 +21,23 @@ from dataclasses import replace
 from spark_mq.access.users import AccessRules
 from spark_mq.broker.access_handlers import AccessHandlers
 from spark_mq.broker.admin_handlers import AdminHandlers, ReplicaHandlers
-from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.client_handlers import AssignmentHandlers, ClientHandlers
-from spark_mq.broker.connections import BrokerEvent, ClientConnection, Close, Outcome, RegisterTopics, Tell
 from spark_mq.broker.group_handlers import GroupHandlers
 from spark_mq.broker.message_handlers import MessageHandlers
-from spark_mq.broker.offset_handlers import OffsetHandlers
+from spark_mq.broker.offset_handlers import OffsetHandlers, ProgressHandlers
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.progress_handlers import ProgressHandlers
 from spark_mq.broker.pull import PullHandler
 from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
+from spark_mq.broker.requests import (
+    BrokerEvent,
+    ClientConnection,
+    Close,
+    Handler,
+    Outcome,
+    RegisterTopics,
+    Request,
+    Tell,
+)
 from spark_mq.broker.topic_handlers import TopicHandlers
 from spark_mq.remoting import (
     BodyError,
@@ -52,10 +59,10 @@ from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.record import Message, encode_record
 from storage.log.dispatch import QueueEntries
 from storage.names import retry_topic
+from storage.pending import Pending
 from storage.rules.half_messages import PRODUCER_GROUP, WAIT, TransactionState, real_queue
 from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.service.pending import Pending
 from storage.service.put_service import PutService
 from storage.tables.consumer_groups import FILTERS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
@@ -151,8 +158,8 @@ class Broker:
             return self.answer(connection, command, now_ms)
         begun: list[Pending[RemotingCommand]] = []
 
-        def begin(asked: Asked) -> Outcome:
-            begun.append(self._messages.begin_send(asked))
+        def begin(asked: Request) -> Outcome:
+            begun.append(self._messages.sender.begin(asked))
             return None
 
         refused = self._run(begin, connection, command, now_ms)
@@ -176,7 +183,7 @@ class Broker:
     def _run(self, handler: Handler, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
         def answer() -> Outcome:
             header = read_header(REQUEST_TABLE[command.code].header, command)
-            return handler(Asked(connection, command, header, now_ms))
+            return handler(Request(connection, command, header, now_ms))
 
         return self._guarded(connection, command, answer)
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from spark_mq.broker.asked import NO_FIELDS, Asked, Handler
 from spark_mq.broker.client_tables import KnownClient
+from spark_mq.broker.consumer_filters import SQL92, is_tag_type
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.pull_filters import SQL92, is_tag_type
+from spark_mq.broker.requests import NO_FIELDS, Handler, Request
 from spark_mq.broker.sql92 import SqlError, compile_expression
 from spark_mq.client.allocation import Allocation, Averagely, AveragelyByCircle, sorted_client_ids
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_body
@@ -62,7 +62,7 @@ class ClientHandlers:
             code.UNLOCK_BATCH_MQ: self.unlock,
         }
 
-    def heartbeat(self, asked: Asked) -> RemotingCommand:
+    def heartbeat(self, asked: Request) -> RemotingCommand:
         """34. A group that cannot be made is passed over, and the answer is the same."""
         beat = read_body(HeartbeatData, asked.body)
         command = asked.command
@@ -119,7 +119,7 @@ class ClientHandlers:
         elif known.order != is_ordered:
             self._parts.change_topic(name, order=is_ordered)
 
-    def unregister(self, asked: Asked) -> RemotingCommand:
+    def unregister(self, asked: Request) -> RemotingCommand:
         """35."""
         request: UnregisterClientRequest = asked.header
         parts = self._parts
@@ -137,7 +137,7 @@ class ClientHandlers:
                 parts.tell_of(change)
         return asked.answer(header=NO_FIELDS)
 
-    def check_client(self, asked: Asked) -> RemotingCommand:
+    def check_client(self, asked: Request) -> RemotingCommand:
         """46: whether the broker takes a subscription's expression."""
         subscription = read_body(CheckClientBody, asked.body).subscription if asked.body else None
         if subscription is None or is_tag_type(subscription.expression_type):
@@ -153,7 +153,7 @@ class ClientHandlers:
             return asked.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
         return asked.answer()
 
-    def consumer_list(self, asked: Asked) -> RemotingCommand:
+    def consumer_list(self, asked: Request) -> RemotingCommand:
         """38: the ids of a group's clients, which share the queues among themselves."""
         request: ConsumerGroupRequest = asked.header
         with self._parts.lock:
@@ -163,7 +163,7 @@ class ClientHandlers:
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark, NO_FIELDS)
         return asked.answer(header=NO_FIELDS, body=ConsumerList(client_ids=ids))
 
-    def lock(self, asked: Asked) -> RemotingCommand:
+    def lock(self, asked: Request) -> RemotingCommand:
         """41."""
         body = read_body(LockBody, asked.body)
         parts = self._parts
@@ -171,7 +171,7 @@ class ClientHandlers:
             granted = parts.locks.lock(body.consumer_group or "", body.queues, body.client_id or "", parts.steady())
         return asked.answer(body=LockedQueues(queues=granted))
 
-    def unlock(self, asked: Asked) -> RemotingCommand:
+    def unlock(self, asked: Request) -> RemotingCommand:
         """42."""
         body = read_body(LockBody, asked.body)
         with self._parts.lock:
@@ -198,7 +198,7 @@ class AssignmentHandlers:
         code = RequestCode
         return {code.QUERY_ASSIGNMENT: self.assignment, code.SET_MESSAGE_REQUEST_MODE: self.set_mode}
 
-    def assignment(self, asked: Asked) -> RemotingCommand:
+    def assignment(self, asked: Request) -> RemotingCommand:
         """400."""
         question = read_body(AssignmentQuestion, asked.body)
         queues = self._share(question)
@@ -229,7 +229,7 @@ class AssignmentHandlers:
             return None
         return strategy.allocate(client_id, sorted(queues), sorted_client_ids(client_ids))
 
-    def set_mode(self, asked: Asked) -> RemotingCommand:
+    def set_mode(self, asked: Request) -> RemotingCommand:
         """401: it is kept for an Apache broker that may have the store later."""
         told = read_body(RequestModeBody, asked.body)
         parts = self._parts

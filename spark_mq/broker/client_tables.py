@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_mq.broker.connections import ClientConnection
+from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import MessageQueue, ProtocolVersion
 from spark_mq.remoting.consumers import ConsumerData, MessageModel, SubscriptionData
 

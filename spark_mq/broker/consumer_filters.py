@@ -1,10 +1,11 @@
-"""The expressions by which groups filter topics, while a broker runs: told by heartbeats, kept over restarts, and for a while when
-their groups have left.
+"""Which messages of a topic a group gets: by tags or by an SQL92 expression, as a heartbeat or the pull itself says.
 
-Each change replaces the table, so that whoever dispatches messages sees one that does not change. Changes are for one thread at a time.
+A broker compares hashes of tags; the client compares the texts. The expressions by which groups filter topics are told by heartbeats,
+kept over restarts, and for a while when their groups have left. Each change replaces the table, so that the thread that dispatches
+messages sees one that does not change. Changes are for one thread at a time.
 
-Java: ConsumerFilterManager, CommitLogDispatcherCalcBitMap. Departure: a filter is born when whoever dispatches knows it; Java sets its
-time before, so that a message between the two may be withheld from the group.
+Java: FilterAPI, ExpressionMessageFilter, ConsumerFilterManager, CommitLogDispatcherCalcBitMap. Departure: a filter is born when the
+dispatching thread knows it; Java sets its time before, so that a message between the two may be withheld from the group.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from spark_mq.broker.pull_filters import compiled_text, is_tag_type
-from spark_mq.broker.sql92 import Expression
+from spark_mq.broker.sql92 import Expression, SqlError, compile_expression
 from spark_mq.remoting.consumers import SubscriptionData
 from storage.format.bloom_filter import BitTest, BloomFilter, MapsOf
+from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
+from storage.service.served_store import ALL_MESSAGES, MessageFilter
 from storage.tables.consumer_groups import BloomData, ConsumerFilter, ConsumerFilterTable
 
 _AT_START_MS = 30_000
 """So long ago groups are said to have left that a broker finds in its file. Java: ConsumerFilterManager.decode."""
 _NEVER_MS = 2**63 - 1
+ALL = "*"
+SQL92 = "SQL92"
+TAG = "TAG"
 
 
 class KnownFilter(NamedTuple):
@@ -190,3 +195,74 @@ def _loaded(found: ConsumerFilter, now_ms: int) -> KnownFilter:
     if found.dead_ms == 0:
         found = replace(found, dead_ms=max(found.born_ms, now_ms - _AT_START_MS))
     return KnownFilter(found, compiled_text(found.expression_type, found.expression))
+
+
+def is_tag_type(expression_type: str | None) -> bool:
+    """Whether tags are meant: also where nothing is said. Java: ExpressionType.isTagType."""
+    return expression_type in (None, "", TAG)
+
+
+def pull_subscription(topic: str, expression: str | None, expression_type: str | None, now_ms: int) -> SubscriptionData:
+    """The subscription that a pull carries, of the version of now. Raises ValueError where there is none. Java: FilterAPI.build."""
+    if expression_type not in (None, TAG):
+        if not expression:
+            raise ValueError("an expression is needed")
+        return SubscriptionData(topic=topic, sub_string=expression, expression_type=expression_type, sub_version=now_ms)
+    if not expression or expression == ALL:
+        return SubscriptionData(topic=topic, sub_string=ALL, sub_version=now_ms)
+    tags = [tag for part in expression.split("||") if (tag := _trimmed(part))]
+    if not expression.strip("|"):
+        raise ValueError("no tag")
+    codes = tuple(dict.fromkeys(string_hash(tag) for tag in tags))
+    return SubscriptionData(
+        topic=topic, sub_string=expression, tags=tuple(dict.fromkeys(tags)), codes=codes, sub_version=now_ms
+    )
+
+
+def message_filter(
+    subscription: SubscriptionData, expression: Expression | None, bits: BitTest | None = None
+) -> MessageFilter:
+    """What a pull's entries and records are held to; an SQL text that does not compile has no expression, and all pass."""
+    if subscription.class_filter_mode:
+        return ALL_MESSAGES
+    if is_tag_type(subscription.expression_type):
+        return ALL_MESSAGES if subscription.sub_string == ALL else MessageFilter(frozenset(subscription.codes))
+    if expression is None:
+        return ALL_MESSAGES
+    return MessageFilter(bits=bits, accepts=lambda raw: expression(decode_properties(raw)))
+
+
+def retry_filter(
+    subscription: SubscriptionData, expression_of: Callable[[str], Expression | None], bits: BitTest | None = None
+) -> MessageFilter:
+    """As `message_filter`, for a retry topic: each message is held to the group's expression for the topic that it comes from.
+
+    Java: ExpressionForRetryMessageFilter.
+    """
+    if subscription.class_filter_mode or is_tag_type(subscription.expression_type):
+        return message_filter(subscription, None)
+
+    def accepts(raw: bytes) -> bool:
+        properties = decode_properties(raw)
+        expression = expression_of(properties.get("RETRY_TOPIC", ""))
+        return expression is None or expression(properties)
+
+    return MessageFilter(bits=bits, accepts=accepts)
+
+
+def compiled(subscription: SubscriptionData) -> Expression | None:
+    """The expression of an SQL92 subscription; None where its text is none."""
+    return compiled_text(subscription.expression_type, subscription.sub_string)
+
+
+def compiled_text(expression_type: str | None, text: str | None) -> Expression | None:
+    """The expression; None where the text is none, or the type another than SQL92."""
+    try:
+        return compile_expression(text or "") if expression_type == SQL92 else None
+    except SqlError:
+        return None
+
+
+def _trimmed(text: str) -> str:
+    """Java: String.trim."""
+    return text.strip("".join(map(chr, range(0x21))))

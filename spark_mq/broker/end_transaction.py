@@ -1,7 +1,8 @@
 """END_TRANSACTION: a producer says that a transaction is committed, rolled back or still unknown. Java: EndTransactionProcessor.
 
-    request + half ─judge─▶ refuse | commit | roll back          (pure)
-    outcome so far ─settle─▶ what is still to write              (pure)
+    request + half ─judge_request─▶ refuse | pass                                        (pure)
+    what became of the transaction so far ─settle─▶ what is still to write, the answer   (pure)
+    how the put of the commit record ended ─put_answer─▶ the answer                      (pure)
 
 Order of writes: commit record · op message. Commit point of a commit: its record; behind a crash in between the same
 request, or the next check, finds the record and only writes the op message. A rollback's is its op message.
@@ -13,36 +14,37 @@ contradicts the first is refused; what it names must be a message of the half to
 from __future__ import annotations
 
 import logging
+import re
 import threading
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
+from enum import Enum
 
 import numpy as np
 
-from spark_mq.broker.end_transaction_rules import (
-    PASSED,
-    Ending,
-    EndTransactionRequest,
-    EndTransactionResponse,
-    judge_request,
-    put_answer,
-    settle,
-)
-from spark_mq.broker.put_plan import PutRules, plan_inner
-from spark_mq.broker.put_response import PutOutcome
-from spark_mq.broker.send_hooks import RpcHook, answer_between
-from spark_mq.broker.store_put import HandlerStore, Put, put_into, state_now, store_of
-from spark_mq.broker.turns import Turns
+from spark_mq.broker.put_plan import PutRules, plan_inner, put_result, state_now
+from spark_mq.broker.requests import UNSET, Turns, Verdict
+from spark_mq.remoting.messages import EndTransactionRequest
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError, StoreNotWritableError
 from storage.failpoints import reach
-from storage.format.record import Message
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, Message
 from storage.put_status import PutStatus
 from storage.rules.delays import REAL_TOPIC
-from storage.rules.half_messages import OP_TOPIC, PRODUCER_GROUP, QUEUE_ID, OpBatch, committed_messages, op_messages
+from storage.rules.half_messages import (
+    HALF_TOPIC,
+    IMMUNITY,
+    OP_TOPIC,
+    PRODUCER_GROUP,
+    QUEUE_ID,
+    OpBatch,
+    committed_messages,
+    op_messages,
+)
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import BrokerState
-from storage.service.put_service import PutService
+from storage.rules.response_codes import ResponseCode
+from storage.service.put_group import PutResult
+from storage.service.put_service import DirectService, PutService
 from storage.settings.load import StoreConfig
 from storage.store import MessageStore
 from storage.tables.put_statistics import PutStatistics
@@ -54,38 +56,152 @@ from storage.transaction.progress import save_counts
 _LOG = logging.getLogger(__name__)
 
 
+class Ending(Enum):
+    """What is to be written for a request that is right."""
+
+    COMMIT = "commit record, then op message"
+    ROLLBACK = "op message"
+    OP_MISSING = "op message of an ending that stands already"
+    NOTHING = "nothing"
+
+
+PASSED = Verdict(ResponseCode.SUCCESS, UNSET)
+_COMMITTED = Verdict(ResponseCode.SUCCESS)
+_NOT_FOUND = Verdict(ResponseCode.SYSTEM_ERROR, "Find prepared transaction message failed")
+_ILLEGAL = (
+    ResponseCode.MESSAGE_ILLEGAL,
+    "The message is illegal, maybe msg body or properties length not matched. "
+    "msg body length limit {max_message_size}B, msg properties length limit 32KB.",
+)
+_PUT_ANSWERS = {
+    PutStatus.CREATE_MAPPED_FILE_FAILED: (ResponseCode.SYSTEM_ERROR, "Create mapped file failed."),
+    PutStatus.MESSAGE_ILLEGAL: _ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: _ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: (ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now."),
+    PutStatus.OS_PAGE_CACHE_BUSY: (ResponseCode.SYSTEM_ERROR, "OS page cache busy, please try another machine"),
+    PutStatus.WHEEL_TIMER_MSG_ILLEGAL: (
+        ResponseCode.MESSAGE_ILLEGAL,
+        "timer message illegal, the delay time should not be bigger than the max delay {max_delay_ms}ms; "
+        "or if set del msg, the delay time should be bigger than the current time",
+    ),
+    PutStatus.WHEEL_TIMER_FLOW_CONTROL: (
+        ResponseCode.SYSTEM_ERROR,
+        "timer message is under flow control, max num limit is {twice} or the current value is greater than {congestion} "
+        "and less than {twice}, trigger random flow control",
+    ),
+    PutStatus.WHEEL_TIMER_NOT_ENABLE: (
+        ResponseCode.SYSTEM_ERROR,
+        "accurate timer message is not enabled, timerWheelEnable is {enabled}",
+    ),
+    PutStatus.UNKNOWN_ERROR: (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR"),
+    PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH: (ResponseCode.SYSTEM_ERROR, "in-sync replicas not enough"),
+    PutStatus.PUT_TO_REMOTE_BROKER_FAIL: (ResponseCode.SYSTEM_ERROR, "put to remote broker fail"),
+}
+
+
+def judge_request(
+    request: EndTransactionRequest,
+    half: Message | None,
+    *,
+    transaction_timeout_ms: int,
+    now_ms: int,
+    is_slave: bool = False,
+) -> Verdict | None:
+    """The answer of the checks that come before anything is written: SUCCESS where all pass, None where there is no answer.
+
+    Java: EndTransactionProcessor.processRequest, rejectCommitOrRollback, checkPrepareMessage. A half without a producer group, at which
+    Java throws, has the wrong one.
+    """
+    if is_slave:
+        return Verdict(ResponseCode.SLAVE_NOT_AVAILABLE, UNSET)
+    if request.commit_or_rollback not in (TRANSACTION_COMMIT, TRANSACTION_ROLLBACK):
+        return None
+    if half is None or half.topic != HALF_TOPIC:
+        return _NOT_FOUND
+    if _is_too_late(request, half, transaction_timeout_ms, now_ms):
+        return Verdict(ResponseCode.ILLEGAL_OPERATION, UNSET)
+    if half.properties.get(PRODUCER_GROUP) != request.producer_group:
+        return Verdict(ResponseCode.SYSTEM_ERROR, "The producer group wrong")
+    if half.queue_offset != request.half_queue_offset:
+        return Verdict(ResponseCode.SYSTEM_ERROR, "The transaction state table offset wrong")
+    if half.commitlog_offset != request.half_commitlog_offset:
+        return Verdict(ResponseCode.SYSTEM_ERROR, "The commit log offset wrong")
+    return PASSED
+
+
+def settle(
+    commit_or_rollback: int, *, is_committed: bool, is_rolled_back: bool, has_op: bool
+) -> tuple[Ending, Verdict]:
+    """What to write and to answer, by what the store says of the transaction."""
+    wants_commit = commit_or_rollback == TRANSACTION_COMMIT
+    done = _COMMITTED if wants_commit else PASSED
+    if not (is_committed or is_rolled_back):
+        return (Ending.COMMIT if wants_commit else Ending.ROLLBACK), done
+    ending = Ending.NOTHING if has_op else Ending.OP_MISSING
+    if is_committed == wants_commit:
+        return ending, done
+    how = "committed" if is_committed else "rolled back"
+    return ending, Verdict(ResponseCode.ILLEGAL_OPERATION, f"the transaction is {how} already")
+
+
+def put_answer(status: PutStatus, config: StoreConfig, max_message_size: int) -> Verdict:
+    """The answer for how the put of a commit record ended; time-outs of disk and slave come after it is stored.
+
+    Java: EndTransactionProcessor.sendFinalMessage.
+    """
+    if status.is_stored:
+        return _COMMITTED
+    code, remark = _PUT_ANSWERS.get(status, (ResponseCode.SYSTEM_ERROR, "UNKNOWN_ERROR DEFAULT"))
+    congestion, timer = config.timer.timer_congest_num_each_slot, config.timer
+    return Verdict(
+        code,
+        remark.format(
+            max_message_size=max_message_size,
+            max_delay_ms=timer.timer_max_delay_sec * 1_000,
+            congestion=congestion,
+            twice=congestion * 2,
+            enabled=str(timer.timer_wheel_enable).lower(),
+        ),
+    )
+
+
+def immunity_ms(text: str, transaction_timeout_ms: int) -> int:
+    """How long after its birth a half is not asked back: what it says in seconds, at least the broker's time-out.
+
+    Java: TransactionalMessageUtil.getImmunityTime.
+    """
+    seconds = int(text) if re.fullmatch("[0-9]{1,15}", text) else 0
+    return max(seconds * 1_000, transaction_timeout_ms)
+
+
+def _is_too_late(request: EndTransactionRequest, half: Message, transaction_timeout_ms: int, now_ms: int) -> bool:
+    """Whether the time that the half set for its first check is over, so that only the answer to a check counts."""
+    text = half.properties.get(IMMUNITY, "")
+    if request.from_transaction_check or not text:
+        return False
+    return now_ms - half.born_time_ms > immunity_ms(text, transaction_timeout_ms)
+
+
 class TransactionEnder:
-    """Ends transactions in a store that is open for writing. Op messages of commits are written together, as Java writes them.
+    """Ends transactions in the store of a service. Op messages of commits are written together, as Java writes them.
 
     Java: EndTransactionProcessor, TransactionalMessageServiceImpl.deletePrepareMessage and batchSendOpMessage.
-    `write_due` is for whoever has a clock; `close` writes what is left. Thread-safe in front of a `PutService`, as hooks must then be:
-    requests about one transaction wait for each other, all others do not.
+    `write_due` is called by a clock; `close` writes what is left. Thread-safe: requests about one transaction wait for each other, all
+    others do not. So the threads of a service share one ender: with two, a commit could be written twice.
 
     What a request reads does not grow with what lies behind its half: the half by its place, its transaction by its key in the index,
     and of op messages those that others have written since this ender last looked.
     """
 
-    def __init__(
-        self,
-        store: HandlerStore,
-        now_ms: int,
-        *,
-        put: Put | None = None,
-        statistics: PutStatistics | None = None,
-        rpc_hooks: Sequence[RpcHook] = (),
-    ) -> None:
-        """`put` stores (the default: `put_into`, without waiting for replicas, as Java); `statistics` are those of the sends to the
-        same store.
-        """
-        rules, settings = store.config.transaction, store.settings
+    def __init__(self, service: PutService, now_ms: int, *, statistics: PutStatistics | None = None) -> None:
+        """`statistics` are those of the sends to the same store."""
+        rules, settings = service.config.transaction, service.settings
         self.state = BrokerState()
-        """Whether anything is ended; whoever runs the broker sets it."""
+        """Whether anything is ended; the broker sets it."""
         self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
-        self._store = store
-        self._config = store.config
-        self._writer = store_of(store).writer
-        self._put = put or put_into(store, needs_copies=False)  # what a fail-over takes back is asked about again
-        self._rpc_hooks = tuple(rpc_hooks)
+        self._service = service
+        self._config = service.config
+        self._writer = service.store.writer
         self._turns = Turns()
         self._writing = threading.Lock()
         """Held while op messages are written; before `_lock`."""
@@ -98,36 +214,33 @@ class TransactionEnder:
         """Places of halves whose commits cannot be found by key yet, and up to where the log must be dispatched for that."""
         self._counts: Counter[str] = Counter()
 
-    def end(self, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
-        """Answer a request and do what it says; None = no answer, the state is unknown.
+    @classmethod
+    def of(cls, store: MessageStore, now_ms: int) -> TransactionEnder:
+        """For one thread, in a store that its caller has open for writing, and closes."""
+        return cls(DirectService(store), now_ms)
+
+    def end(self, request: EndTransactionRequest, now_ms: int, *, is_heard: bool = True) -> Verdict | None:
+        """Do what a request says, and say what it is answered; None = no answer, the state is unknown.
 
         A rollback whose op message cannot be written is SERVICE_NOT_AVAILABLE. A commit is done without its op message, which waits.
+        Without `is_heard` a commit is not refused because the store is busy: its put waits.
         """
-        return answer_between(
-            self._rpc_hooks,
-            request.client_address,
-            request,
-            lambda asked: self._end(asked, now_ms),
-            EndTransactionResponse,
-        )
-
-    def _end(self, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
-        half = self._half(request.commit_log_offset)
-        response = judge_request(
+        half = self._half(request.half_commitlog_offset)
+        verdict = judge_request(
             request,
             half,
             transaction_timeout_ms=self._config.transaction.transaction_time_out,
             now_ms=now_ms,
             is_slave=self.state.is_slave,
         )
-        if response != PASSED or half is None:
-            return response
+        if verdict != PASSED or half is None:
+            return verdict
         with self._turns.of(_name_of(half)):
-            ending, response, without_op = self._settle(request, half)
+            ending, verdict, without_op = self._settle(request, half)
             if ending is Ending.COMMIT:
-                status = self._commit(half, now_ms, is_heard=request.is_heard)
+                status = self._commit(half, now_ms, is_heard=is_heard)
                 if not status.is_stored:
-                    return put_answer(status, self._config, self._store.settings.max_message_size)
+                    return put_answer(status, self._config, self._service.settings.max_message_size)
                 reach("half-committed")
             try:
                 if ending is not Ending.NOTHING:
@@ -136,8 +249,8 @@ class TransactionEnder:
                 _LOG.exception("an op message was not written; transaction %s, %s", _name_of(half), ending.name)
                 if ending is Ending.ROLLBACK:
                     unavailable = PutStatus.SERVICE_NOT_AVAILABLE
-                    return put_answer(unavailable, self._config, self._store.settings.max_message_size)
-        return response
+                    return put_answer(unavailable, self._config, self._service.settings.max_message_size)
+        return verdict
 
     def configure(self, config: StoreConfig) -> None:
         """An operator has changed settings: these hold from now on."""
@@ -163,23 +276,21 @@ class TransactionEnder:
         self.write_all(now_ms)
         with self._lock:
             counts, self._counts = self._counts, Counter()
-        save_counts(store_of(self._store), counts, now_ms=now_ms)
+        save_counts(self._service.store, counts, now_ms=now_ms)
 
     def _half(self, commitlog_offset: int) -> Message | None:
         try:
-            return self._store.message_by_commitlog_offset(commitlog_offset)
+            return self._service.message_by_commitlog_offset(commitlog_offset)
         except (CorruptRecordError, OffsetOutOfRangeError):
             return None
 
-    def _settle(
-        self, request: EndTransactionRequest, half: Message
-    ) -> tuple[Ending, EndTransactionResponse, list[int]]:
+    def _settle(self, request: EndTransactionRequest, half: Message) -> tuple[Ending, Verdict, list[int]]:
         """What to write and to answer, and the queue offsets of the halves that no op message names: a later copy would be asked
         about, by a broker that takes the store over, as if it were another transaction's.
         """
         fresh = self._fresh_commits()  # asked first: what is dispatched meanwhile is found below
         indexed_from = self._writer.ends.indexed_from
-        found = None if indexed_from is None else find_transaction(self._store, half, indexed_from)
+        found = None if indexed_from is None else find_transaction(self._service, half, indexed_from)
         if found is not None:
             self._learn_ops(found.began_at)
             with self._lock:
@@ -196,13 +307,13 @@ class TransactionEnder:
                     offset for offset in outcomes.without_op(0, half.queue_offset).tolist() if not self._is_op(offset)
                 ]
             is_committed = bool(outcomes.is_committed[0]) or not fresh.isdisjoint(places)
-        ending, response = settle(
+        ending, verdict = settle(
             request.commit_or_rollback,
             is_committed=is_committed,
             is_rolled_back=is_ended and not is_committed,
             has_op=not without_op,
         )
-        return ending, response, without_op
+        return ending, verdict, without_op
 
     def _is_op(self, half_offset: int) -> bool:
         return half_offset in self._waiting or half_offset in self._known
@@ -218,7 +329,7 @@ class TransactionEnder:
 
     def _alone(self) -> AbstractContextManager[MessageStore]:
         """The store, for reading what its service's threads must not change meanwhile."""
-        return self._store.exclusive() if isinstance(self._store, PutService) else nullcontext(self._store)
+        return self._service.exclusive()
 
     def _fresh_commits(self) -> frozenset[int]:
         with self._lock:
@@ -263,60 +374,47 @@ class TransactionEnder:
 
     def _put_op(self, op: InnerMessage, now_ms: int) -> int:
         """Its queue offset."""
-        outcome = self._append(op, now_ms)
-        if not outcome.status.is_stored or outcome.appended is None:
-            reason = f"no op message: {outcome.reason or outcome.status.value}"
-            raise StoreNotWritableError(str(self._store.root), reason)
-        return outcome.appended.queue_offset
+        put = self._put(op, now_ms)
+        if not put.status.is_stored:
+            raise StoreNotWritableError(self._service.root, f"no op message: {put.reason or put.status.value}")
+        return put.queue_offset
 
     def _commit(self, half: Message, now_ms: int, *, is_heard: bool) -> PutStatus:
         try:
             committed = committed_messages(InnerMessages.of([InnerMessage.of(half)]), np.array([half.commitlog_offset]))
         except PutRefusedError as refused:
             return refused.status
-        status = self._append(committed.message(0), now_ms, is_heard=is_heard).status
+        status = self._put(committed.message(0), now_ms, is_heard=is_heard).status
         if status.is_stored and (end := self._writer.log_end) > self._writer.dispatched_end:
             with self._lock:
                 self._fresh[half.commitlog_offset] = end
         return status
 
-    def _append(self, message: InnerMessage, now_ms: int, *, is_heard: bool = True) -> PutOutcome:
-        settings = self._store.settings
+    def _put(self, message: InnerMessage, now_ms: int, *, is_heard: bool = True) -> PutResult:
+        settings = self._service.settings
         rules = PutRules(
             config=self._config,
             host=settings.host,
             now_ms=now_ms,
             topics=settings.topics.topics,
-            state=state_now(self._store, self.state, is_heard=is_heard),
+            state=state_now(self._service, self.state, is_heard=is_heard),
             is_heard=is_heard,
         )
         try:
-            plan = plan_inner(message, message.body, rules, may_wait=False)
+            plan = plan_inner(message, rules, may_wait=False)
         except PutRefusedError as refused:
-            return PutOutcome(refused.status, reason=refused.reason)
-        outcome = self._put(plan)
-        if outcome.status is PutStatus.PUT_OK:
+            return PutResult(refused.status, reason=refused.reason)
+        # Without waiting for replicas, as Java: what a fail-over takes back is asked about again.
+        waiting = self._service.put_later(plan.messages, needs_copies=False, is_heard=is_heard)
+        put = put_result(waiting, message.topic)
+        if put.status is PutStatus.PUT_OK:
             self.statistics.put(message.topic, message.queue_id, 1, plan.size_bytes)
-        return outcome
+        return put
 
 
 def _name_of(half: Message) -> str:
     """What tells its transaction from others."""
     return half.unique_key or f"at {half.commitlog_offset}"
-
-
-def end_transaction(store: MessageStore, request: EndTransactionRequest, now_ms: int) -> EndTransactionResponse | None:
-    """Answer one request; its op message is written before this returns. For many, a `TransactionEnder` writes fewer.
-
-    Raises TypeError for a `PutService`: its threads must share one `TransactionEnder`, in which requests about one transaction wait
-    for each other. With an ender a call two threads could write its commit twice.
-    """
-    if store_of(store) is not store:
-        raise TypeError("end_transaction takes an open store; the threads of a PutService share one TransactionEnder")
-    ender = TransactionEnder(store, now_ms)
-    response = ender.end(request, now_ms)
-    ender.close(now_ms)
-    return response
 
 
 def request_for(
@@ -325,11 +423,11 @@ def request_for(
     """The request that a producer sends for a half that it knows. Java: DefaultMQProducerImpl.endTransaction."""
     return EndTransactionRequest(
         producer_group=half.properties.get(PRODUCER_GROUP, ""),
-        tran_state_table_offset=half.queue_offset,
-        commit_log_offset=half.commitlog_offset,
+        half_queue_offset=half.queue_offset,
+        half_commitlog_offset=half.commitlog_offset,
         commit_or_rollback=commit_or_rollback,
         from_transaction_check=from_transaction_check,
-        msg_id=half.unique_key or "",
+        message_id=half.unique_key or "",
         transaction_id=half.unique_key,
         topic=half.properties.get(REAL_TOPIC),
     )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from spark_mq.broker.asked import Asked, Handler
 from spark_mq.broker.client_tables import KnownClient, subscriptions_by_topic
 from spark_mq.broker.entries import AttributeRefusedError, changed_attributes
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.requests import Handler, Request
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.administration import (
     ClientConnection,
@@ -63,15 +63,15 @@ class GroupHandlers:
             code.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
         }
 
-    def update(self, asked: Asked) -> RemotingCommand:
+    def update(self, asked: Request) -> RemotingCommand:
         """200."""
         return self._save(asked, [read_body(SubscriptionGroupConfig, asked.body)] if asked.body else [])
 
-    def update_list(self, asked: Asked) -> RemotingCommand:
+    def update_list(self, asked: Request) -> RemotingCommand:
         """225."""
         return self._save(asked, read_body(SubscriptionGroupList, asked.body).groups)
 
-    def _save(self, asked: Asked, told: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
+    def _save(self, asked: Request, told: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
         """Departures: a name that no group may have is refused, and more retry queues than a topic may have; Java takes either."""
         groups = self._parts.groups
         try:
@@ -86,7 +86,7 @@ class GroupHandlers:
             return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return asked.answer()
 
-    def delete(self, asked: Asked) -> RemotingCommand:
+    def delete(self, asked: Request) -> RemotingCommand:
         """207; with `clean_offset` its offsets too."""
         told: DeleteGroupRequest = asked.header
         self._parts.service.delete_group(told.group_name)
@@ -97,7 +97,7 @@ class GroupHandlers:
                 self._parts.offsets.forget_group(told.group_name)
         return asked.answer()
 
-    def forbid(self, asked: Asked) -> RemotingCommand:
+    def forbid(self, asked: Request) -> RemotingCommand:
         """353: take a topic from a group, or give it back, which gives back all of them; without a wish it is only told."""
         told: GroupForbiddenRequest = asked.header
         service = self._parts.service
@@ -108,7 +108,7 @@ class GroupHandlers:
         readable = not self._parts.is_forbidden(told.group, told.topic)
         return asked.answer(remark="", body=GroupForbidden(group=told.group, topic=told.topic, readable=readable))
 
-    def all_groups(self, asked: Asked) -> RemotingCommand:
+    def all_groups(self, asked: Request) -> RemotingCommand:
         """201."""
         table = self._parts.service.group_table
         body = SubscriptionGroupTable(
@@ -118,7 +118,7 @@ class GroupHandlers:
         )
         return asked.answer(body=body)
 
-    def config(self, asked: Asked) -> RemotingCommand:
+    def config(self, asked: Request) -> RemotingCommand:
         """352. Asking makes the group where the broker may make it."""
         told: GroupRequest = asked.header
         found = self._parts.find_group(told.group)
@@ -128,7 +128,7 @@ class GroupHandlers:
 
     # Who is online
 
-    def consumers(self, asked: Asked) -> RemotingCommand:
+    def consumers(self, asked: Request) -> RemotingCommand:
         """203."""
         told: ConsumerGroupRequest = asked.header
         with self._parts.lock:
@@ -145,7 +145,7 @@ class GroupHandlers:
             )
         return asked.answer(body=body)
 
-    def producers(self, asked: Asked) -> RemotingCommand:
+    def producers(self, asked: Request) -> RemotingCommand:
         """204."""
         told: ProducerGroupRequest = asked.header
         with self._parts.lock:
@@ -156,7 +156,7 @@ class GroupHandlers:
             body = ProducerConnection(connections=_connections(group.values()))
         return asked.answer(body=body)
 
-    def all_producers(self, asked: Asked) -> RemotingCommand:
+    def all_producers(self, asked: Request) -> RemotingCommand:
         """328."""
         with self._parts.lock:
             groups = {
@@ -174,14 +174,14 @@ class GroupHandlers:
             }
         return asked.answer(body=ProducerTable(data=groups))
 
-    def topics_of(self, asked: Asked) -> RemotingCommand:
+    def topics_of(self, asked: Request) -> RemotingCommand:
         """343: topics in which the group has offsets."""
         told: GroupRequest = asked.header
         with self._parts.lock:
             topics = tuple(sorted(self._parts.offsets.topics_of(told.group)))
         return asked.answer(body=TopicList(topics=topics, broker_address=self._parts.address))
 
-    def subscription(self, asked: Asked) -> RemotingCommand:
+    def subscription(self, asked: Request) -> RemotingCommand:
         """345."""
         told: GroupTopicRequest = asked.header
         with self._parts.lock:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from spark_mq.broker.connections import ClientConnection
+from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import RemotingCommand
 from storage.epoch_times import is_time
 

@@ -5,32 +5,41 @@ Java: SendMessageProcessor, EndTransactionProcessor, QueryMessageProcessor, Send
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
-from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked, Handler
-from spark_mq.broker.connections import AskClients, ClientConnection, Outcome
 from spark_mq.broker.end_transaction import TransactionEnder
-from spark_mq.broker.end_transaction_rules import EndTransactionRequest
-from spark_mq.broker.named_messages import message_in, place_of_id
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.put_response import SendResponse
-from spark_mq.broker.recall import read_recall_handle, recall_properties
 from spark_mq.broker.request_table import SENDS
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
-from spark_mq.broker.send_request import NO_TEMPLATE, SendRequest, broker_properties
+from spark_mq.broker.requests import UNSET, AskClients, ClientConnection, Handler, Outcome, Request
+from spark_mq.broker.send import SendMessageHandler, broker_properties, properties_of
+from spark_mq.broker.send_back import SendBackHandler
 from spark_mq.broker.send_run import SendRun
-from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, make_request, read_header, write_header
+from spark_mq.remoting import Header, HeaderError, RemotingCommand, RequestCode, make_request, read_header, write_header
 from spark_mq.remoting import messages as wire
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
-from storage.format.properties import decode_properties
+from storage.format.record import Message, decode_offset_message_id, decode_record
+from storage.names import is_system_topic
+from storage.pending import Pending
+from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC
 from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
-from storage.service.pending import Pending
+from storage.rules.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
 from storage.transaction.check_plan import CheckRules
 from storage.transaction.discard import redrive_one
+
+_PUSH_MS = 10_000
+_MOST_QUERIED = 64
+"""Java: MessageStoreConfig.maxMsgsNumBatch."""
+_MESSAGE_ID = "msgId"
+"""Among the extFields of the answer to a send that is stored."""
+_NOT_OF_REPLIES = ("transactionId", "recallHandle")
+_TAG = "_RECALL_TAG_"
 
 
 class MessageHandlers:
@@ -39,9 +48,10 @@ class MessageHandlers:
     def __init__(self, parts: BrokerParts) -> None:
         self._parts = parts
         service, clock = parts.service, parts.clock
-        self.sender = SendMessageHandler(service, clock=clock, holds_order_lock=self._holds_lock)
-        self.sender.statistics = parts.statistics
-        self.returner = SendBackHandler(service, parts.config, statistics=parts.statistics, clock=clock)
+        self.sender = SendMessageHandler(
+            service, statistics=parts.statistics, clock=clock, holds_order_lock=self._holds_lock
+        )
+        self.returner = SendBackHandler(service, statistics=parts.statistics, clock=clock)
         self.ender = TransactionEnder(service, clock(), statistics=parts.statistics)
         for handler in (self.sender, self.returner, self.ender):
             handler.state = replace(handler.state, is_slave=parts.is_slave)
@@ -51,11 +61,11 @@ class MessageHandlers:
         """Who answers which code."""
         code = RequestCode
         return {
-            **dict.fromkeys(SENDS, self.send),
+            **dict.fromkeys(SENDS, self.sender.send),
             code.SEND_REPLY_MESSAGE: self.reply,
             code.SEND_REPLY_MESSAGE_V2: self.reply,
             code.RECALL_MESSAGE: self.recall,
-            code.CONSUMER_SEND_MSG_BACK: self.send_back,
+            code.CONSUMER_SEND_MSG_BACK: self.returner.send_back,
             code.END_TRANSACTION: self.end_transaction,
             code.RESUME_CHECK_HALF_MESSAGE: self.resume_check,
             code.QUERY_MESSAGE: self.query,
@@ -71,14 +81,6 @@ class MessageHandlers:
         with self._parts.lock:
             return self._parts.locks.holds_any(group, self._parts.steady())
 
-    def send(self, asked: Asked) -> RemotingCommand:
-        """10, 310, 320."""
-        return _sent(asked, self.sender.send(send_request(asked, asked.header)))
-
-    def begin_send(self, asked: Asked) -> Pending[RemotingCommand]:
-        """The same in two steps: what is returned waits for the put."""
-        return self.sender.begin(send_request(asked, asked.header)).then(lambda response: _sent(asked, response()))
-
     def begin_run(self, connection: ClientConnection, run: RequestRun, now_ms: int) -> Pending[RunAnswers] | None:
         """Many sends in two steps. None, with nothing done: they must be taken one by one, where one may be refused and others not."""
         if (sends := SendRun.of(run)) is None:
@@ -87,26 +89,24 @@ class MessageHandlers:
         for command in sends.requests():
             try:
                 header = read_header(wire.SendMessageRequest, command)
-                requests.append(send_request(Asked(connection, command, header, now_ms), header))
-            except (HeaderError, ValueError):
+            except HeaderError:
                 return None
+            requests.append(Request(connection, command, header, now_ms))
         return self.sender.begin_run(sends, requests)
 
-    def reply(self, asked: Asked) -> Outcome:
+    def reply(self, asked: Request) -> Outcome:
         """324, 325: an answer to a message, handed to the client that waits for it, and stored.
 
         Departures: it is stored first, as any send with CLUSTER; `storeReplyMessageEnable` is not followed.
         """
-        header: wire.SendMessageRequest = asked.header
-        request = send_request(asked, header)
-        stored = self.sender.send(request)
-        if stored.msg_id is None:
-            return asked.answer(stored.code, stored.remark, dict(stored.ext_fields) or None)
-        client_id = request.properties.get("REPLY_TO_CLIENT")
-        place = wire.SendMessageAnswer(
-            message_id=stored.msg_id, queue_id=stored.queue_id or 0, queue_offset=stored.queue_offset or 0
-        )
-        fields = dict(stored.ext_fields) | write_header(place)
+        stored = self.sender.send(asked)
+        fields = dict(stored.ext_fields or {})
+        if _MESSAGE_ID not in fields:
+            return stored
+        for name in _NOT_OF_REPLIES:
+            fields.pop(name, None)
+        properties = properties_of(asked.header)
+        client_id = properties.get("REPLY_TO_CLIENT")
         if client_id is None:
             remark = "reply message properties[REPLY_TO_CLIENT] is null"
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
@@ -122,21 +122,21 @@ class MessageHandlers:
                 return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
             return asked.answer(header=fields)
 
-        return AskClients(((connection, self._pushed_reply(asked, header, request)),), _PUSH_MS, answer)
+        return AskClients(((connection, self._pushed_reply(asked, properties)),), _PUSH_MS, answer)
 
-    def _pushed_reply(self, asked: Asked, header: wire.SendMessageRequest, request: SendRequest) -> RemotingCommand:
+    def _pushed_reply(self, asked: Request, properties: Mapping[str, str]) -> RemotingCommand:
+        header: wire.SendMessageRequest = asked.header
         own = broker_properties(self._parts.config.send) | {"PUSH_REPLY_TIME": str(asked.now_ms)}
-        properties = dict(request.properties) | own
         pushed = wire.ReplyMessageRequest(
-            producer_group=request.producer_group,
+            producer_group=header.producer_group or "",
             topic=header.topic,
-            default_topic=request.default_topic,
-            default_topic_queue_count=request.default_topic_queue_count,
+            default_topic="" if header.default_topic_queue_count is None else header.default_topic or "",
+            default_topic_queue_count=header.default_topic_queue_count or 0,
             queue_id=header.queue_id,
             sys_flag=header.sys_flag,
             born_time_ms=header.born_time_ms,
             flag=header.flag,
-            properties=encode_properties(properties).decode("utf-8", "surrogatepass"),
+            properties=_text_of({**properties, **own}),
             reconsume_times=header.reconsume_times,
             unit_mode=bool(header.unit_mode),
             born_host=asked.connection.address,
@@ -146,7 +146,7 @@ class MessageHandlers:
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
         return make_request(code, write_header(pushed), asked.body, encoding=self._parts.encoding)
 
-    def recall(self, asked: Asked) -> RemotingCommand:
+    def recall(self, asked: Request) -> RemotingCommand:
         """370: a timed message shall not be delivered. A message is put that deletes it when its time comes."""
         header: wire.RecallMessageRequest = asked.header
         parts, send = self._parts, self._parts.config.send
@@ -173,63 +173,29 @@ class MessageHandlers:
         left_ms = handle.time_ms - asked.now_ms
         if not 0 < left_ms < parts.config.timer.timer_max_delay_sec * 1_000:
             return refusal(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
-        response = self.sender.send(
-            SendRequest(
-                topic=header.topic,
-                body=b"0",
-                properties=recall_properties(handle, header.producer_group, asked.now_ms),
-                queue_id=0,
-                producer_group=header.producer_group or "",
-                born_time_ms=asked.now_ms,
-                born_host=asked.connection.host,
-                is_heard=not asked.command.is_oneway,
-            )
+        deletion = wire.SendMessageRequest(
+            producer_group=header.producer_group,
+            topic=header.topic,
+            default_topic=AUTO_CREATE_TOPIC,
+            default_topic_queue_count=DEFAULT_TOPIC_QUEUE_COUNT,
+            queue_id=0,
+            sys_flag=0,
+            born_time_ms=asked.now_ms,
+            flag=0,
+            properties=_text_of(recall_properties(handle, header.producer_group, asked.now_ms)),
         )
-        if response.msg_id is None:
+        put = self.sender.send(asked.like(deletion, b"0"))
+        if _MESSAGE_ID not in (put.ext_fields or {}):
             return refusal(ResponseCode.SYSTEM_ERROR, "execute error")
         answer = write_header(wire.RecallMessageAnswer(message_id=handle.unique_key))
         return asked.answer(remark=UNSET, header=answer | region)
 
-    def send_back(self, asked: Asked) -> RemotingCommand:
-        """36."""
-        header: wire.SendBackRequest = asked.header
-        response = self.returner.send_back(
-            SendBackRequest(
-                commitlog_offset=header.commitlog_offset,
-                group=header.group,
-                delay_level=header.delay_level,
-                max_reconsume_times=header.max_reconsume_times,
-                unit_mode=header.unit_mode,
-                client_version=asked.command.version,
-                origin_msg_id=header.origin_message_id,
-                origin_topic=header.origin_topic,
-                client_address=asked.connection.address,
-                is_heard=not asked.command.is_oneway,
-            )
-        )
-        return asked.answer(response.code, response.remark)
-
-    def end_transaction(self, asked: Asked) -> Outcome:
+    def end_transaction(self, asked: Request) -> Outcome:
         """37; no answer where the state is not known."""
-        header: wire.EndTransactionRequest = asked.header
-        response = self.ender.end(
-            EndTransactionRequest(
-                producer_group=header.producer_group,
-                tran_state_table_offset=header.half_queue_offset,
-                commit_log_offset=header.half_commitlog_offset,
-                commit_or_rollback=header.commit_or_rollback,
-                from_transaction_check=bool(header.from_transaction_check),
-                msg_id=header.message_id or "",
-                transaction_id=header.transaction_id,
-                topic=header.topic,
-                client_address=asked.connection.address,
-                is_heard=not asked.command.is_oneway,
-            ),
-            asked.now_ms,
-        )
-        return None if response is None else asked.answer(response.code, response.remark)
+        verdict = self.ender.end(asked.header, asked.now_ms, is_heard=asked.is_heard)
+        return None if verdict is None else asked.answer(*verdict)
 
-    def resume_check(self, asked: Asked) -> RemotingCommand:
+    def resume_check(self, asked: Request) -> RemotingCommand:
         """323: a half message that was given up is asked about again.
 
         Departure: once, and not where its transaction has ended meanwhile, or of a message that is none. Java puts whatever the id
@@ -252,7 +218,7 @@ class MessageHandlers:
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} It {why}")
         return asked.answer()
 
-    def query(self, asked: Asked) -> RemotingCommand:
+    def query(self, asked: Request) -> RemotingCommand:
         """12: messages by key, or by unique key as the extFields say. The client compares the keys.
 
         Departure: those of other topics, whose keys have the same hash, are left out. Java leaves that to the client, too.
@@ -271,7 +237,7 @@ class MessageHandlers:
             return asked.answer(ResponseCode.QUERY_NOT_FOUND, remark, answer)
         return asked.answer(header=answer, body=b"".join(records))
 
-    def view(self, asked: Asked) -> RemotingCommand:
+    def view(self, asked: Request) -> RemotingCommand:
         """33: the message at a place of the log."""
         header: wire.ViewMessageRequest = asked.header
         record = self._parts.served.record_at(header.commitlog_offset)
@@ -281,48 +247,82 @@ class MessageHandlers:
         return asked.answer(body=record)
 
 
-_PUSH_MS = 10_000
-_MOST_QUERIED = 64
-"""Java: MessageStoreConfig.maxMsgsNumBatch."""
+def _text_of(properties: Mapping[str, str]) -> str:
+    return encode_properties(properties).decode("utf-8", "surrogatepass")
 
 
-def _sent(asked: Asked, response: SendResponse) -> RemotingCommand:
-    fields = dict(response.ext_fields)
-    if response.msg_id is not None:
-        answer = wire.SendMessageAnswer(
-            message_id=response.msg_id,
-            queue_id=response.queue_id or 0,
-            queue_offset=response.queue_offset or 0,
-            transaction_id=response.transaction_id,
-            recall_handle=response.recall_handle,
-        )
-        fields = write_header(answer) | fields
-    return asked.answer(response.code, response.remark, fields or None)
+# Recalling a timed message: its handle, and what deletes it in the timer. The handle is made in `put_plan.py`.
+# Java: RecallMessageProcessor, RecallMessageHandle.HandleV1, TimerMessageStore.buildDeleteKey.
 
 
-def send_request(asked: Asked, header: wire.SendMessageRequest) -> SendRequest:
-    """A send as its handler takes it."""
-    command = asked.command
-    queue_count = header.default_topic_queue_count
-    return SendRequest(
-        topic=header.topic,
-        body=asked.body,
-        properties=decode_properties((header.properties or "").encode("utf-8", "surrogatepass")),
-        queue_id=header.queue_id,
-        producer_group=header.producer_group or "",
-        default_topic=NO_TEMPLATE if queue_count is None else header.default_topic or NO_TEMPLATE,
-        default_topic_queue_count=queue_count or 0,
-        flag=header.flag,
-        sys_flag=header.sys_flag,
-        born_time_ms=header.born_time_ms,
-        born_host=asked.connection.host,
-        reconsume_times=header.reconsume_times,
-        max_reconsume_times=header.max_reconsume_times,
-        unit_mode=bool(header.unit_mode),
-        is_batch=bool(header.is_batch),
-        logical=header.is_logical,
-        client_version=command.version,
-        are_properties_read=True,
-        is_heard=not command.is_oneway,
-        ext_fields=command.ext_fields or NO_FIELDS,
-    )
+class RecallHandle(NamedTuple):
+    """Which message: its topic, broker, deliver time and unique key."""
+
+    topic: str
+    broker_name: str
+    time_ms: int
+    unique_key: str
+
+
+def read_recall_handle(text: str) -> RecallHandle | None:
+    """The handle that a send was answered with; None of a text that is none."""
+    try:
+        parts = base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
+    except (ValueError, binascii.Error):
+        return None
+    if len(parts) < 5 or parts[0] != "v1":
+        return None
+    _, topic, broker_name, time_text, unique_key, *_ = parts
+    time_ms = int(time_text) if re.fullmatch("-?[0-9]{1,18}", time_text) else -1
+    return RecallHandle(topic, broker_name, time_ms, unique_key)
+
+
+def recall_properties(handle: RecallHandle, producer_group: str | None, now_ms: int) -> dict[str, str]:
+    """Of the message that deletes it: it goes through the timer to the same time."""
+    properties = {
+        "TAGS": _TAG,
+        "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique_key}",
+        "UNIQ_KEY": handle.unique_key,
+        "TIMER_DELIVER_MS": str(handle.time_ms),
+        "BORN_TIMESTAMP": str(now_ms),
+        "TRACE_CONTEXT": "",
+    }
+    return properties | ({"PGROUP": producer_group} if producer_group else {})
+
+
+def named_topic(parts: BrokerParts, header: Header) -> str | None:
+    """The topic that the message was sent to, also while it waits elsewhere; None where the header names no message that is there."""
+    place = _place(header)
+    raw = None if place is None else parts.served.record_at(place)
+    if raw is None:
+        return None
+    record = message_in(raw)
+    return record.properties.get(REAL_TOPIC, record.topic) if is_system_topic(record.topic) else record.topic
+
+
+def message_in(record: bytes) -> Message:
+    """A record of the log as a message; its body is not looked at."""
+    message = decode_record(record, check_crc=False)
+    assert isinstance(message, Message)
+    return message
+
+
+def _place(header: Header) -> int | None:
+    match header:
+        case wire.ResumeCheckHalfMessageRequest():
+            return place_of_id(header.message_id)
+        case wire.ViewMessageRequest() | wire.SendBackRequest():
+            return header.commitlog_offset
+        case wire.EndTransactionRequest():
+            return header.half_commitlog_offset
+        case wire.ConsumeDirectlyRequest():
+            return place_of_id(header.message_id)
+    return None
+
+
+def place_of_id(message_id: str | None) -> int | None:
+    """The place in the log that an offset message id says; None where it is none."""
+    try:
+        return decode_offset_message_id(message_id or "")[2]
+    except ValueError:
+        return None

@@ -1,17 +1,42 @@
-"""Where groups go on, and where queues begin and end. Java: ConsumerManageProcessor, AdminBrokerProcessor (29–32, 222).
+"""Where groups go on, how far they are, where queues begin and end, and what was counted.
 
 Of a static topic the leader's physical queue is meant. Departure: what an earlier link at another broker knows is not asked of it.
+Java: ConsumerManageProcessor (14, 15), AdminBrokerProcessor (29-32, 222; 43, 208, 303, 308, 314, 315, 317, 321).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import time
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
-from spark_mq.broker.asked import NO_FIELDS, Asked, Handler
+import numpy as np
+
 from spark_mq.broker.client_tables import too_old_to_ask
+from spark_mq.broker.consumer_filters import message_filter
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, write_body, write_header
+from spark_mq.remoting.administration import (
+    BrokerConsumeStatsRequest,
+    BrokerStatsRequest,
+    ConsumeQueueEntries,
+    ConsumeQueueEntry,
+    ConsumeStats,
+    ConsumeStatsList,
+    ConsumeTimeSpans,
+    CorrectionOffsets,
+    OffsetWrapper,
+    QueryConsumeQueueRequest,
+    QueueTimeSpan,
+)
 from spark_mq.remoting.consumers import (
+    CloneGroupOffsetRequest,
+    ConsumeStatsRequest,
+    ConsumeTimeSpanRequest,
+    CorrectionOffsetRequest,
     MaxOffsetRequest,
     OffsetAnswer,
     OffsetTable,
@@ -22,9 +47,16 @@ from spark_mq.remoting.consumers import (
     TimeAnswer,
     UpdateConsumerOffsetRequest,
 )
+from storage.format.bloom_filter import bit_text
+from storage.format.consume_queue import is_ext_address
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.static_topics import LogicalQueue, logical_queue, physical_queue_id
+from storage.service.served_store import ALL_MESSAGES, ServedEntry
 from storage.tables.topics import TopicConfig
+
+_LONG_MAX = 2**63 - 1
+_MOST_ENTRIES = 4_096
+"""Of one answer to 321; Java gives as many as are asked for."""
 
 
 class OffsetHandlers:
@@ -48,7 +80,7 @@ class OffsetHandlers:
 
     # Of groups
 
-    def query(self, asked: Asked) -> RemotingCommand:
+    def query(self, asked: Request) -> RemotingCommand:
         """14. A group without an offset begins at 0 where the queue is young, whatever its consumers asked for."""
         request: QueryConsumerOffsetRequest = asked.header
         group, topic = request.consumer_group, request.topic
@@ -72,7 +104,7 @@ class OffsetHandlers:
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         return asked.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
 
-    def update(self, asked: Asked) -> RemotingCommand:
+    def update(self, asked: Request) -> RemotingCommand:
         """15. Offsets may go back; while a reset waits for the group's next pull they are dropped."""
         request: UpdateConsumerOffsetRequest = asked.header
         parts, group, topic = self._parts, request.consumer_group, request.topic
@@ -92,7 +124,7 @@ class OffsetHandlers:
             parts.offsets.commit(group, topic, queue_id, _physical(queue, request.commit_offset), asked.now_ms)
         return asked.answer(header=NO_FIELDS)
 
-    def reset(self, asked: Asked) -> RemotingCommand:
+    def reset(self, asked: Request) -> RemotingCommand:
         """222: a group goes on elsewhere, by an offset of one queue or by a time (below 0: the end) of one or of all."""
         request: ResetOffsetRequest = asked.header
         parts, group, topic = self._parts, request.group, request.topic
@@ -136,7 +168,7 @@ class OffsetHandlers:
             offset_table={MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
         )
 
-    def _reset_by_clients(self, asked: Asked, request: ResetOffsetRequest) -> RemotingCommand:
+    def _reset_by_clients(self, asked: Request, request: ResetOffsetRequest) -> RemotingCommand:
         """The way of before: the group's clients are told (220), and store the offsets themselves. Java: Broker2Client.resetOffset.
 
         Departure: of all queues that are read. Java takes those that are written, and leaves the others of a topic that shrinks.
@@ -170,7 +202,7 @@ class OffsetHandlers:
 
     # Of queues
 
-    def search(self, asked: Asked) -> RemotingCommand:
+    def search(self, asked: Request) -> RemotingCommand:
         """29: the first message from a time on; with UPPER the last one up to it."""
         request: SearchOffsetRequest = asked.header
         return self._of_queue(
@@ -181,25 +213,25 @@ class OffsetHandlers:
             ),
         )
 
-    def maximum(self, asked: Asked) -> RemotingCommand:
+    def maximum(self, asked: Request) -> RemotingCommand:
         """30."""
         request: MaxOffsetRequest = asked.header
         return self._of_queue(asked, request, lambda queue_id: self._parts.served.maximum(request.topic, queue_id))
 
-    def minimum(self, asked: Asked) -> RemotingCommand:
+    def minimum(self, asked: Request) -> RemotingCommand:
         """31. The remark is empty, and not absent."""
         request: QueueRequest = asked.header
         answer = self._of_queue(asked, request, lambda queue_id: self._parts.served.minimum(request.topic, queue_id))
         return answer._replace(remark="") if answer.code == ResponseCode.SUCCESS else answer
 
-    def earliest(self, asked: Asked) -> RemotingCommand:
+    def earliest(self, asked: Request) -> RemotingCommand:
         """32."""
         request: QueueRequest = asked.header
         time_ms = self._parts.served.earliest_store_time(request.topic, request.queue_id)
         return asked.answer(header=TimeAnswer(time_ms=time_ms))
 
     def _of_queue(
-        self, asked: Asked, request: SearchOffsetRequest | MaxOffsetRequest | QueueRequest, read: Callable[[int], int]
+        self, asked: Request, request: SearchOffsetRequest | MaxOffsetRequest | QueueRequest, read: Callable[[int], int]
     ) -> RemotingCommand:
         try:
             queue = self._queue(request)
@@ -224,3 +256,228 @@ def _logical(queue: LogicalQueue, offset: int) -> int:
 
 def _physical(queue: LogicalQueue, offset: int) -> int:
     return offset if queue.leader is None else queue.leader.physical(offset)
+
+
+class ProgressHandlers:
+    """Answers what operators ask of progress."""
+
+    def __init__(self, parts: BrokerParts) -> None:
+        self._parts = parts
+
+    def table(self) -> Mapping[int, Handler]:
+        """Who answers which code."""
+        code = RequestCode
+        return {
+            code.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
+            code.GET_CONSUME_STATS: self.consume_stats,
+            code.QUERY_CONSUME_TIME_SPAN: self.time_spans,
+            code.QUERY_CORRECTION_OFFSET: self.corrections,
+            code.CLONE_GROUP_OFFSET: self.clone,
+            code.VIEW_BROKER_STATS_DATA: self.figures,
+            code.GET_BROKER_CONSUME_STATS: self.all_stats,
+            code.QUERY_CONSUME_QUEUE: self.entries,
+        }
+
+    def all_offsets(self, asked: Request) -> RemotingCommand:
+        """43: what consumerOffset.json is to hold, the progress of the broker's own duties and of sinks too."""
+        with self._parts.lock:
+            known = self._parts.offsets.table()
+        return asked.answer(body=self._parts.with_own_groups(known).to_text().encode())
+
+    def consume_stats(self, asked: Request) -> RemotingCommand:
+        """208."""
+        told: ConsumeStatsRequest = asked.header
+        group = told.consumer_group
+        listed = [topic for topic in (told.topic_list or "").split(";") if topic]
+        if listed:
+            topics: Iterable[str] = dict.fromkeys(listed)
+        else:
+            with self._parts.lock:
+                own = [told.topic] if (told.topic or "").strip() else self._parts.offsets.topics_of(group)
+            topics = [topic for topic in own if topic and self._is_subscribed(group, topic)]
+        offsets: dict[MessageQueue, OffsetWrapper] = {}
+        rate = 0.0
+        for topic in topics:
+            if (config := self._parts.topics.get(topic)) is not None:
+                offsets |= self._wrappers(group, config, config.read_queue_count, with_pulls=True)
+                rate += self._rate(group, topic)
+        return asked.answer(body=ConsumeStats(offset_table=offsets, consume_tps=rate))
+
+    def all_stats(self, asked: Request) -> RemotingCommand:
+        """317: of all groups. Departure: of all queues that are read, as 208 says; Java counts those that are written."""
+        told: BrokerConsumeStatsRequest = asked.header
+        found, behind, in_flight = [], 0, 0
+        for group in self._parts.groups:
+            with self._parts.lock:
+                topics = self._parts.offsets.topics_of(group)
+            stats = []
+            for topic in topics:
+                config = self._parts.topics.get(topic)
+                if config is None or (told.is_order and not config.order) or not self._is_subscribed(group, topic):
+                    continue
+                offsets = self._wrappers(group, config, config.read_queue_count, with_pulls=False)
+                stats.append(ConsumeStats(offset_table=offsets, consume_tps=self._rate(group, topic)))
+                behind += sum(each.broker_offset - each.consumer_offset for each in offsets.values())
+                in_flight += sum(each.pull_offset - each.consumer_offset for each in offsets.values())
+            found.append({group: tuple(stats)})
+        body = ConsumeStatsList(
+            consume_stats=tuple(found),
+            broker_address=self._parts.address,
+            total_diff=behind,
+            total_inflight_diff=in_flight,
+        )
+        return asked.answer(body=body)
+
+    def _is_subscribed(self, group: str, topic: str) -> bool:
+        """Whether the group subscribes to the topic, as far as anything is known of it."""
+        with self._parts.lock:
+            consumers = self._parts.consumers
+            return consumers.subscription(group, topic) is not None or consumers.subscription_count(group) == 0
+
+    def _rate(self, group: str, topic: str) -> float:
+        with self._parts.lock:
+            return self._parts.traffic.per_second("GROUP_GET_NUMS", f"{topic}@{group}")
+
+    def _wrappers(
+        self, group: str, topic: TopicConfig, queue_count: int, *, with_pulls: bool
+    ) -> dict[MessageQueue, OffsetWrapper]:
+        parts, name = self._parts, topic.topic
+        found = {}
+        for queue_id in range(queue_count):
+            with parts.lock:
+                offset = parts.offsets.offset(group, name, queue_id)
+                pulled = parts.offsets.pulled(group, name, queue_id) if with_pulls else 0
+            if name not in parts.mappings.mappings:
+                offset = max(0, offset)
+            time_ms = parts.served.store_time(name, queue_id, offset - 1) if offset > 0 else 0
+            found[MessageQueue(name, parts.broker_name, queue_id)] = OffsetWrapper(
+                broker_offset=parts.served.maximum(name, queue_id),
+                consumer_offset=offset,
+                pull_offset=max(offset, pulled) if with_pulls else 0,
+                last_time_ms=max(0, time_ms),
+            )
+        return found
+
+    def time_spans(self, asked: Request) -> RemotingCommand:
+        """303: how old the messages of a topic's queues are, and where a group is among them."""
+        told: ConsumeTimeSpanRequest = asked.header
+        parts, topic = self._parts, told.topic
+        config = parts.topics.get(topic)
+        if config is None:
+            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+        spans = []
+        for queue_id in range(config.write_queue_count):
+            maximum, first_ms = parts.served.maximum(topic, queue_id), parts.served.earliest_store_time(topic, queue_id)
+            with parts.lock:
+                offset = parts.offsets.offset(told.group, topic, queue_id)
+            read_ms = parts.served.store_time(topic, queue_id, offset - 1) if offset > 0 else first_ms
+            delay_ms = 0
+            if offset < maximum:
+                delay_ms = parts.clock() - parts.served.store_time(topic, queue_id, offset)
+            last_ms = parts.served.store_time(topic, queue_id, maximum - 1)
+            spans.append(
+                QueueTimeSpan(
+                    queue=MessageQueue(topic, parts.broker_name, queue_id),
+                    min_time_ms=first_ms,
+                    max_time_ms=last_ms,
+                    consume_time_ms=read_ms,
+                    delay_ms=delay_ms,
+                    min_time=_shown(first_ms),
+                    max_time=_shown(last_ms),
+                    consume_time=_shown(read_ms),
+                )
+            )
+        return asked.answer(body=ConsumeTimeSpans(spans=tuple(spans)))
+
+    def corrections(self, asked: Request) -> RemotingCommand:
+        """308: the smallest offset of any group by queue; the greatest number where the compared group is before it."""
+        told: CorrectionOffsetRequest = asked.header
+        parts, topic = self._parts, told.topic
+        minimums = {queue_id: parts.served.minimum(topic, queue_id) for queue_id in parts.served.queue_ids(topic)}
+        without = (
+            frozenset((told.filter_groups or "").split(",")) if (told.filter_groups or "").strip() else frozenset()
+        )
+        with parts.lock:
+            smallest = parts.offsets.smallest(topic, minimums, without)
+            compared = dict(parts.offsets.of(told.compare_group, topic))
+        for queue_id, offset in compared.items():
+            if smallest.get(queue_id, _LONG_MAX) > offset:
+                smallest[queue_id] = _LONG_MAX
+        return asked.answer(body=CorrectionOffsets(correction_offsets=smallest))
+
+    def clone(self, asked: Request) -> RemotingCommand:
+        """314. As in Java a blank topic clones nothing that exists."""
+        told: CloneGroupOffsetRequest = asked.header
+        parts, source = self._parts, told.source_group
+        if (told.topic or "").strip():
+            topic = told.topic or ""
+            if topic in parts.topics and (told.offline or self._is_subscribed(source, topic)):
+                with parts.lock:
+                    parts.offsets.clone(source, told.destination_group, topic)
+        return asked.answer()
+
+    def figures(self, asked: Request) -> RemotingCommand:
+        """315."""
+        told: BrokerStatsRequest = asked.header
+        with self._parts.lock:
+            found = self._parts.traffic.stats(told.stats_name, told.stats_key)
+        if found is None:
+            return asked.answer(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{told.stats_name}> <{told.stats_key}> not exist"
+            )
+        return asked.answer(body=found)
+
+    def entries(self, asked: Request) -> RemotingCommand:
+        """321."""
+        told: QueryConsumeQueueRequest = asked.header
+        parts, topic, queue_id = self._parts, told.topic or "", told.queue_id
+        maximum = parts.served.maximum(topic, queue_id)
+        if not maximum:
+            return asked.answer(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+        subscription, filter_data, wanted = None, None, ALL_MESSAGES
+        if (group := told.consumer_group) is not None:
+            with parts.lock:
+                subscription = parts.consumers.subscription(group, topic)
+                known = parts.filters.find(topic, group)
+            filter_data = f"{group}@{topic} is not online!"
+            if subscription is not None:
+                filter_data = "null" if known is None else known.filter.to_text()
+                bits = None if known is None else parts.filters.bit_test(known)
+                wanted = message_filter(subscription, None if known is None else known.expression, bits)
+        if not 0 <= told.index < maximum:
+            return asked.answer(remark=f"Index {told.index} of {queue_id}@{topic} is not exist!")
+        rows = parts.served.entries(topic, queue_id, told.index, min(max(0, told.count), _MOST_ENTRIES), wanted)
+        found = tuple(_shown_entry(row, is_judged=subscription is not None) for row in rows)
+        body = ConsumeQueueEntries(
+            subscription=subscription,
+            filter_data=filter_data,
+            entries=found,
+            max_queue_index=maximum,
+            min_queue_index=parts.served.minimum(topic, queue_id),
+        )
+        return asked.answer(remark=UNSET, body=body)
+
+
+def _shown_entry(row: ServedEntry, *, is_judged: bool) -> ConsumeQueueEntry:
+    """What Java says of filters it says of entries with extension units alone."""
+    place, size, code, unit, passes = row
+    if unit is None:
+        message = f"Cq extend not exist!addr: {code}" if is_ext_address(np.array(code)) else None
+        return ConsumeQueueEntry(commitlog_offset=place, size_bytes=size, tags_code=code, message=message)
+    shown: dict[str, Any] = {"msgStoreTime": unit.store_time_ms, "size": unit.size_bytes, "tagsCode": unit.tags_code}
+    if unit.bit_map:
+        shown = {"filterBitMap": b64encode(unit.bit_map).decode()} | shown
+    return ConsumeQueueEntry(
+        commitlog_offset=place,
+        size_bytes=size,
+        tags_code=unit.tags_code,
+        extension=json.dumps(shown, separators=(",", ":")),
+        bit_map=bit_text(unit.bit_map) if unit.bit_map else None,
+        passes=is_judged and passes,
+    )
+
+
+def _shown(time_ms: int) -> str:
+    """In the broker's local time. Java: UtilAll.YYYY_MM_DD_HH_MM_SS_SSS."""
+    seconds, millis = divmod(time_ms, 1_000)
+    return f"{time.strftime('%Y-%m-%d#%H:%M:%S', time.localtime(seconds))}:{millis:03d}"

@@ -15,11 +15,11 @@ from spark_mq.access.users import FILE_NAME as USERS_FILE
 from spark_mq.access.users import AccessRules, UserTable, authenticate
 from spark_mq.broker.broker_settings import changed_text, with_settings
 from spark_mq.broker.client_tables import Change, ConsumerTable, ProducerTable, QueueLocks
-from spark_mq.broker.connections import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
 from spark_mq.broker.consumer_filters import ConsumerFilters
 from spark_mq.broker.group_offsets import GroupOffsets, with_own_groups
 from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, Arrivals, HeldPull, HeldPulls
 from spark_mq.broker.request_table import Pool
+from spark_mq.broker.requests import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
 from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import HeaderEncoding, MessageQueue, RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting.administration import HaConnectionInfo
@@ -27,13 +27,13 @@ from spark_mq.remoting.consumers import ConsumerGroupRequest
 from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
+from storage.format.table_entries import DataVersion
 from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.retries import find_group
 from storage.rules.topics import known_topics
 from storage.service.put_service import PutService
-from storage.service.raw_get import TransferLimits
-from storage.service.served_store import ServedStore
+from storage.service.served_store import ServedStore, TransferLimits
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import PullConfig
 from storage.tables.consumer_groups import (
@@ -43,7 +43,6 @@ from storage.tables.consumer_groups import (
     ConsumerOffsets,
     SubscriptionGroupConfig,
 )
-from storage.tables.document import DataVersion
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import MAPPINGS_FILE, PERM_READ, PERM_WRITE, TopicConfig, TopicQueueMappingTable
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from spark_mq.broker.asked import Asked
-from spark_mq.broker.connections import Outcome, Waiting
+from spark_mq.broker.consumer_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
 from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldPull
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.pull_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
+from spark_mq.broker.requests import Outcome, Request, Waiting
 from spark_mq.broker.sql92 import Expression
 from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, write_header
 from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
@@ -30,7 +29,7 @@ from storage.rules.static_topics import (
     logical_queue,
     physical_pull,
 )
-from storage.service.raw_get import MessageFilter, RawGet
+from storage.service.served_store import MessageFilter, RawGet
 from storage.settings.nouns import PullConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, TopicConfig
@@ -92,15 +91,15 @@ class PullHandler:
     def _config(self) -> PullConfig:
         return self._parts.config.pull
 
-    def pull(self, asked: Asked) -> Outcome:
+    def pull(self, asked: Request) -> Outcome:
         """A client's pull: it may wait for messages."""
         return self._answer(asked, may_wait=True)
 
-    def pull_again(self, asked: Asked) -> Outcome:
+    def pull_again(self, asked: Request) -> Outcome:
         """A pull that has waited."""
         return self._answer(asked, may_wait=False)
 
-    def _answer(self, asked: Asked, *, may_wait: bool) -> Outcome:
+    def _answer(self, asked: Request, *, may_wait: bool) -> Outcome:
         request: PullMessageRequest = asked.header
         if self._parts.is_slave and not self._config.slave_read_enable:
             return asked.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
@@ -157,7 +156,7 @@ class PullHandler:
         minimum = served.minimum(topic, queue_id)
         return RawGet(GetStatus.OFFSET_TOO_SMALL, offset, minimum, served.maximum(topic, queue_id))
 
-    def _response(self, asked: Asked, pull: _Pull, found: RawGet, place: PullPlace, remark: str) -> RemotingCommand:
+    def _response(self, asked: Request, pull: _Pull, found: RawGet, place: PullPlace, remark: str) -> RemotingCommand:
         suggested = 0
         if self._config.slave_read_enable:
             group = pull.group
@@ -185,7 +184,7 @@ class PullHandler:
         if may_wait and request.sys_flag & COMMITS_OFFSET and request.commit_offset is not None:
             offsets.commit(group, topic, pull.queue_id, request.commit_offset, now_ms)
 
-    def _park(self, asked: Asked, request: PullMessageRequest, pull: _Pull, found: RawGet) -> bool:
+    def _park(self, asked: Request, request: PullMessageRequest, pull: _Pull, found: RawGet) -> bool:
         """Let it wait, unless messages came since it looked. False: too many wait, so it is answered."""
         name = request.topic, pull.queue_id
         timeout_ms = min(request.suspend_timeout_ms, MOST_WAIT_MS)
@@ -211,7 +210,7 @@ class PullHandler:
 
     # Checks, in Java's order
 
-    def _checked(self, asked: Asked, request: PullMessageRequest) -> _Pull:
+    def _checked(self, asked: Request, request: PullMessageRequest) -> _Pull:
         parts, no_permission = self._parts, ResponseCode.NO_PERMISSION
         if not parts.config.send.broker_permission & PERM_READ:
             raise _Refusal(no_permission, f"the broker[{parts.ip}] pulling message is forbidden", _FORBIDDEN_BROKER)
@@ -310,7 +309,7 @@ class PullHandler:
             raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return found
 
-    def _refuse_active_consumer(self, asked: Asked, name: str) -> None:
+    def _refuse_active_consumer(self, asked: Request, name: str) -> None:
         """Where pull consumers are not wanted: those of unknown connections. Java: isRejectPullConsumerEnable."""
         if not self._config.reject_pull_consumer_enable:
             return

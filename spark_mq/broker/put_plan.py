@@ -1,32 +1,40 @@
-"""What a request is to be stored as: its message, or the messages of its batch, past every rule. Pure.
+"""A put of a broker: what a request is stored as, past every rule, and what its end means to a client. Pure, but for the last part.
 
     send ─▶ UNIQ_KEY ─▶ CLUSTER ─▶ half message ─┐
-    sent back, committed ────────────────────────┴▶ guards ─▶ delay ─▶ sizes
+    sent back, committed ────────────────────────┴▶ guards ─▶ delay ─▶ sizes ─▶ PutPlan ─▶ put ─▶ PutResult ─▶ code and remark
+
+FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE are codes of their own and still mean that the message is stored: their
+answers say where.
 
 Departures, each where Java leaves a producer without an answer or the log with a record that nobody can read: an empty batch, a batch
 whose lengths do not add up, and a batched message whose properties grow over 32,767 bytes are MESSAGE_ILLEGAL; so are a half with a
 delay (`half_messages.py`) and a batch with a deliver time in which a message has no body (`storage/rules/delays.py`).
 Java: SendMessageProcessor.sendMessage and sendBatchMessage up to the put, DefaultMessageStore.asyncPutMessage,
-CommitLog.asyncPutMessages.
+CommitLog.asyncPutMessages; SendMessageProcessor.handlePutMessageResult.
 """
 
 from __future__ import annotations
 
+import base64
 import ipaddress
-from collections.abc import Callable, Mapping, Sequence
+import logging
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from spark_mq.broker.send_hooks import is_true
-from spark_mq.broker.send_request import SendRequest
-from spark_mq.remoting.messages import decode_batch, with_batch_properties
-from storage.errors import PutRefusedError
+from spark_mq.broker.requests import Request
+from spark_mq.remoting.messages import SendMessageRequest, decode_batch, with_batch_properties
+from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
+from storage.files.local_file_system import disk_used_percent
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import CRC_NAME, CRC_SIZE, decode_properties
 from storage.format.record import MULTI_TAGS, TRANSACTION_MASK, V6_HOST_SIZE
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.delays import (
@@ -45,9 +53,13 @@ from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_pr
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
+from storage.service.put_group import PutResult
+from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
+from storage.settings.nouns import TimerConfig
 from storage.tables.topics import TopicConfig
 
+_LOG = logging.getLogger(__name__)
 DECIDED_BY_VALUE = frozenset(
     {
         *(DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DELETED_KEY),
@@ -73,7 +85,7 @@ class PutRules:
     is_congested: Congestion | None = None
     """Whether the timer takes no more for a time; None = it does."""
     is_heard: bool = True
-    """Whether anybody hears of a refusal; else the put waits while the store is busy."""
+    """Whether the client hears of a refusal; else the put waits while the store is busy."""
 
     @property
     def address(self) -> str:
@@ -97,25 +109,26 @@ class PutPlan(NamedTuple):
     """As its rules say."""
 
 
-def requested_message(request: SendRequest, queue_id: int, properties: Mapping[str, str]) -> InnerMessage:
-    """The message as it is asked for, to the queue and with the properties that the broker has made of it."""
+def requested_message(request: Request, queue_id: int, properties: Mapping[str, str]) -> InnerMessage:
+    """The message of a send as it is asked for, to the queue and with the properties that the broker has made of it."""
+    header: SendMessageRequest = request.header
     return InnerMessage(
-        topic=request.topic,
+        topic=header.topic,
         queue_id=queue_id,
-        body=request.body or b"",
+        body=request.body,
         properties=properties,
-        flag=request.flag,
-        sys_flag=request.sys_flag,
-        born_time_ms=request.born_time_ms,
-        born_host=request.born_host,
-        reconsume_times=request.reconsume_times or 0,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        born_time_ms=header.born_time_ms,
+        born_host=request.connection.host,
+        reconsume_times=header.reconsume_times or 0,
     )
 
 
 def plan_message(
-    message: InnerMessage, body: bytes | None, topic: TopicConfig, rules: PutRules, new_unique_key: Callable[[], str]
+    message: InnerMessage, topic: TopicConfig, rules: PutRules, new_unique_key: Callable[[], str]
 ) -> PutPlan:
-    """One message, past `retry_or_dead_letter`. `body` is the request's, `topic` the entry that it asked for.
+    """One message, past `retry_or_dead_letter`. `topic` is the entry that it asked for.
 
     Raises RequestRefusedError for what is answered by its own code, PutRefusedError for what the put path refuses.
     """
@@ -128,15 +141,15 @@ def plan_message(
             reason = f"the broker[{rules.address}] sending transaction message is forbidden"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
         message = half_message(message)
-    return plan_inner(message, body, rules)
+    return plan_inner(message, rules)
 
 
-def plan_inner(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_wait: bool = True) -> PutPlan:
-    """One message that is made already, past the store's own rules. `body` is its own, or None where nobody gave one.
+def plan_inner(message: InnerMessage, rules: PutRules, *, may_wait: bool = True) -> PutPlan:
+    """One message that is made already, past the store's own rules.
 
     `may_wait` = False takes no notice of a delay. Raises PutRefusedError. Java: DefaultMessageStore.asyncPutMessage.
     """
-    message = _guarded(message, body, rules, may_wait=may_wait)
+    message = _guarded(message, rules, may_wait=may_wait)
     if rules.config.commit_log.appends_crc:
         message = replace(message, properties={n: v for n, v in message.properties.items() if n != CRC_NAME})
     encoded = EncodedMessage.of(message)
@@ -144,7 +157,7 @@ def plan_inner(message: InnerMessage, body: bytes | None, rules: PutRules, *, ma
     return PutPlan(message, (encoded,), size, rules.is_heard)
 
 
-def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, rules: PutRules) -> PutPlan:
+def plan_batch(message: InnerMessage, topic: TopicConfig, rules: PutRules) -> PutPlan:
     """A batch, whose properties all its messages get behind their own. Raises RequestRefusedError, PutRefusedError.
 
     A deliver time of the batch is one of all its messages; their own levels and times say nothing.
@@ -154,7 +167,7 @@ def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, ru
         raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, reason)
     if topic.topic_filter_type == "MULTI_TAG":
         message = replace(message, sys_flag=message.sys_flag | MULTI_TAGS)
-    message = _guarded(_with(message, CLUSTER=rules.cluster_name), body, rules)
+    message = _guarded(_with(message, CLUSTER=rules.cluster_name), rules)
     if message.sys_flag & TRANSACTION_MASK:
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "a batch cannot be a transaction's")
     if message.topic == SCHEDULE_TOPIC:
@@ -178,9 +191,9 @@ def plan_batch(message: InnerMessage, body: bytes | None, topic: TopicConfig, ru
     return PutPlan(message, EncodedMessage.batch(message, rows), size, rules.is_heard)
 
 
-def _guarded(message: InnerMessage, body: bytes | None, rules: PutRules, *, may_wait: bool = True) -> InnerMessage:
+def _guarded(message: InnerMessage, rules: PutRules, *, may_wait: bool = True) -> InnerMessage:
     """The message past the store's hooks, parked if it has a delay. Java: BrokerController.registerMessageStoreHook."""
-    check_before_put(message.topic, body, rules.state)
+    check_before_put(message.topic, message.body, rules.state)
     check_inner_batch(message.properties, message.sys_flag, rules.topics.get(message.topic))
     if not may_wait:
         return message
@@ -223,8 +236,199 @@ def _with(message: InnerMessage, **properties: str) -> InnerMessage:
     return replace(message, properties={**message.properties, **properties})
 
 
+def is_true(text: str | None) -> bool:
+    """Java: Boolean.parseBoolean."""
+    return text is not None and text.lower() == "true"
+
+
 def _is_half(message: InnerMessage) -> bool:
     """Whether it opens a transaction; a retry of a client before 4.6.1, which leaves TRAN_MSG in, does not."""
     if not is_true(message.properties.get("TRAN_MSG")):
         return False
     return not (message.reconsume_times > 0 and delay_level(message) > 0)
+
+
+# What a client is answered of a put.
+
+
+class DiskUse(NamedTuple):
+    """Used parts of the disks of log, queues and index, 0 to 1; −1 = unknown. Java: SendMessageProcessor.diskUtil."""
+
+    log_used: float = -1.0
+    queues_used: float = -1.0
+    index_used: float = -1.0
+
+    def __str__(self) -> str:
+        return f"CL: {self.log_used:5.2f} CQ: {self.queues_used:5.2f} INDEX: {self.index_used:5.2f}"
+
+
+def disk_use_of(service: PutService) -> DiskUse:
+    """Of the disks that an open store lies on."""
+    logs = [disk_used_percent(path) for path in service.settings.log_directories]
+    queues, index = (disk_used_percent(f"{service.root}/{name}") for name in ("consumequeue", "index"))
+    return DiskUse(*(used / 100 if used >= 0 else used for used in (min(logs), queues, index)))
+
+
+_CODES = {
+    PutStatus.PUT_OK: ResponseCode.SUCCESS,
+    PutStatus.FLUSH_DISK_TIMEOUT: ResponseCode.FLUSH_DISK_TIMEOUT,
+    PutStatus.FLUSH_SLAVE_TIMEOUT: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+    PutStatus.SLAVE_NOT_AVAILABLE: ResponseCode.SLAVE_NOT_AVAILABLE,
+    PutStatus.MESSAGE_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.PROPERTIES_SIZE_EXCEEDED: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.WHEEL_TIMER_MSG_ILLEGAL: ResponseCode.MESSAGE_ILLEGAL,
+    PutStatus.SERVICE_NOT_AVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    PutStatus.OS_PAGE_CACHE_BUSY: ResponseCode.SYSTEM_BUSY,
+}
+"""All others are SYSTEM_ERROR."""
+
+
+def response_code(status: PutStatus) -> ResponseCode:
+    """The code for a put's status."""
+    return _CODES.get(status, ResponseCode.SYSTEM_ERROR)
+
+
+def remark(status: PutStatus, *, max_message_size: int, timer: TimerConfig, disk_use: DiskUse) -> str | None:
+    """The remark for a put's status, None where the message is stored."""
+    if status.is_stored:
+        return None
+    slot = timer.timer_congest_num_each_slot
+    match status:
+        case PutStatus.IN_SYNC_REPLICAS_NOT_ENOUGH:
+            return "in-sync replicas not enough"
+        case PutStatus.CREATE_MAPPED_FILE_FAILED:
+            return "create mapped file failed, server is busy or broken."
+        case PutStatus.MESSAGE_ILLEGAL | PutStatus.PROPERTIES_SIZE_EXCEEDED:
+            return (
+                "the message is illegal, maybe msg body or properties length not matched. "
+                f"msg body length limit {max_message_size}B, msg properties length limit 32KB."
+            )
+        case PutStatus.WHEEL_TIMER_MSG_ILLEGAL:
+            return (
+                "timer message illegal, the delay time should not be bigger than the max delay "
+                f"{timer.timer_max_delay_sec * 1000}ms; or if set del msg, the delay time should be bigger than the current time"
+            )
+        case PutStatus.WHEEL_TIMER_FLOW_CONTROL:
+            return (
+                f"timer message is under flow control, max num limit is {slot * 2} or the current value is greater than {slot} "
+                f"and less than {slot * 2}, trigger random flow control"
+            )
+        case PutStatus.WHEEL_TIMER_NOT_ENABLE:
+            enabled = str(timer.timer_wheel_enable).lower()
+            return f"accurate timer message is not enabled, timerWheelEnable is {enabled}"
+        case PutStatus.SERVICE_NOT_AVAILABLE:
+            return (
+                "service not available now. It may be caused by one of the following reasons: the broker's disk is full "
+                f"[{disk_use}], messages are put to the slave, message store has been shut down, etc."
+            )
+        case PutStatus.OS_PAGE_CACHE_BUSY:
+            return "[PC_SYNCHRONIZED]broker busy, start flow control for a while"
+        case PutStatus.LMQ_CONSUME_QUEUE_NUM_EXCEEDED:
+            return (
+                "[LMQ_CONSUME_QUEUE_NUM_EXCEEDED]broker config enableLmq and enableMultiDispatch, "
+                "lmq consumeQueue num exceed maxLmqConsumeQueueNum config num, default limit 2w."
+            )
+        case PutStatus.UNKNOWN_ERROR:
+            return "UNKNOWN_ERROR"
+        case _:
+            return "UNKNOWN_ERROR DEFAULT"
+
+
+def recall_handle(properties: Mapping[str, str], broker_name: str | None) -> str | None:
+    """The handle of a message that waits in the timer, None for any other. Java: attachRecallHandle, RecallMessageHandle.HandleV1.
+
+    Its time is one more than TIMER_OUT_MS, which was rounded down. A client may write both properties into an ordinary message; where
+    the time is no number there is no handle, while Java fails behind the put and does not answer.
+    """
+    out_ms, topic = properties.get("TIMER_OUT_MS", ""), properties.get("REAL_TOPIC")
+    if not re.fullmatch("-?[0-9]{1,18}", out_ms) or topic is None or topic.startswith(RETRY_PREFIX):
+        return None
+    text = " ".join(("v1", topic, str(broker_name), str(int(out_ms) + 1), str(properties.get("UNIQ_KEY"))))
+    return base64.urlsafe_b64encode(text.encode()).decode()
+
+
+# What is asked of the store beside a put.
+
+
+def put_result(put: Callable[[], PutResult], topic: str) -> PutResult:
+    """How a put ended, where it may raise: as a status."""
+    try:
+        return put()
+    except MessageIllegalError as error:
+        is_of_properties = error.what == "properties"
+        status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_of_properties else PutStatus.MESSAGE_ILLEGAL
+        return PutResult(status, reason=str(error))
+    except LogFileNotMadeError as error:
+        return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error))
+    except StoreNotWritableError as error:
+        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
+    except OSError as error:  # a part may stand in the log; the client must not take that for stored
+        _LOG.exception("a put to %s failed", topic)
+        return PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
+
+
+def state_now(service: PutService, state: BrokerState, *, is_heard: bool = True) -> BrokerState:
+    """What a handler must know of the store at the moment, besides what its broker says in `state`.
+
+    For a request whose refusal no client hears the store is never busy: its put waits.
+    """
+    is_shut_down = state.is_shut_down or service.is_closed
+    is_writable = state.is_writable and service.failure is None
+    is_busy, is_deficient = (
+        is_heard and (state.is_os_page_cache_busy or service.is_os_page_cache_busy),
+        is_heard and (state.is_transient_store_pool_deficient or service.is_pool_deficient),
+    )
+    found = is_shut_down, is_writable, is_busy, is_deficient
+    said = state.is_shut_down, state.is_writable, state.is_os_page_cache_busy, state.is_transient_store_pool_deficient
+    if found == said:
+        return state
+    return replace(
+        state,
+        is_shut_down=is_shut_down,
+        is_writable=is_writable,
+        is_os_page_cache_busy=is_busy,
+        is_transient_store_pool_deficient=is_deficient,
+    )
+
+
+@contextmanager
+def _saving(service: PutService) -> Iterator[None]:
+    """Entries are saved beside other threads' work.
+
+    A store that takes no entry takes no message either: the request is answered as its put would be.
+    """
+    try:
+        with service.off_work():
+            yield
+    except StoreNotWritableError as error:
+        raise PutRefusedError(PutStatus.SERVICE_NOT_AVAILABLE, str(error)) from error
+
+
+def make_topic(service: PutService, topic: TopicConfig) -> TopicConfig:
+    """The topic's entry: this one, saved, where there is none; else the one that is there.
+
+    Raises PutRefusedError of a store that cannot be written, OSError.
+    """
+    with _saving(service):
+        return service.make_topic(topic)
+
+
+def save_entries(
+    service: PutService,
+    topics: Sequence[TopicConfig],
+    groups: Sequence[SubscriptionGroupConfig],
+    known: Mapping[str, TopicConfig],
+) -> None:
+    """Save the entries that a request makes or changes, where `known` are the topics that it was judged by.
+
+    What another thread has made meanwhile stays. Raises PutRefusedError, OSError.
+    """
+    for topic in topics:
+        if topic.topic in known:
+            with _saving(service):
+                service.save_topic(topic)
+        else:
+            make_topic(service, topic)
+    for group in groups:
+        with service.off_work():
+            service.make_group(group)

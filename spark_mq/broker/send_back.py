@@ -1,36 +1,46 @@
-"""A consumer gives a message back that it failed on: it goes to the group's retry topic, later each time, and to its dead letters.
+"""A message that a consumer failed on: it goes to the group's retry topic, later each time, and to its dead letters.
 
-`plan_send_back` decides, `SendBackHandler` looks the message up, saves what the plan makes and puts. Rows by the table:
-`storage/rules/retry_rows.py`. Nothing here remembers requests: one that is repeated after a lost answer puts a second copy, as Java's.
-Java: AbstractSendMessageProcessor.consumerSendMsgBack, ConsumerSendMsgBackRequestHeader. Not supported: handing a request on to a
-master in the same process. Departure: a dead letter is put as it is, where Java's put path may take one that once asked for a
-deliver time for a timer message again, and park or refuse it; retries go to queues that there are (`retry_queue_count`).
+It comes back in two ways. A consumer gives it back by its place in the log (code 36): `plan_send_back` decides, `SendBackHandler` looks
+the message up, saves what the plan makes and puts. Or a client sends it to the group's retry topic: `retry_or_dead_letter`. That is the
+way of orderly consumers, which suspend a queue while they try and send a message away only when they give up, and of any client that
+could not send one back; it moves the properties RECONSUME_TIME and MAX_RECONSUME_TIMES into the request.
+Rows by the table: `storage/rules/retry_rows.py`. Requests are not remembered: one that is repeated after a lost answer puts a second
+copy, as Java's. Not supported: handing a request on to a master in the same process.
+Java: AbstractSendMessageProcessor.consumerSendMsgBack, ConsumerSendMsgBackRequestHeader, SendMessageProcessor.handleRetryAndDLQ; of the
+client: ConsumeMessageOrderlyService.sendMessageBack.
+Departure: a dead letter is put as it is, where Java's put path may take one that once asked for a deliver time for a timer message
+again, and park or refuse it; retries go to queues that there are (`retry_queue_count`).
 """
 
 from __future__ import annotations
 
 import ipaddress
-import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
-from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner
-from spark_mq.broker.retry import CURRENT_VERSION, allowed_retries, changed, known_group
-from spark_mq.broker.send_hooks import RpcHook, answer_between, namespace_of
-from spark_mq.broker.store_put import HandlerStore, Put, put_into, save_entries, state_now
+from spark_mq.broker.put_plan import PutPlan, PutRules, plan_inner, put_result, save_entries, state_now
+from spark_mq.broker.requests import Request, Verdict
+from spark_mq.remoting import RemotingCommand
+from spark_mq.remoting.messages import SendBackRequest
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay import SCHEDULE_TOPIC
-from storage.format.record import Message
+from storage.format.record import MULTI_TAGS, Message
+from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
-from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
+from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
 from storage.rules.retries import (
+    SENT_DEAD_LETTER_LEVEL,
     ReturnBar,
     dead_letter_topic_config,
+    find_group,
+    group_of_retry_topic,
+    is_sent_too_often,
+    most_retries,
     next_reconsume_times,
     retry_queue_count,
     retry_topic_config,
@@ -38,67 +48,25 @@ from storage.rules.retries import (
     sent_back_properties,
     sent_back_to,
 )
+from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendBackRequest:
-    """What a consumer says of a message that it failed on."""
-
-    commitlog_offset: int
-    """Where it stands in this broker's log."""
-    group: str
-    delay_level: int = 0
-    """0 leaves it to the broker; below 0 nothing is tried again."""
-    max_reconsume_times: int | None = None
-    """How often the consumer would try again; None = as the group's entry says."""
-    unit_mode: bool = False
-    client_version: int = CURRENT_VERSION
-    origin_msg_id: str | None = None
-    """What the consumer calls the message; hooks are told of requests that say it."""
-    origin_topic: str | None = None
-    client_address: str = ""
-    """address:port of the consumer, for hooks."""
-    is_heard: bool = True
-    """False: one-way, or of a client that has gone. It is not refused because the store is busy: its put waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeMessageContext:
-    """What hooks are told when a message was sent back. Java: ConsumeMessageContext."""
-
-    namespace: str
-    topic: str | None
-    """As the request says."""
-    consumer_group: str
-    is_dead_letter: bool
-    is_stored: bool
-
-
-ConsumeMessageHook = Callable[[ConsumeMessageContext], None]
-
-
-class SendBackResponse(NamedTuple):
-    """The broker's answer."""
-
-    code: int
-    """A ResponseCode, or what a hook has said."""
-    remark: str | None = None
-
-
-_LOG = logging.getLogger(__name__)
-_DONE = SendBackResponse(ResponseCode.SUCCESS)
+CURRENT_VERSION = 479
+"""Of a client of 5.3.3. Java: MQVersion.Version, an ordinal."""
+SAYS_MAXIMUM_VERSION = 121
+"""From 3.4.9 on a client says how many retries it allows; what an older one says is not looked at."""
+_DONE = Verdict(ResponseCode.SUCCESS)
 
 
 class SendBackPlan(NamedTuple):
     """What a request comes to: the entries to be saved, in any case, and a message to be put, or else the answer."""
 
     message: InnerMessage | None = None
-    response: SendBackResponse = _DONE
+    verdict: Verdict = _DONE
     topics: tuple[TopicConfig, ...] = ()
     groups: tuple[SubscriptionGroupConfig, ...] = ()
     is_dead_letter: bool = False
@@ -111,6 +79,7 @@ def plan_send_back(
     topics: Mapping[str, TopicConfig],
     *,
     send: SendConfig,
+    client_version: int = CURRENT_VERSION,
     broker_address: str = "127.0.0.1",
     choose_queue: Callable[[int], int] = random.randrange,
 ) -> SendBackPlan:
@@ -123,11 +92,11 @@ def plan_send_back(
     try:
         config = known_group(request.group, groups, send)
     except RequestRefusedError as refused:
-        return SendBackPlan(response=SendBackResponse(refused.code, refused.remark))
+        return SendBackPlan(verdict=Verdict(refused.code, refused.remark))
     new_groups = () if request.group in groups else (config,)
 
     def refusal(code: ResponseCode, remark: str, new_topics: tuple[TopicConfig, ...] = ()) -> SendBackPlan:
-        return SendBackPlan(None, SendBackResponse(code, remark), new_topics, new_groups)
+        return SendBackPlan(None, Verdict(code, remark), new_topics, new_groups)
 
     retry_target = retry_topic_config(config, topics, unit_mode=request.unit_mode)
     bar = return_bar(config, retry_target, send.broker_permission)
@@ -142,7 +111,7 @@ def plan_send_back(
     if original is None:
         remark = f"look message by offset failed, {request.commitlog_offset}"
         return refusal(ResponseCode.SYSTEM_ERROR, remark, new_topics)
-    maximum = allowed_retries(config, request.max_reconsume_times, request.client_version)
+    maximum = allowed_retries(config, request.max_reconsume_times, client_version)
     destination = sent_back_to(original.reconsume_times, request.delay_level, maximum)
     target, queue_id = retry_target, choose_queue(retry_queue_count(config, retry_target))
     if destination.dead:
@@ -161,96 +130,83 @@ def plan_send_back(
 
 
 class SendBackHandler:
-    """Sends messages back into a store that is open for writing.
-
-    Thread-safe in front of a `PutService`; hooks must then be, too.
-    """
+    """Sends messages back into the store of a service. Thread-safe."""
 
     def __init__(
         self,
-        store: HandlerStore,
-        config: StoreConfig,
+        service: PutService,
         *,
-        put: Put | None = None,
         statistics: PutStatistics | None = None,
-        hooks: Sequence[ConsumeMessageHook] = (),
-        rpc_hooks: Sequence[RpcHook] = (),
         clock: Callable[[], int] = current_time_ms,
-        choose_queue: Callable[[int], int] = random.randrange,
     ) -> None:
-        """`clock` gives milliseconds; `put` stores (the default: `put_into`); `statistics` are those of the sends to the same store."""
-        settings = store.settings
+        """`clock` gives milliseconds; `statistics` are those of the sends to the same store."""
+        settings = service.settings
         self.state = BrokerState()
-        """Whether anything is taken back; whoever runs the broker sets it."""
+        """Whether anything is taken back; the broker sets it."""
         self.statistics = statistics or PutStatistics(settings.broker_name, settings.cluster)
-        self._store = store
-        self._config = config
+        self._service = service
+        self._config = service.config
         self._host = settings.host
-        self._put = put or put_into(store)
-        self._hooks = tuple(hooks)
-        self._rpc_hooks = tuple(rpc_hooks)
         self._clock = clock
-        self._choose_queue = choose_queue
 
     def configure(self, config: StoreConfig) -> None:
         """An operator has changed settings: these hold from now on."""
         self._config = config
 
-    def send_back(self, request: SendBackRequest) -> SendBackResponse:
+    def send_back(self, request: Request) -> RemotingCommand:
         """Put the message back, and answer as a broker does. With SUCCESS it is readable (a retry when it is due), and under
         SYNC_FLUSH on the disk; a time-out of disk or slave is SYSTEM_ERROR although the message stands.
 
         Raises OSError where a topic or group that the request makes cannot be saved, StateFileError.
         """
-        if state_now(self._store, self.state, is_heard=request.is_heard).rejects_requests:
-            return SendBackResponse(ResponseCode.SYSTEM_BUSY, REJECTED)
-        return answer_between(self._rpc_hooks, request.client_address, request, self._answer, SendBackResponse)
+        if state_now(self._service, self.state, is_heard=request.is_heard).rejects_requests:
+            return request.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
+        return request.answer(*self._verdict(request))
 
-    def _answer(self, request: SendBackRequest) -> SendBackResponse:
+    def _verdict(self, request: Request) -> Verdict:
         """Java: AbstractSendMessageProcessor.consumerSendMsgBack."""
         address = str(ipaddress.ip_address(self._host[:-4]))
         if self.state.is_slave:
-            return SendBackResponse(ResponseCode.SYSTEM_ERROR, f"no master available along with {address}")
-        topics = self._store.settings.topics.topics
+            return Verdict(ResponseCode.SYSTEM_ERROR, f"no master available along with {address}")
+        header: SendBackRequest = request.header
+        topics = self._service.settings.topics.topics
         plan = plan_send_back(
-            self._look_up(request.commitlog_offset),
-            request,
-            self._store.groups,
+            self._look_up(header.commitlog_offset),
+            header,
+            self._service.groups,
             topics,
             send=self._config.send,
+            client_version=request.command.version,
             broker_address=address,
-            choose_queue=self._choose_queue,
         )
         unsaved: PutStatus | None = None
         try:
-            save_entries(self._store, plan.topics, plan.groups, topics)
+            save_entries(self._service, plan.topics, plan.groups, topics)
         except PutRefusedError as refused:
             unsaved = refused.status
         if plan.message is None:
-            return plan.response
-        status = unsaved or self._stored(plan.message, request, is_dead_letter=plan.is_dead_letter)
-        self._tell_hooks(request, plan.is_dead_letter, status)
-        if status is PutStatus.PUT_OK:
-            return plan.response
-        return SendBackResponse(ResponseCode.SYSTEM_ERROR, status.value)
+            return plan.verdict
+        status = unsaved or self._put(plan.message, request, is_dead_letter=plan.is_dead_letter)
+        return plan.verdict if status is PutStatus.PUT_OK else Verdict(ResponseCode.SYSTEM_ERROR, status.value)
 
-    def _stored(self, message: InnerMessage, request: SendBackRequest, *, is_dead_letter: bool) -> PutStatus:
+    def _put(self, message: InnerMessage, request: Request, *, is_dead_letter: bool) -> PutStatus:
         rules = PutRules(
             config=self._config,
             host=self._host,
             now_ms=self._clock(),
-            topics=self._store.settings.topics.topics,
-            state=state_now(self._store, self.state, is_heard=request.is_heard),
+            topics=self._service.settings.topics.topics,
+            state=state_now(self._service, self.state, is_heard=request.is_heard),
             is_heard=request.is_heard,
         )
         try:
-            put_plan = plan_inner(message, message.body, rules, may_wait=not is_dead_letter)
+            put_plan = plan_inner(message, rules, may_wait=not is_dead_letter)
         except PutRefusedError as refused:
             return refused.status
-        outcome = self._put(put_plan)
-        if outcome.status is PutStatus.PUT_OK:
-            self._count(put_plan, request.group)
-        return outcome.status
+        put = self._service.put_later(put_plan.messages, is_heard=request.is_heard)
+        status = put_result(put, message.topic).status
+        if status is PutStatus.PUT_OK:
+            self._count(put_plan, request.header.group)
+        return status
 
     def _count(self, put: PutPlan, group: str) -> None:
         """Java counts a send back apart from what is sent; what is put only where it waits, by its level."""
@@ -260,19 +216,82 @@ class SendBackHandler:
 
     def _look_up(self, commitlog_offset: int) -> Message | None:
         try:
-            return self._store.message_by_commitlog_offset(commitlog_offset)
+            return self._service.message_by_commitlog_offset(commitlog_offset)
         except (OffsetOutOfRangeError, CorruptRecordError):
             return None
 
-    def _tell_hooks(self, request: SendBackRequest, is_dead_letter: bool, status: PutStatus) -> None:
-        """Java: executeConsumeMessageHookAfter, which takes no notice of what a hook throws."""
-        if not (request.origin_msg_id or "").strip():
-            return
-        is_stored = status is PutStatus.PUT_OK
-        namespace = namespace_of(request.group)
-        context = ConsumeMessageContext(namespace, request.origin_topic, request.group, is_dead_letter, is_stored)
-        for hook in self._hooks:
-            try:
-                hook(context)
-            except Exception:  # a stranger's code, whatever it raises, changes no answer
-                _LOG.exception("a hook after a message of group %s was sent back failed", request.group)
+
+# Messages that a client sends to a retry topic.
+
+
+class Routed(NamedTuple):
+    """The message, and the entries to be saved before it is put."""
+
+    message: InnerMessage
+    topics: tuple[TopicConfig, ...] = ()
+    groups: tuple[SubscriptionGroupConfig, ...] = ()
+    is_dead_letter: bool = False
+
+
+def retry_or_dead_letter(
+    message: InnerMessage,
+    groups: Mapping[str, SubscriptionGroupConfig],
+    topics: Mapping[str, TopicConfig],
+    *,
+    send: SendConfig,
+    max_reconsume_times: int | None = None,
+    client_version: int = CURRENT_VERSION,
+    group_holds_lock: bool = False,
+) -> Routed:
+    """The message as it goes on: itself where its topic is no group's retry topic, or where it may be tried again.
+
+    `max_reconsume_times` is the request's, `group_holds_lock` whether an orderly consumer of the group has a queue locked now
+    (Java: RebalanceLockManager): then nothing is tried again. A dead letter's DELAY is −1, so it is not delayed.
+    The topic's filter type goes into `sys_flag`, as that of every message. Raises RequestRefusedError.
+    """
+    if not message.topic.startswith(RETRY_PREFIX):
+        return Routed(_with_filter_type(message, topics.get(message.topic)))
+    group = group_of_retry_topic(message.topic)
+    config = known_group(group, groups, send)
+    new_groups = () if group in groups else (config,)
+    maximum = allowed_retries(config, max_reconsume_times, client_version)
+    if not group_holds_lock and not is_sent_too_often(message.reconsume_times, maximum):
+        return Routed(_with_filter_type(message, topics.get(message.topic)), groups=new_groups)
+    target = dead_letter_topic_config(group, topics)
+    dead_letter = replace(
+        message,
+        topic=target.topic,
+        queue_id=0,
+        properties={**message.properties, "DELAY": str(SENT_DEAD_LETTER_LEVEL)},
+    )
+    return Routed(_with_filter_type(dead_letter, target), changed(target, topics), new_groups, is_dead_letter=True)
+
+
+def known_group(group: str, groups: Mapping[str, SubscriptionGroupConfig], send: SendConfig) -> SubscriptionGroupConfig:
+    """The group's entry, a new one where the broker makes it. Raises RequestRefusedError where there is none to be."""
+    config = find_group(
+        group,
+        groups,
+        auto_create=send.auto_create_subscription_group,
+        create_system_groups=send.enable_create_sys_group,
+    )
+    if config is None:
+        remark = with_advice(f"subscription group not exist, {group} ")
+        raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
+    return config
+
+
+def allowed_retries(config: SubscriptionGroupConfig, asked: int | None, client_version: int) -> int:
+    """How often the group may try a message again: as the request says, if its client is one that does."""
+    return most_retries(config, None if client_version < SAYS_MAXIMUM_VERSION else asked)
+
+
+def changed(wanted: TopicConfig, topics: Mapping[str, TopicConfig]) -> tuple[TopicConfig, ...]:
+    """The entry, where the table does not hold it as it is wanted."""
+    return () if topics.get(wanted.topic) == wanted else (wanted,)
+
+
+def _with_filter_type(message: InnerMessage, topic: TopicConfig | None) -> InnerMessage:
+    if topic is None or topic.topic_filter_type != "MULTI_TAG":
+        return message
+    return replace(message, sys_flag=message.sys_flag | MULTI_TAGS)

@@ -17,7 +17,6 @@ import numpy as np
 import pyarrow as pa
 
 from spark_mq.broker.put_plan import DECIDED_BY_VALUE, PutPlan
-from spark_mq.broker.put_response import SendResponse
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_header
 from spark_mq.remoting.messages import SendMessageAnswer
 from spark_mq.remoting.request_runs import LONG_NUMBER, NUMBER, TEXT, RequestRun, RunAnswers, RunFields
@@ -126,10 +125,9 @@ class SendRun(NamedTuple):
         }
         return RunAnswers(make_response(self.run.like, code, None, fields | dict(added)), columns)
 
-    def refused(self, response: SendResponse) -> RunAnswers:
+    def refused(self, code: int, remark: str | None, added: Mapping[str, str]) -> RunAnswers:
         """The answers where nothing was stored."""
-        fields = dict(response.ext_fields) or None
-        return RunAnswers(make_response(self.run.like, response.code, response.remark, fields), {})
+        return RunAnswers(make_response(self.run.like, code, remark, added), {})
 
     def _added(self, kind: Kind, plan: PutPlan) -> bytes | None:
         """What the plan puts behind the properties of the kind's send."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from spark_mq.broker.asked import NO_FIELDS, UNSET, Asked, Handler
 from spark_mq.broker.entries import (
     AttributeRefusedError,
     changed_attributes,
     parse_attributes,
 )
 from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.administration import (
     CreateTopicRequest,
@@ -60,7 +60,7 @@ class TopicHandlers:
 
     # Changes
 
-    def update(self, asked: Asked) -> RemotingCommand:
+    def update(self, asked: Request) -> RemotingCommand:
         """17. An entry that is wanted as it is changes nothing. The remark of success is Java's, which sets none."""
         told: CreateTopicRequest = asked.header
         try:
@@ -87,7 +87,7 @@ class TopicHandlers:
             return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return asked.answer(remark=UNSET)
 
-    def update_list(self, asked: Asked) -> RemotingCommand:
+    def update_list(self, asked: Request) -> RemotingCommand:
         """18. As in Java one topic that is as it is wanted ends it, with nothing done."""
         wanted = list(read_body(TopicConfigList, asked.body).topics)
         try:
@@ -113,7 +113,7 @@ class TopicHandlers:
                 raise AttributeRefusedError("Update topic reserveTime not supported")
             self._parts.service.save_topic(replace(topic, attributes=attributes))
 
-    def delete(self, asked: Asked) -> RemotingCommand:
+    def delete(self, asked: Request) -> RemotingCommand:
         """215: entry, offsets and queues; messages stay in the log until they expire.
 
         Departure: a name that no directory can have is refused; Java says that it is deleted.
@@ -136,7 +136,7 @@ class TopicHandlers:
         parts.list_files()
         return asked.answer()
 
-    def clean_unused(self, asked: Asked) -> RemotingCommand:
+    def clean_unused(self, asked: Request) -> RemotingCommand:
         """316: queues of topics that have no entry."""
         kept = self._parts.topics
         for topic in self._parts.served.topics():
@@ -145,12 +145,12 @@ class TopicHandlers:
         self._parts.list_files()
         return asked.answer()
 
-    def clean_expired(self, asked: Asked) -> RemotingCommand:
+    def clean_expired(self, asked: Request) -> RemotingCommand:
         """306. Files of queues whose messages have expired are left to retention, which deletes the log's."""
         self._parts.list_files()
         return asked.answer()
 
-    def delete_expired(self, asked: Asked) -> RemotingCommand:
+    def delete_expired(self, asked: Request) -> RemotingCommand:
         """329: the next turns of retention do not wait for the hour. Java: executeDeleteFilesManually."""
         with self._parts.lock:
             self._parts.cleans_asked_for = CLEANS_WHEN_ASKED
@@ -177,7 +177,7 @@ class TopicHandlers:
 
     # What is told
 
-    def all_topics(self, asked: Asked) -> RemotingCommand:
+    def all_topics(self, asked: Request) -> RemotingCommand:
         """21."""
         parts = self._parts
         body = TopicConfigTable(
@@ -189,7 +189,7 @@ class TopicHandlers:
         )
         return asked.answer(header=NO_FIELDS, body=body)
 
-    def config(self, asked: Asked) -> RemotingCommand:
+    def config(self, asked: Request) -> RemotingCommand:
         """351."""
         told: TopicRequest = asked.header
         found = self._parts.topics.get(told.topic)
@@ -197,7 +197,7 @@ class TopicHandlers:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {told.topic}")
         return asked.answer(body=found)
 
-    def stats(self, asked: Asked) -> RemotingCommand:
+    def stats(self, asked: Request) -> RemotingCommand:
         """202: where the topic's queues begin and end, and when their last messages were stored."""
         told: TopicRequest = asked.header
         topic, served = told.topic, self._parts.served
@@ -215,14 +215,14 @@ class TopicHandlers:
             rate = self._parts.traffic.per_second("TOPIC_PUT_NUMS", topic)
         return asked.answer(body=TopicStatsTable(offset_table=offsets, topic_put_tps=rate))
 
-    def groups_of(self, asked: Asked) -> RemotingCommand:
+    def groups_of(self, asked: Request) -> RemotingCommand:
         """300: groups with offsets in the topic, and, as Java has it, the topic's own name where any group subscribes to it."""
         told: TopicRequest = asked.header
         with self._parts.lock:
             groups = self._parts.consumers.groups_of(told.topic) | set(self._parts.offsets.groups_of(told.topic))
         return asked.answer(body=GroupList(groups=tuple(sorted(groups))))
 
-    def system_topics(self, asked: Asked) -> RemotingCommand:
+    def system_topics(self, asked: Request) -> RemotingCommand:
         """305."""
         settings, config = self._parts.service.settings, self._parts.config
         built_in = built_in_topics(settings.broker_name, settings.cluster, config.send, config.timer)

@@ -239,8 +239,8 @@ class BatchServer:
         while (left_s := deadline_s - time.monotonic()) > 0 and not wanted.done.done():
             wait([wanted.done], min(left_s, BEAT_SECONDS))
             sink.tell(dict(WORKING))
-        if wanted.wait(0) is not PutStatus.PUT_OK:
-            raise NotReplicatedError(self._service.root, wanted.ticket.needed, self._slave_timeout_ms(request))
+        if self._service.acks.wait(wanted, 0) is not PutStatus.PUT_OK:
+            raise NotReplicatedError(self._service.root, wanted.needed, self._slave_timeout_ms(request))
 
     def _slave_timeout_ms(self, request: HandOver) -> int:
         asked = request.slave_timeout_ms

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from spark_mq.broker.entries import wire_mapping
 from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.turns import Turns
+from spark_mq.broker.requests import Turns
 from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
 from spark_mq.client.calls import read_answer_body, read_answer_header

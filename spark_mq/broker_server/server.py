@@ -24,7 +24,10 @@ from spark_mq.access.acls import BODY, Demand
 from spark_mq.access.authorization import check_allowed, demands_of
 from spark_mq.access.users import User, authenticate, refused
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.connections import (
+from spark_mq.broker.message_handlers import named_topic
+from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, SENDS, Pool
+from spark_mq.broker.requests import (
     AskClients,
     ClientConnection,
     Close,
@@ -34,9 +37,6 @@ from spark_mq.broker.connections import (
     Tell,
     Waiting,
 )
-from spark_mq.broker.named_messages import named_topic
-from spark_mq.broker.parts import BrokerParts
-from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, SENDS, Pool
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position, SyncKeeper
@@ -69,7 +69,7 @@ from spark_mq.remoting.request_runs import RequestRun
 from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer, is_this_host
 from spark_mq.remoting_server.pools import RequestPool, busy_remark
-from spark_mq.remoting_server.processors import Later, Processor, Processors
+from spark_mq.remoting_server.processors import PendingAnswer, PendingAnswers, Processor, Processors
 from spark_mq.remoting_server.server import RemotingServer
 from storage.epoch_times import current_time_ms
 from storage.files.os_errors import is_of_system
@@ -79,8 +79,8 @@ from storage.ha.follower import Follower, MasterAsks, Switching
 from storage.ha.listener import ReplicationListener
 from storage.ha.replicas import Term
 from storage.ha.sessions import RECONNECT_MS, Timing
+from storage.pending import Pending
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.service.pending import Pending
 from storage.service.put_service import PutService
 from storage.tables.delay_progress import timer_checkpoint_path
 
@@ -387,19 +387,18 @@ class RunningBroker:
             self.group.soon()
         return make_response(command, ResponseCode.SUCCESS)
 
-    def _answer(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+    def _answer(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
         self._gate.check(command, peer.host)
         connection = self._connection(peer)
         begun = self.broker.begin(connection, command, current_time_ms())
         if isinstance(begun, Pending):
-            return Later(lambda: self._settled(begun()), begun.settling)
+            return begun.then(lambda outcome: self._settled(outcome()))
         return self._settled(begun)
 
-    def _answer_run(self, run: RequestRun, peer: Peer) -> Later | None:
+    def _answer_run(self, run: RequestRun, peer: Peer) -> PendingAnswers | None:
         if not self._gate.lets_all_send:
             return None
-        begun = self.broker.begin_run(self._connection(peer), run, current_time_ms())
-        return None if begun is None else Later(begun, begun.settling)
+        return self.broker.begin_run(self._connection(peer), run, current_time_ms())
 
     def _settled(self, outcome: Outcome) -> RemotingCommand | None:
         if isinstance(outcome, AskClients):

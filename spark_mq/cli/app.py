@@ -1,6 +1,7 @@
-"""The program `spark-mq`: what all of its commands share.
+"""The program `spark-mq`: the list of its commands, and errors as lines.
 
-Errors are one line and a hint on stderr, with --json also an object on stdout, and end with a code of `spark_mq/exit_codes.py`.
+A command's module is loaded when the command is used, so `--help` and `--version` load none. Errors are one line and a hint on stderr,
+with --json also an object on stdout, and end with a code of `spark_mq/exit_codes.py`.
 """
 
 from __future__ import annotations
@@ -8,51 +9,65 @@ from __future__ import annotations
 import io
 import sys
 import warnings
-from typing import Annotated, Any
+from importlib import import_module
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 from spark_mq import __version__
-from spark_mq.cli.output import print_json
-from spark_mq.client.errors import ClientError, ClientSettingError, TlsError
-from spark_mq.conditions import SparkMqError
-from spark_mq.exit_codes import INTERRUPTED, USAGE, exit_code_of
-from spark_mq.session import SESSION_ERRORS
-from spark_mq.source.cluster import Cluster, find_stores
-from spark_mq.source.option_values import parse_duration_ms
-from storage.errors import StorageError, StoreNotFoundError, StoreNotWritableError
-from storage.files.local_file_system import LocalFileSystem
-from storage.files.os_errors import from_os_error
-from storage.files.remote import only_for_reading, plain_path
-from storage.tables.surroundings import is_empty_place, no_store
 
-StorePath = Annotated[
-    str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store, or a directory of stores.")
-]
-OneStorePath = Annotated[
-    str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store: what holds commitlog/.")
-]
-Conf = Annotated[
-    str | None,
-    typer.Option(
-        "--conf", metavar="FILE", help="The broker's broker.conf; without it the one beside the store, if any."
+LOOK, READ_AND_WRITE, RUN_SERVERS, UPKEEP, REPAIR = "Look", "Read and write", "Run servers", "Upkeep", "Repair"
+
+
+class Listed(NamedTuple):
+    """A command as `--help` lists it."""
+
+    panel: str
+    place: str
+    """Its function: `module.name`, below `spark_mq.cli`."""
+    line: str
+    """What the function's docstring begins with."""
+
+
+COMMANDS = {
+    "demo": Listed(LOOK, "demo.demo", "Read, stream and copy an example store with Spark."),
+    "doctor": Listed(LOOK, "upkeep.doctor", "Find what keeps Spark from working here."),
+    "topics": Listed(LOOK, "topics.topics", "List topics and their queues."),
+    "offset-by-time": Listed(LOOK, "topics.offset_by_time", "Find the offset of each queue at a time."),
+    "lag": Listed(LOOK, "topics.lag", "Show how far consumer groups are behind."),
+    "groups": Listed(LOOK, "cluster.groups", "List the consumer groups of a running cluster."),
+    "brokers": Listed(LOOK, "cluster.brokers", "List the brokers of a running cluster."),
+    "sink-status": Listed(LOOK, "sinks.sink_status", "Show what Spark sinks have written to a store."),
+    "verify": Listed(LOOK, "upkeep.verify", "Compare queues, index and checkpoint with the log."),
+    "dump": Listed(READ_AND_WRITE, "messages.dump", "Print messages, queue by queue."),
+    "query": Listed(READ_AND_WRITE, "messages.query", "Find messages by key or by id."),
+    "consume": Listed(READ_AND_WRITE, "cluster.consume", "Join a consumer group and print its messages."),
+    "produce": Listed(READ_AND_WRITE, "produce.produce", "Write a message for each line of standard input."),
+    "create-topic": Listed(READ_AND_WRITE, "topics.create_topic", "Make a topic in a store or in a running cluster."),
+    "reset-offset": Listed(
+        READ_AND_WRITE, "cluster.reset_offset", "Move a consumer group to another place of a topic."
     ),
-]
-LockTimeout = Annotated[
-    str, typer.Option("--lock-timeout", metavar="TIME", help="How long to wait for a store that another writer holds.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-Everything = Annotated[
-    bool, typer.Option("--all", help="RocketMQ's own topics and groups too, and those of Spark sinks.")
-]
-Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="One topic; without it all.")]
-RequiredTopic = Annotated[str, typer.Option("--topic", metavar="TOPIC", show_default=False, help="The topic.")]
-QueueNumber = Annotated[int | None, typer.Option("--queue-id", metavar="ID", min=0, help="One queue of each topic.")]
+    "broker": Listed(RUN_SERVERS, "processes.broker", "Run a broker."),
+    "namesrv": Listed(RUN_SERVERS, "processes.namesrv", "Run a name server."),
+    "controller": Listed(RUN_SERVERS, "processes.controller", "Run a controller, which elects masters."),
+    "replicate": Listed(RUN_SERVERS, "replicas.replicate", "Serve a store's log to slaves."),
+    "follow": Listed(RUN_SERVERS, "replicas.follow", "Keep a replica of a master's log."),
+    "job": Listed(UPKEEP, "", "Run a broker's duty on a store, once or repeatedly."),
+    "close": Listed(UPKEEP, "sinks.close", "Close a store that sinks have written to."),
+    "promote": Listed(UPKEEP, "replicas.promote", "Make a replica a store of its own."),
+    "bind-log": Listed(UPKEEP, "upkeep.bind_log", "Allow writing to a log outside the store's directory."),
+    "recover": Listed(REPAIR, "upkeep.recover", "Recover a store after a crash."),
+    "repair": Listed(REPAIR, "upkeep.repair", "Cut a damaged log, and keep a copy of what is cut."),
+    "quarantine": Listed(REPAIR, "upkeep.quarantine", "List and print what was cut from a log."),
+    "confirm-sink": Listed(REPAIR, "sinks.confirm_sink", "Set which batch of a sink is the last in the store."),
+}
+JOB_LIST = "list"
 
 
 class CommandError(Exception):
-    """What was asked for cannot be done; `hint` says what can."""
+    """A command cannot do what the user wants; `hint` says what it can."""
 
     def __init__(self, text: str, hint: str | None = None) -> None:
         super().__init__(text, hint)
@@ -69,8 +84,70 @@ _ClickUsageError: type[Exception] = typer.BadParameter.__bases__[
 ]  # click's; some releases of Typer have a click of their own
 
 
+class _Jobs(TyperGroup):
+    """The group `job`: the jobs of the package `jobs`, and `list`."""
+
+    def __init__(self) -> None:
+        from jobs import JOBS
+
+        lines = {**JOBS, JOB_LIST: "List all jobs."}
+        commands: dict[str, Any] = {name: TyperCommand(name, help=line) for name, line in lines.items()}
+        text = f"{COMMANDS['job'].line}\n\nTwo runs at a time are safe: the second waits for its turn, or does nothing."
+        super().__init__(name="job", help=text, commands=commands, no_args_is_help=True)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name = args[0].replace("-", "_")  # as commands are spelled
+        if name in self.commands or args[0].startswith("-"):
+            super().resolve_command(ctx, [name])
+            return name, load_job(name), args[1:]
+        from storage.names import nearest
+
+        meant = nearest(name, list(self.commands))
+        hint = f"did you mean {meant}?" if meant else f"spark-mq job {JOB_LIST} names them all"
+        raise UsageError(f"there is no job {name}", hint)
+
+
+def load_job(name: str) -> Any:
+    """A job with its parameters, as a command of Typer."""
+    if name != JOB_LIST:
+        from jobs.run import job_command
+
+        return job_command(import_module(f"jobs.{name}").run)
+
+    def print_list() -> None:
+        from jobs import JOBS
+        from spark_mq.cli.output import print_table
+
+        print_table(("job", "what it does"), [(job, line.rstrip(".")) for job, line in JOBS.items()])
+
+    return TyperCommand(JOB_LIST, callback=print_list)
+
+
+def load_command(name: str) -> Any:
+    """A command with its parameters; imports its module."""
+    if name == "job":
+        return _Jobs()
+    from spark_mq.command_options import with_options
+
+    module, _, function = COMMANDS[name].place.partition(".")
+    of_one = typer.Typer(add_completion=False)
+    of_one.command(name)(with_options(getattr(import_module(f"spark_mq.cli.{module}"), function)))
+    return typer.main.get_command(of_one)
+
+
 class _Commands(TyperGroup):
-    """Turns errors that a user can do something about into lines."""
+    """Lists commands without loading them, and turns errors that a user can act on into lines."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {
+            name: TyperCommand(name, help=listed.line, rich_help_panel=listed.panel)
+            for name, listed in COMMANDS.items()
+        }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, left = super().resolve_command(ctx, args)
+        return name, None if command is None or name is None else load_command(name), left
 
     def invoke(self, ctx: Any) -> Any:
         arguments = [*ctx._protected_args, *ctx.args]
@@ -79,65 +156,46 @@ class _Commands(TyperGroup):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(130) from None
+        except (typer.Exit, typer.Abort):
+            raise
         except _ClickUsageError as error:  # click prints it, and how the command is used
             if prints_json:
-                _print_error(getattr(error, "format_message", error.__str__)(), None, USAGE)
+                from spark_mq.cli.output import print_error
+                from spark_mq.exit_codes import USAGE
+
+                print_error(getattr(error, "format_message", error.__str__)(), None, USAGE)
             raise
-        except (ClientError, CommandError, *SESSION_ERRORS, OSError, SparkMqError, StorageError) as error:
+        except Exception as error:
             if ctx.params.get("debug") or isinstance(error, BrokenPipeError):
                 raise
-            text, hint = _describe(error)
-            code = USAGE if isinstance(error, UsageError | ClientSettingError) else exit_code_of(error)
+            from spark_mq.cli.output import describe, print_error  # only here: it names the errors of all packages
+
+            described = describe(error)
+            if described is None:
+                raise
             if prints_json:
-                _print_error(text, hint, code)
-            typer.echo(f"error: {text}", err=True)
-            if hint:
-                typer.echo(f"hint: {hint}", err=True)
-            raise typer.Exit(code) from error
+                print_error(*described)
+            typer.echo(f"error: {described.text}", err=True)
+            if described.hint:
+                typer.echo(f"hint: {described.hint}", err=True)
+            raise typer.Exit(described.code) from error
 
 
 _READ_JSON = ("produce", "job")
 """Commands to which --json says something else, or that print their errors themselves."""
-
-
-def _print_error(text: str, hint: str | None, code: int) -> None:
-    """The object in place of a result, or behind those that were printed before."""
-    print_json({"error": text, "hint": hint, "exitCode": code})
-
-
-_TLS_HINT = (
-    "use --tls exactly where the server speaks TLS (tls.server.mode); a self-signed certificate needs --tls-ca-file, or "
-    "--tls-no-verify where that risk is taken"
-)
-
-
-def _describe(error: Exception) -> tuple[str, str | None]:
-    """The cause in one sentence, and what to do."""
-    match error:
-        case CommandError():
-            return error.text, error.hint
-        case TlsError():
-            return error.describe(), _TLS_HINT
-        case ClientError() | StorageError():
-            return error.describe(), error.cure()
-        case SparkMqError():
-            return error.describe(), "\n".join(error.details()) or None
-        case OSError():
-            return _describe(from_os_error(error))
-    return str(error), None
-
 
 app = typer.Typer(
     name="spark-mq",
     cls=_Commands,
     invoke_without_command=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(is_given: bool) -> None:
+    if is_given:
         typer.echo(f"spark-mq {__version__}")
         raise typer.Exit
 
@@ -148,12 +206,12 @@ A store is the directory that holds commitlog/.
 
 First steps:
   spark-mq demo                             read, stream and copy an example store with Spark
-  spark-mq doctor                           look for what keeps Spark from working here
+  spark-mq doctor                           find what keeps Spark from working here
 
 With a store of your own, also beside its running broker; nothing in it is changed:
-  spark-mq topics PATH                      which topics and queues it has
-  spark-mq dump PATH --limit 5 --bodies     its first messages
-  spark-mq lag PATH                         how far its consumers are behind
+  spark-mq topics PATH                      list its topics and queues
+  spark-mq dump PATH --limit 5 --bodies     print its first messages
+  spark-mq lag PATH                         show how far its consumers are behind
 
 With a running cluster, by the address of its name server:
   spark-mq topics -n HOST:9876              the same commands take it in place of PATH
@@ -177,52 +235,6 @@ def options(
     # `debug` is looked up where errors are printed.
     if context.invoked_subcommand is None:
         typer.echo(_FIRST_STEPS)
-
-
-def open_cluster(path: str, conf: str | None) -> Cluster:
-    """The store or the stores at a path, open for reading. A directory that is read as a cluster is named on stderr."""
-    roots, top = find_stores(path), _directory(path)
-    if roots != [top]:
-        listed = ", ".join(root.removeprefix(f"{top}/") for root in roots)
-        stores = "1 store" if len(roots) == 1 else f"{len(roots)} stores"
-        typer.echo(f"{path} is read as a cluster of {stores}: {listed}", err=True)
-    return Cluster.open([path], conf=conf)
-
-
-def one_store(path: str, *, to_write: bool = False) -> str:
-    """The root of the only store at a path, named on stderr where the path is not the store itself.
-
-    Raises CommandError where there are several; with `to_write` StoreNotWritableError for one that is not local, of which nothing is
-    asked then.
-    """
-    if to_write and (rule := only_for_reading(path)):
-        raise StoreNotWritableError(path, rule)
-    roots = find_stores(path)
-    if len(roots) > 1:
-        raise CommandError(f"{path} holds {len(roots)} stores", f"name one of them: {', '.join(roots)}")
-    if roots != [_directory(path)]:
-        typer.echo(f"the store at {path} is {roots[0]}", err=True)
-    return roots[0]
-
-
-def _directory(path: str) -> str:
-    return plain_path(path).rstrip("/") or "/"
-
-
-def store_to_write(path: str) -> tuple[str, bool]:
-    """The root of the only store at a path, and whether it is yet to be made: where nothing is, or an empty directory."""
-    try:
-        return one_store(path, to_write=True), False
-    except StoreNotFoundError:
-        root, files = _directory(path), LocalFileSystem()
-        if not is_empty_place(root, files):
-            raise no_store(root, "commitlog/", files, to_make=True) from None
-        return root, True
-
-
-def lock_timeout_ms(text: str) -> int:
-    """What `LockTimeout` says. Raises OptionError."""
-    return parse_duration_ms(text, "--lock-timeout")
 
 
 def main() -> None:

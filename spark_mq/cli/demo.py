@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_mq.cli.app import CommandError, app
+from spark_mq.cli.app import CommandError
 from spark_mq.cli.output import body_text, console, print_table
 from spark_mq.cli.sinks import print_status, status_of
 from spark_mq.example_store import example_store
@@ -29,9 +29,11 @@ _SETTINGS = {
 }
 
 
-@app.command()
 def demo() -> None:
-    """Read, stream and copy the store that ships with spark_mq. An Apache RocketMQ 5.3.3 broker wrote it."""
+    """Read, stream and copy an example store with Spark.
+
+    An Apache RocketMQ 5.3.3 broker wrote the store, which ships with spark_mq.
+    """
     from pyspark.errors import PySparkException  # slow to import, and only this command needs it
 
     with example_store() as path:

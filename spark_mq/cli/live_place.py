@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeVar
 
+from spark_mq.cli.message_lines import Unreadable, message_line
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, lag_entry, topic_entry
 from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import MalformedResponseError, ResponseError, TopicRouteNotFoundError
@@ -22,7 +23,6 @@ from spark_mq.client.pulls import Pull, PullResult, PullStatus
 from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import Subscription, subscription
-from spark_mq.message_line import Unreadable, message_line
 from spark_mq.remoting.administration import OffsetWrapper, TopicOffset
 from spark_mq.source.offsets import QueueId
 from storage import Message
@@ -71,7 +71,7 @@ class LivePlace:
         )
 
     def at_brokers(self, name: str) -> str:
-        """A topic or group as brokers know it."""
+        """A topic or group by its name at the brokers."""
         return with_namespace(self._namespace, name)
 
     def here(self, name: str) -> str:

@@ -12,12 +12,12 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import AsJson, CommandError, Conf, QueueNumber, Topic, UsageError, app
-from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
-from spark_mq.cli.opening import ReadPath, open_place
+from spark_mq.cli.app import CommandError, UsageError
+from spark_mq.cli.message_lines import Unreadable
 from spark_mq.cli.output import body_text, print_json, print_table, time_in_words
-from spark_mq.cli.places import FoundMessage, KeySearch, Place, refuse_unknown_topic
-from spark_mq.message_line import Unreadable
+from spark_mq.cli.places import AsJson, FoundMessage, KeySearch, Place, QueueNumber, Topic, refuse_unknown_topic
+from spark_mq.cli.stores import ReadPath, open_place
+from spark_mq.command_options import NO_CLUSTER, Conf, Connection
 from spark_mq.progress import OnProgress, progress_bar
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.option_values import parse_time
@@ -34,8 +34,6 @@ _POLL_S = 0.5
 _END_OF_TIME_MS = 2**63 - 1
 
 
-@app.command()
-@takes_connection
 def dump(
     path: ReadPath = None,
     topic: Topic = None,
@@ -54,11 +52,11 @@ def dump(
     conf: Conf = None,
     connection: Connection = NO_CLUSTER,
 ) -> None:
-    """Print messages, queue by queue: one JSON object a line, with the columns of the Spark source. Without --topic those of all
-    topics of users.
+    """Print messages, queue by queue.
 
-    With --bodies these are lines for `spark-mq produce --json`: a body that is no UTF-8 text is body_base64. An entry of a queue that
-    leads to no message is told on stderr, and the exit code is 1.
+    A line is a JSON object with the columns of the Spark source. Without --topic the messages of all users' topics are printed. With
+    --bodies the lines are input for `spark-mq produce --json`: a body that is not UTF-8 text is body_base64. A queue entry that leads
+    to no message is a line on stderr, and the exit code is 1.
     """
     with open_place(path, conf, connection, java=java) as place:
         refuse_unknown_topic(place, topic)
@@ -80,7 +78,7 @@ def _print_lines(
     progress: OnProgress | None = None,
     total: int = 0,
 ) -> None:
-    """Raises typer.Exit(1) where some of them were none."""
+    """Raises typer.Exit(1) if some lines were no message."""
     unreadable = 0
     total = total if limit is None else min(total, limit)
     for number, line in enumerate(islice(lines, limit)):
@@ -97,7 +95,7 @@ def _print_lines(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is to be dumped."""
+    """What the user wants to see."""
 
     topic: str | None
     queue_id: int | None
@@ -148,7 +146,7 @@ def _lines(place: Place, wanted: _Wanted, *, follow: bool = False) -> Iterator[d
 def _refuse_nothing_wanted(place: Place, wanted: _Wanted, *, follow: bool) -> None:
     """Raises CommandError, with what there is, for a queue that no topic has and for offsets that no queue can have.
 
-    A queue without messages that the topic's settings count is none of these. Who follows all topics may wait for any queue.
+    A queue without messages is there if the topic's settings count it. With --follow and no topic any queue may come later.
     """
     if wanted.queue_id is not None:
         there = {queue.queue_id for queue in replace(wanted, queue_id=None).queues(place)}
@@ -167,8 +165,6 @@ def _refuse_nothing_wanted(place: Place, wanted: _Wanted, *, follow: bool) -> No
         )
 
 
-@app.command()
-@takes_connection
 def query(
     path: ReadPath = None,
     topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="The messages' topic.")] = None,
@@ -192,7 +188,10 @@ def query(
     java: JavaWords = False,
     connection: Connection = NO_CLUSTER,
 ) -> None:
-    """Find messages by key, by unique key (both through the index) or by message id. With --json they are printed as dump does."""
+    """Find messages by key or by id.
+
+    --key and --unique-key search the index; --msg-id names the place in the log. --json prints the lines of dump.
+    """
     if sum(value is not None for value in (key, unique_key, msg_id)) != 1:
         raise UsageError("give exactly one of --key, --unique-key and --msg-id")
     if msg_id is None and topic is None:

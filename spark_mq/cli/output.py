@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for machines, times in words."""
+"""What commands print: tables for people, JSON for machines, times in words, errors."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from spark_mq.cli.app import CommandError, UsageError
+from spark_mq.client.errors import ClientError, ClientSettingError, TlsError
+from spark_mq.conditions import SparkMqError
+from spark_mq.exit_codes import USAGE, exit_code_of
+from spark_mq.session import SESSION_ERRORS
 from storage.dispatch.recovery_plan import LoweredOffset
+from storage.errors import StorageError
+from storage.files.os_errors import from_os_error
 
 _WIDTH_OF_A_FILE = 200
 _LEAST_COLUMN = 14
@@ -152,3 +159,46 @@ def body_text(body: bytes, characters: int = 40) -> str:
     if not text.isprintable():
         return f"{len(body)} bytes"
     return text if len(text) <= characters else text[:characters] + "…"
+
+
+_TLS_HINT = (
+    "use --tls exactly where the server speaks TLS (tls.server.mode); a self-signed certificate needs --tls-ca-file, or "
+    "--tls-no-verify where that risk is taken"
+)
+
+
+class Described(NamedTuple):
+    """An error as the user sees it: its cause in one sentence, what to do, and the exit code."""
+
+    text: str
+    hint: str | None
+    code: int
+
+
+def describe(error: Exception) -> Described | None:
+    """None for an error that a user can do nothing about."""
+    if isinstance(error, OSError):
+        return describe(from_os_error(error))
+    if not isinstance(error, (ClientError, CommandError, SparkMqError, StorageError, *SESSION_ERRORS)):
+        return None
+    text, hint = _cause_and_cure(error)
+    is_usage = isinstance(error, UsageError | ClientSettingError)
+    return Described(text, hint, USAGE if is_usage else exit_code_of(error))
+
+
+def _cause_and_cure(error: Exception) -> tuple[str, str | None]:
+    match error:
+        case CommandError():
+            return error.text, error.hint
+        case TlsError():
+            return error.describe(), _TLS_HINT
+        case ClientError() | StorageError():
+            return error.describe(), error.cure()
+        case SparkMqError():
+            return error.describe(), "\n".join(error.details()) or None
+    return str(error), None
+
+
+def print_error(text: str, hint: str | None, code: int) -> None:
+    """The object in place of a result, or behind those that were printed before."""
+    print_json({"error": text, "hint": hint, "exitCode": code})

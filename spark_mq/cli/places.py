@@ -1,19 +1,30 @@
-"""What commands that read stand on: the stores at a path, or a running cluster. One Protocol, so that one code prints both."""
+"""What commands read: the stores at a path, or a running cluster. One Protocol, so that one code prints both."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
+
+import typer
 
 from spark_mq.cli.app import CommandError
-from spark_mq.message_line import Unreadable
+from spark_mq.cli.message_lines import Unreadable
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.names import names_several, nearest
+from storage.tables.topics import TopicConfig
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
+Everything = Annotated[
+    bool, typer.Option("--all", help="RocketMQ's own topics and groups too, and those of Spark sinks.")
+]
+Topic = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="One topic; without it all.")]
+RequiredTopic = Annotated[str, typer.Option("--topic", metavar="TOPIC", show_default=False, help="The topic.")]
+QueueNumber = Annotated[int | None, typer.Option("--queue-id", metavar="ID", min=0, help="One queue of each topic.")]
 
 
 class FoundMessage(NamedTuple):
-    """A message that was looked for, and the broker that has it."""
+    """A message that a search found, and the broker that has it."""
 
     broker_name: str
     message: Message
@@ -106,6 +117,23 @@ def refuse_unknown_topic(place: Place, topic: str | None) -> None:
             raise CommandError(f"there is no topic {topic}", "--topic takes one name")
         like = nearest(topic, known)
         raise CommandError(f"there is no topic {topic}", f"did you mean {like}?" if like else None)
+
+
+def refuse_other_shape(wanted: TopicConfig, present: TopicConfig, where: str) -> None:
+    """Raises CommandError for a topic that is there in another shape."""
+    if shape_of(present) != shape_of(wanted):
+        text = f"topic {wanted.topic} is there already{where}, with {shape_in_words(present)}"
+        raise CommandError(text, "nothing was changed; mqadmin updateTopic changes topics")
+
+
+def shape_in_words(config: TopicConfig) -> str:
+    read_queues, write_queues, perm = shape_of(config)
+    return f"{read_queues} read queues, {write_queues} write queues and perm {perm}"
+
+
+def shape_of(config: TopicConfig) -> tuple[int, int, int]:
+    """Read queues, write queues and perm."""
+    return config.read_queue_count, config.write_queue_count, config.perm
 
 
 def topic_entry(

@@ -1,4 +1,4 @@
-"""What the commands that run a server share: settings told, a run until a signal ends it, a log on stderr."""
+"""Commands that run a server in place of Apache's: broker, namesrv, controller. Their settings, signals and logs are alike."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import Annotated, NamedTuple, Protocol, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 
 import typer
 
@@ -18,12 +19,23 @@ from spark_mq.remoting_server.server import FILES_LEAST, ListenError
 from storage.errors import StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import need_files, raise_file_limit
+from storage.names import address_text
+
+if TYPE_CHECKING:
+    from spark_mq.broker_server.controlled import ControlledBroker
+    from spark_mq.broker_server.settings import Configuration as BrokerConfiguration
+    from spark_mq.broker_server.supervised import SupervisedBroker
+    from spark_mq.controller.server import RunningController
+    from spark_mq.namesrv.server import RunningNameServer
 
 _HOME = "ROCKETMQ_HOME"
 _LOOK_SECONDS = 1.0
 _NEW_OBJECTS = 50_000
 _COLLECTIONS = (20, 50)
 """Of young objects before older ones are looked at, and of these before all."""
+
+
+Verbose = Annotated[bool, typer.Option("--verbose", help="Write events to stderr.")]
 
 
 class Closing(Protocol):
@@ -58,13 +70,13 @@ PrintsWatermarks = Annotated[
 
 
 class Shown(NamedTuple):
-    """Which settings are to be printed in place of a run."""
+    """Which settings are printed in place of a run."""
 
     all: bool
     important: bool
 
-    def tell(self, texts: Mapping[str, str], important: Container[str], warnings: Iterable[str]) -> bool:
-        """Prints warnings, and settings as `name=value` lines if they are asked for; whether they are, and that is all."""
+    def print(self, texts: Mapping[str, str], important: Container[str], warnings: Iterable[str]) -> bool:
+        """Prints warnings, and settings as `name=value` lines if the user wants them. Returns whether that is all."""
         for warning in warnings:
             typer.echo(f"warning: {warning}", err=True)
         for name, value in texts.items():
@@ -118,7 +130,7 @@ def serve(
 async def _run(
     start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], failure_of: Callable[[S], str | None]
 ) -> str | None:
-    """Why it has ended by itself; None = it was ended."""
+    """Why it ended by itself; None if a signal ended it."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -152,7 +164,7 @@ def _collect_seldom() -> None:
 
 @contextmanager
 def _logging_to_stderr(level: int, *, watermarks: bool) -> Iterator[None]:
-    """What this package logs, from a level on; watermarks only where they are asked for."""
+    """What this package logs, from a level on; watermarks only with --watermarks."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = {logging.getLogger("spark_mq"): level, logging.getLogger("storage"): level}
@@ -167,3 +179,127 @@ def _logging_to_stderr(level: int, *, watermarks: bool) -> Iterator[None]:
         for logger, old_level in before.items():
             logger.removeHandler(handler)
             logger.setLevel(old_level)
+
+
+def broker(
+    config_file: Annotated[
+        str | None, typer.Option("-c", "--configFile", metavar="FILE", help="A broker.conf, as mqbroker takes it.")
+    ] = None,
+    name_servers: Annotated[
+        str | None, typer.Option("-n", "--namesrvAddr", metavar="ADDRESSES", help="Name servers: host:port;host:port.")
+    ] = None,
+    prints_all: PrintsAll = False,
+    prints_important: PrintsImportant = False,
+    verbose: Verbose = False,
+    prints_watermarks: PrintsWatermarks = False,
+) -> None:
+    """Run a broker.
+
+    Its clients are producers and consumers of RocketMQ's remoting protocol. Its store is at storePathRootDir (~/store), and is made
+    where there is none. It listens on 127.0.0.1:10911 unless the file says otherwise (bindAddress, listenPort; brokerIP1 is the address
+    that clients get). SIGTERM and Ctrl-C end it.
+    """
+    from spark_mq.broker_server.controlled import ControlledBroker  # each server loads its own packages
+    from spark_mq.broker_server.settings import IMPORTANT
+    from spark_mq.broker_server.supervised import SupervisedBroker
+
+    configuration = _broker_configuration(config_file, {} if name_servers is None else {"namesrvAddr": name_servers})
+    if Shown(prints_all, prints_important).print(configuration.texts(), IMPORTANT, configuration.store.warnings):
+        return
+    addresses = ";".join(configuration.process.addresses)
+    if configuration.controllers is not None:
+        serve(
+            partial(ControlledBroker.start, configuration),
+            lambda running: _controlled_words(running, addresses, configuration.process.controllers),
+            verbose=verbose,
+            watermarks=prints_watermarks,
+        )
+        return
+    start = partial(SupervisedBroker.start, configuration)
+    serve(start, lambda running: _broker_words(running, addresses), verbose=verbose, watermarks=prints_watermarks)
+
+
+def _broker_configuration(config_file: str | None, given: dict[str, str]) -> BrokerConfiguration:
+    from spark_mq.broker_server.settings import read_configuration
+
+    if config_file is None:
+        return read_configuration(b"", None, given)
+    content = file_content(config_file, "name a broker.conf, as mqbroker -c takes it")
+    return read_configuration(content, os.path.abspath(config_file), given)
+
+
+def _controlled_words(running: ControlledBroker, name_servers: str, controllers: str) -> str:
+    known = f" and name server is {name_servers}" if name_servers else ""
+    return (
+        f"The broker[{running.name}, {running.address}] boot success{known}. "
+        f"It takes requests as soon as a controller of {controllers} says whether it is master"
+    )
+
+
+def _broker_words(running: SupervisedBroker, name_servers: str) -> str:
+    known = f" and name server is {name_servers}" if name_servers else ""
+    missing = () if running.running is None else running.running.unknown_to
+    yet = f"; not yet known to {';'.join(missing)}: it is tried again" if missing else ""
+    return f"The broker[{running.name}, {running.address}] boot success. serializeType=JSON{known}{yet}"
+
+
+def namesrv(
+    config_file: Annotated[
+        str | None, typer.Option("-c", "--configFile", metavar="FILE", help="Settings, as mqnamesrv takes them.")
+    ] = None,
+    prints_all: PrintsAll = False,
+    prints_important: PrintsImportant = False,
+    name_servers: Annotated[
+        str | None, typer.Option("-n", "--namesrvAddr", metavar="ADDRESSES", help="Has no effect, as at mqnamesrv.")
+    ] = None,
+    verbose: Verbose = False,
+    prints_watermarks: PrintsWatermarks = False,
+) -> None:
+    """Run a name server.
+
+    Brokers register there, and clients look up there where topics are. It listens on 127.0.0.1:9876 unless the file says otherwise
+    (bindAddress, listenPort), and keeps the operators' texts in ~/namesrv/kvConfig.json (kvConfigPath). SIGTERM and Ctrl-C end it.
+    """
+    from spark_mq.namesrv.server import RunningNameServer
+    from spark_mq.namesrv.settings import IMPORTANT, Configuration
+
+    configuration = configuration_from(config_file, "mqnamesrv", Configuration.of, Configuration.read)
+    if Shown(prints_all, prints_important).print(configuration.texts(), IMPORTANT, configuration.warnings):
+        return
+    serve(
+        lambda: RunningNameServer.start(configuration),
+        _name_server_words,
+        verbose=verbose,
+        watermarks=prints_watermarks,
+    )
+
+
+def _name_server_words(running: RunningNameServer) -> str:
+    return f"The Name Server boot success. serializeType=JSON, address {address_text(*running.address)}"
+
+
+def controller(
+    config_file: Annotated[
+        str | None, typer.Option("-c", "--configFile", metavar="FILE", help="Settings, as mqcontroller takes them.")
+    ] = None,
+    prints_all: PrintsAll = False,
+    prints_important: PrintsImportant = False,
+    verbose: Verbose = False,
+) -> None:
+    """Run a controller, which elects masters.
+
+    Brokers in controller mode register there. It is a single node. It listens on 127.0.0.1:9877 unless the file says otherwise
+    (bindAddress, controllerDLegerPeers), and keeps its decisions in ~/DledgerController (controllerStorePath). SIGTERM and Ctrl-C end
+    it.
+    """
+    from spark_mq.controller.server import RunningController
+    from spark_mq.controller.settings import IMPORTANT, Configuration
+
+    configuration = configuration_from(config_file, "mqcontroller", Configuration.of, Configuration.read)
+    if Shown(prints_all, prints_important).print(configuration.texts(), IMPORTANT, configuration.warnings):
+        return
+    serve(lambda: RunningController.start(configuration), _controller_words, verbose=verbose)
+
+
+def _controller_words(running: RunningController) -> str:
+    return f"The Controller Server boot success. serializeType=JSON, address {address_text(*running.address)}"

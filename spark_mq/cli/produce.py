@@ -11,16 +11,7 @@ from typing import Annotated, Any, BinaryIO
 import pyarrow as pa
 import typer
 
-from spark_mq.cli.app import (
-    CommandError,
-    Conf,
-    LockTimeout,
-    UsageError,
-    app,
-    lock_timeout_ms,
-    store_to_write,
-)
-from spark_mq.cli.connection import NO_CLUSTER, Connection, takes_connection
+from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.cli.message_lines import (
     Line,
     LineError,
@@ -28,10 +19,11 @@ from spark_mq.cli.message_lines import (
     read_lines,
     rows_of_bodies,
     rows_of_objects,
-    tell_overruled,
+    say_overruled,
 )
 from spark_mq.cli.output import print_table, say
-from spark_mq.cli.sent_lines import NewTopics, send_input
+from spark_mq.cli.stores import store_to_write
+from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, Connection, LockTimeout
 from storage import MessageStore, open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import RowIllegalError
@@ -86,8 +78,6 @@ class _Written:
         print_table(("topic", "queue", "messages", "from", "to"), rows, title=f"{self.counts.total():,} message(s)")
 
 
-@app.command()
-@takes_connection
 def produce(
     path: OneStoreOrCluster = None,
     topic: Annotated[
@@ -122,18 +112,18 @@ def produce(
     ] = False,
     sync: Annotated[bool, typer.Option("--sync", help="SYNC_FLUSH: each thousand lines onto the disk.")] = False,
     store_host: StoreHost = None,
-    lock_timeout: LockTimeout = "10s",
+    lock_timeout_ms: LockTimeout = LOCK_TIMEOUT_MS,
     conf: Conf = None,
     connection: Connection = NO_CLUSTER,
 ) -> None:
-    """Append messages from standard input, a line each: to a store, which is closed cleanly and made where none is, or to a running
-    cluster.
+    """Write a message for each line of standard input.
 
-    With --json a line has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id,
-    sharding_key, flag, born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key:
-    what `spark-mq dump --bodies` prints. Lines are appended a thousand at a time; a bad one is refused with its whole thousand, and
-    where it is among the first of a new store, no store is made. --topic comes before what a line says. A cluster takes no
-    retry_group, reconsume_times and origin_msg_id, and its messages are born when they are sent.
+    The messages go to a store, which is made where none is and closed cleanly afterwards, or to a running cluster. With --json a line
+    has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id, sharding_key, flag,
+    born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key: what `spark-mq dump
+    --bodies` prints. Lines are appended a thousand at a time; a bad one is refused with its whole thousand, and where it is among the
+    first of a new store, no store is made. --topic comes before what a line says. A cluster takes no retry_group, reconsume_times and
+    origin_msg_id, and its messages are born when they are sent.
     """
     if topic is None and not objects:
         raise UsageError("give --topic: a line is a body and nothing else")
@@ -142,10 +132,11 @@ def produce(
         for name, given in of_stores.items():
             if given:
                 raise UsageError(f"{name} is for stores: leave it away with --name-server")
+        from spark_mq.cli.sending import NewTopics, send_input  # a store needs no client
+
         wanted = NewTopics(create_topic, DEFAULT_QUEUE_COUNT if queue_num is None else queue_num)
         send_input(connection.settings(), topic, wanted, objects=objects)
         return
-    timeout_ms = lock_timeout_ms(lock_timeout)
     root, is_new = store_to_write(path or "")
     options: dict[str, Any] = {
         "topic": topic,
@@ -167,7 +158,7 @@ def produce(
             config=conf,
             read_only=False,
             create=True,
-            lock_timeout_ms=timeout_ms,
+            lock_timeout_ms=lock_timeout_ms,
             store_host=store_host,
             flush_disk_type="SYNC_FLUSH" if sync else None,
         ) as store:
@@ -212,7 +203,7 @@ class _Input:
         """Raises LineError."""
         rows = self._parse(lines)
         for other in overruled(rows, self._said).values():
-            tell_overruled(other, self._said.pop("topic"))
+            say_overruled(other, self._said.pop("topic"))
         return rows
 
     def __iter__(self) -> Iterator[list[Line]]:

@@ -12,9 +12,11 @@ import typer
 
 from spark_mq.broker_server.opening import tell
 from spark_mq.broker_server.state_copies import MasterByName, copies_of
-from spark_mq.cli.app import CommandError, Conf, OneStorePath, UsageError, app, one_store
-from spark_mq.cli.processes import serve
+from spark_mq.cli.app import CommandError, UsageError
+from spark_mq.cli.processes import Verbose, serve
+from spark_mq.cli.stores import OneStorePath, one_store
 from spark_mq.client.settings import ClientSettings
+from spark_mq.command_options import Conf
 from spark_mq.hand_over.local_socket import Copies, ReplicaServer
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
@@ -27,13 +29,12 @@ from storage.names import address_text, split_address
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.load import StoreConfig, load_config
 
-Verbose = Annotated[bool, typer.Option("--verbose", help="Write what happens to stderr.")]
 DEFAULT_HA_PORT = 10_912
 _LOG = logging.getLogger(__name__)
 
 
 class _Running:
-    """A process whose closing waits, and what is said of it; `failure` says why it does nothing more."""
+    """A process whose closing waits, and the line that says that it runs; `failure` says why it does nothing more."""
 
     def __init__(self, close: Callable[[], None], words: str, failure: Callable[[], str | None] = lambda: None) -> None:
         self._close = close
@@ -44,7 +45,6 @@ class _Running:
         await asyncio.to_thread(self._close)
 
 
-@app.command()
 def replicate(
     path: OneStorePath,
     conf: Conf = None,
@@ -52,10 +52,10 @@ def replicate(
     port: Annotated[int, typer.Option("--port", help="The port to listen on.")] = DEFAULT_HA_PORT,
     verbose: Verbose = False,
 ) -> None:
-    """Serve a store's log to slaves, beside whoever writes it: a Spark sink, for example.
+    """Serve a store's log to slaves.
 
-    Slaves are Apache's brokers or spark-mq follow. No message is written and no lock is taken. Sinks with `inSyncReplicas` ask
-    it how many copies there are. A `spark-mq broker` does all this itself.
+    It runs beside the store's writer, a Spark sink for example. Slaves are Apache's brokers or spark-mq follow. It writes no message
+    and takes no lock. Sinks with `inSyncReplicas` ask it how many copies there are. A `spark-mq broker` does all this itself.
     """
     root = one_store(path)
 
@@ -70,12 +70,12 @@ def replicate(
             store.close()
             reason = f"cannot listen on {address_text(host, port)}: {error.strerror or error}"
             raise CommandError(reason, "another process may listen there: --port says where") from None
-        asked = _answering_sinks(root, store.config, replicator)
+        answering = _answering_sinks(root, store.config, replicator)
         replicator.start()
 
         def close() -> None:
-            if asked is not None:
-                asked.close()
+            if answering is not None:
+                answering.close()
             replicator.close()
 
         return _Running(close, f"{root} is served at {replicator.listener.address}")
@@ -84,7 +84,7 @@ def replicate(
 
 
 def _answering_sinks(root: str, config: StoreConfig, replicator: Replicator) -> ReplicaServer | None:
-    """Sinks hear how many copies there are; where no socket can be made a warning says so, and slaves are served all the same."""
+    """Answers sinks how many copies there are. If no socket can be made, a warning says so, and slaves are served all the same."""
     acks = ReplicaAcks(config.mode, config.replication)
     replicator.listener.replicas.listen(partial(tell, acks))
     copies = Copies(
@@ -99,7 +99,6 @@ def _answering_sinks(root: str, config: StoreConfig, replicator: Replicator) -> 
     return server
 
 
-@app.command()
 def follow(
     address: Annotated[
         str,
@@ -128,10 +127,11 @@ def follow(
     adopt: Annotated[bool, typer.Option("--adopt", help="PATH is a copy of the master's store.")] = False,
     verbose: Verbose = False,
 ) -> None:
-    """Keep a replica of a master's log, and its queues and index, at PATH until it is stopped.
+    """Keep a replica of a master's log.
 
-    The master is an Apache broker, a spark-mq broker or spark-mq replicate; both need one mappedFileSizeCommitLog. PATH is read as any
-    store meanwhile. Nobody else writes there until spark-mq promote. If its disk fails it ends, with exit code 1, to be started again.
+    The replica, with queues and index, is at PATH. The master is an Apache broker, a spark-mq broker or spark-mq replicate; both need
+    the same mappedFileSizeCommitLog. Meanwhile PATH can be read as any store, and no other process may write there until spark-mq
+    promote. If its disk fails the command ends with exit code 1: start it again then.
     """
     if broker_name is None:
         try:
@@ -170,11 +170,10 @@ def follow(
     _serve(started, verbose=verbose)
 
 
-@app.command()
 def promote(path: OneStorePath, conf: Conf = None) -> None:
-    """Make a replica a store of its own: it follows nobody any more, and may be written.
+    """Make a replica a store of its own.
 
-    Stop its follower first, and its master.
+    It follows no master any more, and may be written. Stop its follower and its master first.
     """
     root = one_store(path, to_write=True)
     followed = forget_master(root, config=conf)

@@ -6,8 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import AsJson, CommandError, Conf, LockTimeout, OneStorePath, app, lock_timeout_ms, one_store
+from spark_mq.cli.app import CommandError
 from spark_mq.cli.output import duration_in_words, print_json, print_table, say, say_lowered, time_text
+from spark_mq.cli.places import AsJson
+from spark_mq.cli.stores import OneStorePath, one_store
+from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout
 from spark_mq.progress import busy
 from spark_mq.source.option_values import parse_duration_ms
 from storage import open_store
@@ -28,7 +31,6 @@ from storage.tables.sink_notes import BatchNote, BatchNotes, load_batch_notes, l
 from storage.tables.surroundings import refuse_foreign_log
 
 
-@app.command("sink-status")
 def sink_status(
     path: OneStorePath,
     remove: Annotated[
@@ -37,21 +39,22 @@ def sink_status(
     older_than: Annotated[
         str, typer.Option("--older-than", metavar="AGE", help="With --remove-orphans: not written to for so long.")
     ] = "1d",
-    lock_timeout: LockTimeout = "10s",
+    lock_timeout_ms: LockTimeout = LOCK_TIMEOUT_MS,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """What Spark sinks have written: the last batches of each, batches that are decided, staged files. Reads only, takes no lock.
+    """Show what Spark sinks have written to a store.
 
-    A staged file that no intent names is a running task's, waits for its commit, or was left by a task that died: its age tells.
+    That is the last batches of each sink, decided batches and staged files. The command only reads, and takes no lock. A staged file
+    that no intent names belongs to a running task, waits for its commit, or was left by a task that died: its age shows which.
     """
     root = one_store(path)
-    age_ms, timeout_ms = parse_duration_ms(older_than, "--older-than"), lock_timeout_ms(lock_timeout)
+    age_ms = parse_duration_ms(older_than, "--older-than")
     removed = None
     if remove:
         files = LocalFileSystem()
         refuse_foreign_log(root, load_config(root, conf, read_bytes=files.read_file), files)
-        removed = remove_orphans(root, files, before_ms=current_time_ms() - age_ms, lock_timeout_ms=timeout_ms)
+        removed = remove_orphans(root, files, before_ms=current_time_ms() - age_ms, lock_timeout_ms=lock_timeout_ms)
     status, notes = status_of(root, conf=conf), load_batch_notes(LocalFileSystem(), root)
     if as_json:
         found = {"store": root, **_status_json(status), "batches": _batches_json(notes)}
@@ -192,22 +195,21 @@ def _files(files: list[StagedFile] | tuple[StagedFile, ...]) -> list[dict[str, A
     return [{"path": file.path, "bytes": file.size_bytes, "modified": time_text(file.modified_ms)} for file in files]
 
 
-@app.command()
 def close(
     path: OneStorePath,
-    lock_timeout: LockTimeout = "10s",
+    lock_timeout_ms: LockTimeout = LOCK_TIMEOUT_MS,
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Close a store that sinks have written to: recover it, finish what is decided, put all of it on the disk, take `abort` away.
+    """Close a store that sinks have written to.
 
-    A broker started afterwards finds a clean stop. Not needed between a query's batches.
+    The command recovers the store, finishes decided batches, syncs everything and removes `abort`. A broker that starts afterwards
+    finds a clean stop. It is not needed between a query's batches.
     """
     root = one_store(path, to_write=True)
-    timeout_ms = lock_timeout_ms(lock_timeout)
     with (
         busy("closing"),
-        open_store(root, config=conf, read_only=False, lock_timeout_ms=timeout_ms) as store,
+        open_store(root, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms) as store,
     ):
         finished, report, log_end = store.finished_batches, store.recovery, store.log_end
         lowered = store.lowered
@@ -234,7 +236,6 @@ def close(
     say_lowered(lowered)
 
 
-@app.command("confirm-sink")
 def confirm_sink(
     path: OneStorePath,
     sink_id: Annotated[str, typer.Argument(metavar="SINK", help="As sink-status shows it.")],
@@ -247,16 +248,16 @@ def confirm_sink(
     query: Annotated[
         str | None, typer.Option("--query", help="The query that wrote it, if it is not named as the sink.")
     ] = None,
-    lock_timeout: LockTimeout = "10s",
+    lock_timeout_ms: LockTimeout = LOCK_TIMEOUT_MS,
     conf: Conf = None,
 ) -> None:
-    """Say which batch of a sink is the last one in the store, after SPARK_MQ_SINK_PROGRESS.
+    """Set which batch of a sink is the last in the store.
 
-    Where the ledger knows it, the sink's consumer offset is set to that. Else --last-batch says it, and is believed from now on.
+    This is the answer to SPARK_MQ_SINK_PROGRESS. If the ledger knows the batch, the sink's consumer offset is set to it. Else
+    --last-batch gives it, and counts from now on.
     """
     root = one_store(path, to_write=True)
-    timeout_ms = lock_timeout_ms(lock_timeout)
-    with open_store(root, config=conf, read_only=False, lock_timeout_ms=timeout_ms) as store:
+    with open_store(root, config=conf, read_only=False, lock_timeout_ms=lock_timeout_ms) as store:
         confirmed = confirm_progress(store.writer, sink_id, query or sink_id, last_batch)
     if confirmed is None and last_batch is None:
         raise CommandError(

@@ -1,23 +1,33 @@
-"""Commands that look after a store and its surroundings: recover, repair, verify, doctor."""
+"""Commands that look after a store and its surroundings: recover, repair, quarantine, verify, bind-log, doctor."""
 
 from __future__ import annotations
 
 from dataclasses import asdict
 from enum import StrEnum
-from typing import Annotated
+from itertools import islice
+from typing import Annotated, Any
 
 import typer
 
 from jobs.verify_store import verify_store
-from spark_mq.cli.app import AsJson, Conf, OneStorePath, app, one_store
-from spark_mq.cli.output import print_json, print_table, say, say_lowered
+from spark_mq.cli.app import CommandError
+from spark_mq.cli.message_lines import message_line
+from spark_mq.cli.output import print_json, print_table, say, say_lowered, time_in_words
+from spark_mq.cli.places import AsJson, Topic
+from spark_mq.cli.stores import OneStorePath, one_store, store_to_write
+from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout
 from spark_mq.doctor import Severity, check_settings, diagnose
 from spark_mq.progress import busy, progress_bar
 from storage import open_store
 from storage.dispatch.recovery_plan import LoweredOffset, RecoveryReport
+from storage.epoch_times import current_time_ms
 from storage.errors import StoreDamagedError
+from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
-from storage.settings.load import StoreConfig, parse_config, read_configuration
+from storage.recovery.log_bind import bind_log as bind
+from storage.recovery.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
+from storage.settings.load import StoreConfig, load_config, parse_config, read_configuration
+from storage.tables.surroundings import binding_path
 
 
 class Policy(StrEnum):
@@ -27,7 +37,6 @@ class Policy(StrEnum):
     TRUNCATE = "truncate"
 
 
-@app.command()
 def recover(
     path: OneStorePath,
     policy: Annotated[
@@ -37,20 +46,20 @@ def recover(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Mend a store as opening it for writing does: cut the torn tail, complete queues and index, finish what sinks had
-    decided, close it cleanly.
+    """Recover a store after a crash.
 
-    The broker must be stopped. A log that is damaged in the middle is refused, and nothing changes.
+    The command opens it for writing: that cuts the torn tail, completes queues and index and finishes decided batches of sinks. Then it
+    closes the store cleanly. The broker must be stopped. A log that is damaged in the middle is refused, and nothing changes.
     """
     _mend(path, conf, as_json=as_json, truncate_damage=policy is Policy.TRUNCATE)
 
 
-@app.command()
 def repair(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> None:
-    """Cut a damaged log at its bad record, as a broker would, but copy what is cut to a quarantine first. Then as recover.
+    """Cut a damaged log, and keep a copy of what is cut.
 
-    The broker must be stopped. The quarantine is a directory under spark_mq/quarantine in the store; the command quarantine
-    prints the messages in it. Where there is no room for it nothing is cut.
+    The cut is at the bad record, as a broker would make it; the rest is as with recover. The copy is a quarantine: a directory under
+    spark_mq/quarantine in the store, whose messages the command quarantine prints. If there is no room for it nothing is cut. The
+    broker must be stopped.
     """
     _mend(path, conf, as_json=as_json, truncate_damage=True)
 
@@ -160,9 +169,97 @@ def _quarantine_text(root: str, report: RecoveryReport) -> str | None:
     return f"{report.quarantined_records:,} intact message(s); spark-mq quarantine {root} {name} prints them"
 
 
-@app.command()
+def quarantine(
+    path: OneStorePath,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", show_default=False, help="Print the messages of this one.")
+    ] = None,
+    topic: Topic = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", min=0, help="At most so many lines.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List and print what was cut from a log.
+
+    A quarantine is a directory with a copy of what was cut. With NAME the command prints its messages, as dump does with --bodies.
+    `spark-mq produce PATH --json` reads such lines, so messages can be put back: pick them first, some may be in the store again. The
+    command only reads, and takes no lock. Delete a quarantine when it is not needed any more.
+    """
+    root = one_store(path)
+    files = file_system_of(root)
+    found = list_quarantines(files, root)
+    if name is None:
+        _print_quarantines(root, found, as_json=as_json)
+        return
+    wanted = next((one for one in found if one.name == name), None)
+    if wanted is None:
+        known = ", ".join(one.name for one in found) or "there is none"
+        raise CommandError(f"no quarantine {name} in {quarantine_directory(root)}", f"there: {known}")
+    messages = (message for message in read_quarantine(files, wanted) if topic in (None, message.topic))
+    for message in islice(messages, limit):
+        print_json(message_line(message, body=True))
+
+
+def _print_quarantines(root: str, found: list[Quarantine], *, as_json: bool) -> None:
+    if as_json:
+        print_json([_quarantine_json(one) for one in found])
+    elif found:
+        now_ms = current_time_ms()
+        print_table(
+            ("name", "made", "intact messages", "bytes", "cut at", "because of"),
+            [
+                (
+                    one.name,
+                    time_in_words(one.made_ms, now_ms),
+                    one.intact_records,
+                    one.size_bytes,
+                    one.commitlog_offset,
+                    one.reason,
+                )
+                for one in found
+            ],
+        )
+    else:
+        say(f"nothing was cut from {root} that may have been a message")
+
+
+def _quarantine_json(one: Quarantine) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "directory": one.directory,
+        "madeMs": one.made_ms,
+        "intactRecords": one.intact_records,
+        "sizeBytes": one.size_bytes,
+        "commitlogOffset": one.commitlog_offset,
+        "reason": one.reason,
+    }
+
+
+def bind_log(
+    path: OneStorePath, conf: Conf = None, lock_timeout_ms: LockTimeout = LOCK_TIMEOUT_MS, as_json: AsJson = False
+) -> None:
+    """Allow writing to a log outside the store's directory.
+
+    broker.conf names such a log, or the link commitlog leads to it. The broker must be stopped. Queues and checkpoint are compared with
+    the log first, and a log of another store is refused. The binding is a file in the store; a copy of the store is not bound.
+    """
+    root, _ = store_to_write(path)
+    files = LocalFileSystem()
+    config = load_config(root, conf, read_bytes=files.read_file)
+    with busy("comparing"):
+        bound = bind(root, config, files, lock_timeout_ms=lock_timeout_ms)
+    if bound is None:
+        raise CommandError(f"the log of {root} lies in its own directory", "such a store needs no binding")
+    if as_json:
+        print_json({"store": root, "log": list(bound), "binding": binding_path(root)})
+    else:
+        say(f"{root} is bound to {' and '.join(bound)}")
+
+
 def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> None:
-    """Compare queues, index and checkpoint with the log. Reads only; exit code 1 when something differs."""
+    """Compare queues, index and checkpoint with the log.
+
+    The command only reads. Exit code 1 if something differs.
+    """
     root = one_store(path)
     with progress_bar("comparing") as progress:
         report = verify_store(root, conf=conf, on_progress=progress)
@@ -208,7 +305,6 @@ def verify(path: OneStorePath, conf: Conf = None, as_json: AsJson = False) -> No
         raise typer.Exit(1)
 
 
-@app.command()
 def doctor(
     path: Annotated[
         str | None, typer.Argument(help="A store, whose broker.conf is looked at too.", show_default=False)
@@ -216,11 +312,12 @@ def doctor(
     conf: Conf = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look for what keeps Spark from working here, and say the cure. With a store or --conf also for settings that keep spark_mq from
-    the store, or that it does not follow.
+    """Find what keeps Spark from working here.
 
-    Exit code 1 for an error: Spark will fail, or the store cannot be read. A warning concerns sessions that spark_mq.build_session
-    did not make, or a store that cannot be written; a note is worth knowing. With these alone the exit code is 0.
+    The command says the cure, too. With a store or --conf it also finds settings that keep spark_mq from the store, or that it does
+    not follow. Exit code 1 for an error: Spark will fail, or the store cannot be read. A warning concerns sessions that
+    spark_mq.build_session did not make, or a store that cannot be written; a note is worth knowing. With these alone the exit code is
+    0.
     """
     with busy("looking"):
         findings = [*diagnose(), *check_settings(_settings_of(path, conf))]
@@ -239,7 +336,7 @@ def doctor(
 
 
 def _settings_of(path: str | None, conf: str | None) -> StoreConfig:
-    """What the broker.conf says that is meant; nothing where none is."""
+    """What the broker.conf says; nothing if there is none."""
     if path is None and conf is None:
         return StoreConfig()
     root = one_store(path) if path is not None else "."

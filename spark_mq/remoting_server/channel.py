@@ -52,10 +52,11 @@ from spark_mq.remoting.command import ONEWAY_FLAG
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunReader, encode_answers
 from spark_mq.remoting_server.peer import Peer, not_supported
 from spark_mq.remoting_server.pools import RequestPool
-from spark_mq.remoting_server.processors import Later, Processor, Processors
+from spark_mq.remoting_server.processors import PendingAnswer, PendingAnswers, Processor, Processors
 from spark_mq.remoting_server.shared import Shared
 from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
 from storage.names import address_text, peer_host
+from storage.pending import Pending
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 
 OVERLOADED = "[OVERLOAD]system busy, start flow control for a while"
@@ -302,7 +303,7 @@ class Channel(asyncio.BufferedProtocol):
     def _answer_run(self, run: RequestRun, processor: Processor, size: int) -> None:
         """On the thread of the pool."""
         peer = self.peer
-        begun: Later | None = None
+        begun: PendingAnswers | None = None
         commands: list[RemotingCommand] = []
         try:
             if processor.answer_run is not None and peer.is_open and not peer.is_full:
@@ -310,7 +311,7 @@ class Channel(asyncio.BufferedProtocol):
             if begun is None:
                 commands = run.commands()
         except Exception as error:
-            begun = Later(partial(_fail, error))
+            begun = Pending(partial(_fail, error))
         if begun is not None:
             processor.pool.afterwards(partial(self._settle_later, run, processor.pool, size, begun))
             return
@@ -322,7 +323,7 @@ class Channel(asyncio.BufferedProtocol):
         """On the thread of the pool."""
         peer = self.peer
 
-        def answer() -> RemotingCommand | Later | None:
+        def answer() -> RemotingCommand | PendingAnswer | None:
             if not self._is_heard(command):  # who answers asks only whether it is one-way
                 return processor.answer(command._replace(flag=command.flag | ONEWAY_FLAG), peer)
             if peer.is_full:
@@ -336,9 +337,9 @@ class Channel(asyncio.BufferedProtocol):
         request: RemotingCommand | RequestRun,
         pool: RequestPool,
         size: int,
-        answer: Callable[[], RemotingCommand | RunAnswers | Later | None],
+        answer: Callable[[], RemotingCommand | RunAnswers | PendingAnswer | None],
     ) -> None:
-        response: RemotingCommand | RunAnswers | Later | None
+        response: RemotingCommand | RunAnswers | PendingAnswer | None
         try:
             response = answer()
         except RequestRefusedError as refusal:
@@ -346,17 +347,19 @@ class Channel(asyncio.BufferedProtocol):
         except Exception as error:
             _LOG.exception("request %d of %s failed", _like(request).code, self.peer.address)
             response = _refusal(request, f"{type(error).__name__}: {error}", ResponseCode.SYSTEM_ERROR)
-        if isinstance(response, Later):
+        if isinstance(response, Pending):
             later = response
             pool.afterwards(lambda: self._settle_later(request, pool, size, later))
         else:
             self._done(request, response, size)
 
-    def _settle_later(self, request: RemotingCommand | RequestRun, pool: RequestPool, size: int, later: Later) -> None:
+    def _settle_later(
+        self, request: RemotingCommand | RequestRun, pool: RequestPool, size: int, later: PendingAnswer | PendingAnswers
+    ) -> None:
         def settle() -> None:
-            self._settle(request, pool, size, later.answer)
+            self._settle(request, pool, size, later)
 
-        if later.settling is None or not self._shared.unsettled.hold(later.settling, settle):
+        if not self._shared.waiting.hold(later, settle):
             settle()
 
     def _refuse_late(self, request: RemotingCommand | RequestRun, remark: str, size: int) -> bool:

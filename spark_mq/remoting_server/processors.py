@@ -4,33 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunFields
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import RequestPool
-from storage.settling import Settling
+from storage.pending import Pending
 
-
-class Later(NamedTuple):
-    """An answer that is asked for when the requests beside this one have been looked at."""
-
-    answer: Callable[[], RemotingCommand | RunAnswers | None]
-    """Of a run `RunAnswers`. It may raise what `Answering` may."""
-    settling: Settling | None = None
-    """Called first, in the thread of the pool: until when the answer would wait for others. It is asked for then, on the loop."""
-
-
-Answering: TypeAlias = Callable[[RemotingCommand, Peer], RemotingCommand | Later | None]
+PendingAnswer: TypeAlias = Pending[RemotingCommand | None]
+PendingAnswers: TypeAlias = Pending[RunAnswers]
+Answering: TypeAlias = Callable[[RemotingCommand, Peer], RemotingCommand | PendingAnswer | None]
 """The answer to a request of a peer. None: it is answered later with `Peer.respond`, or never.
 
-It may raise RequestRefusedError, which says what is answered; any other error is answered as SYSTEM_ERROR with its text.
+A pending one is settled when the requests beside this one have been looked at: first in the thread of the pool, then on the loop.
+Both may raise RequestRefusedError, which says what is answered; any other error is answered as SYSTEM_ERROR with its text.
 """
 
 
-AnsweringRun: TypeAlias = Callable[[RequestRun, Peer], Later | None]
-"""The answers to requests that look alike. None, with nothing done: each is to be answered by itself."""
+AnsweringRun: TypeAlias = Callable[[RequestRun, Peer], PendingAnswers | None]
+"""The answers to requests that look alike. None, with nothing done: each must be answered by itself."""
 
 
 def _never() -> bool:

@@ -7,14 +7,14 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_mq.client.errors import request_text
 from spark_mq.remoting import FrameLimits, RemotingCommand
 from spark_mq.remoting_server.peer import Outbox, Peer
 from spark_mq.remoting_server.settings import ServerSettings
 from spark_mq.remoting_server.unwritten import UnwrittenOfAll
-from storage.settling import Settling
+from storage.pending import Pending
 
 if TYPE_CHECKING:
     from spark_mq.remoting_server.channel import Channel
@@ -75,7 +75,7 @@ class Shared:
         self.on_close = on_close
         self.frame_limits = FrameLimits(settings.frame_bytes_most, min(settings.frame_bytes_most, 0xFF_FFFF))
         self.outbox = Outbox(asyncio.get_running_loop())
-        self.unsettled = Unsettled(asyncio.get_running_loop(), self.outbox)
+        self.waiting = WaitingAnswers(asyncio.get_running_loop(), self.outbox)
         self.unsupported = Unsupported(asyncio.get_running_loop())
         self.turns = Turns(asyncio.get_running_loop())
         self.channels: set[Channel] = set()
@@ -140,8 +140,8 @@ class Shared:
 class _Held:
     """An answer that waits; it goes on once."""
 
-    def __init__(self, settling: Settling, go_on: Callable[[], None]) -> None:
-        self.settling: Settling | None = settling
+    def __init__(self, pending: Pending[Any], go_on: Callable[[], None]) -> None:
+        self.pending: Pending[Any] | None = pending
         self.go_on: Callable[[], None] | None = go_on
         self.deadline: float | None = None
 
@@ -152,15 +152,15 @@ class _Held:
         would stay until the garbage collector looks.
         """
         assert self.go_on is not None, "it goes on once"
-        go_on, self.go_on, self.settling = self.go_on, None, None
+        go_on, self.go_on, self.pending = self.go_on, None, None
         return go_on
 
 
-class Unsettled:
-    """Answers that wait for something else than a thread: a sync of the disk, replicas. Java: the futures of SendMessageProcessor.
+class WaitingAnswers:
+    """Pending answers that wait for a sync of the disk, or for replicas. Java: the futures of SendMessageProcessor.
 
-    Whoever waits holds no thread, so one request that waits for long keeps no other from its answer. `hold` is for any thread; they go
-    on on the loop's.
+    An answer that waits holds no thread, so a request that waits for long keeps no other from its answer. `hold` is for any thread; an
+    answer goes on in the loop's thread.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, outbox: Outbox) -> None:
@@ -175,9 +175,9 @@ class Unsettled:
         """How many wait."""
         return len(self._held)
 
-    def hold(self, settling: Settling, go_on: Callable[[], None]) -> bool:
-        """Go on when that is settled, or its time is over; False = there is nothing to be waited for, and the caller goes on."""
-        held = _Held(settling, go_on)
+    def hold(self, pending: Pending[Any], go_on: Callable[[], None]) -> bool:
+        """Go on when it is settled, or its time is over; False = there is nothing to wait for, and the caller goes on."""
+        held = _Held(pending, go_on)
         seconds = self._asked(held)
         if seconds is None:
             held.end()
@@ -192,9 +192,9 @@ class Unsettled:
         return True
 
     def _asked(self, held: _Held) -> float | None:
-        assert held.settling is not None, "it has not gone on"
+        assert held.pending is not None, "it has not gone on"
         try:
-            return held.settling(lambda: self._outbox.put(lambda: self._go_on(held)))
+            return held.pending.when_settled(lambda: self._outbox.put(lambda: self._go_on(held)))
         except Exception:  # who asks for the answer hears why
             _LOG.debug("the end of a request is asked for now", exc_info=True)
             return None

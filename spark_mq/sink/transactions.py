@@ -120,13 +120,13 @@ class Transaction:
         self._ended = how
 
     def _end_halves(self, store: MessageStore, commit_or_rollback: int) -> None:
-        ender = TransactionEnder(store, self._clock())
+        ender = TransactionEnder.of(store, self._clock())
         for place in self._halves:
             half = store.message_by_commitlog_offset(place.commitlog_offset)
-            response = ender.end(request_for(half, commit_or_rollback), self._clock())
-            if response is None or response.code is not ResponseCode.SUCCESS:
+            verdict = ender.end(request_for(half, commit_or_rollback), self._clock())
+            if verdict is None or verdict.code is not ResponseCode.SUCCESS:
                 ender.close(self._clock())
-                raise WriteFailedError(f"the half message {place.msg_id} could not be ended: {response}")
+                raise WriteFailedError(f"the half message {place.msg_id} could not be ended: {verdict}")
         ender.close(self._clock())
 
     def _refuse_if_ended(self) -> None:

@@ -7,14 +7,16 @@ lines for both.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.offsets import QueueId, RecordPlace
-from spark_mq.source.partition_reader import Split
 from spark_mq.source.ranges import QueueRange
 from spark_mq.source.row_batches import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
+
+if TYPE_CHECKING:  # it loads PySpark, which commands that look into stores do not need
+    from spark_mq.source.partition_reader import Split
 
 
 class Piece(NamedTuple):

@@ -49,6 +49,21 @@ def view_at(buffer: np.ndarray, positions: np.ndarray, layout: np.dtype) -> np.n
     return rows[positions].view(layout)
 
 
+def as_int64(numbers: np.ndarray) -> np.ndarray:
+    """Whole numbers as kernels read them."""
+    return sealed(numbers.astype(np.int64, copy=False))
+
+
+def sealed(array: np.ndarray) -> np.ndarray:
+    """The same array, read-only and end to end: the type that signatures of kernels name for what they only read."""
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = array.copy()
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
 def words_of(text: bytes) -> list[tuple[int, np.ndarray]]:
     """A text as machine words, for comparing it with many places at once: (position, word), the last overlapping if need be."""
     if not text:

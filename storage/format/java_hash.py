@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
-from storage.format.kernels.compiled import DECODE, as_int64, sealed
+from storage.compiler import DECODE
+from storage.format.arrays import as_int64, sealed
 
 CRC_MASK = 0x7FFFFFFF
 Hashes = TypeVar("Hashes", int, np.ndarray)
@@ -108,7 +109,7 @@ def body_crc(body: bytes | memoryview | np.ndarray) -> int:
 
 def crcs_between(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """The same of the bytes [start, end) of a `uint8` buffer, for many at once; int64."""
-    if (kernels := DECODE.for_rows()) is not None and kernels.HAS_CRC:
+    if (kernels := DECODE.for_rows(len(starts))) is not None and kernels.HAS_CRC:
         sums = np.empty(len(starts), np.int64)
         if kernels.crcs(sealed(data), as_int64(starts), as_int64(ends), sums):
             return sums

@@ -8,7 +8,6 @@ Java: MessageExtEncoder; EndTransactionProcessor.endMessageTransaction, which ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -16,15 +15,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from storage.format.arrays import row_windows, view_at
-from storage.format.java_hash import CRC_MASK
+from storage.format.arrays import bytes_and_offsets, row_windows, view_at
+from storage.format.java_hash import CRC_MASK, crcs_between
 from storage.format.properties import decode_properties
 from storage.format.record import HEADER_STRUCTS, HEADERS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, committed_flags
 from storage.format.record_batch import Records
 
+_NOTHING = pa.scalar(b"", pa.large_binary())
 _V1_TOPIC_LIMIT = 127
-PIECE_BYTES = 256 << 10
-"""Of a piece, unless one record is larger. It was measured where a core's second cache has 1 MiB."""
+PIECE_BYTES = 1 << 20
+"""Of a piece, unless one record is larger. Measured where a core's second cache has 1 MiB; a join of fewer rows costs more for each."""
 
 
 class RecordParts(NamedTuple):
@@ -43,7 +43,8 @@ class RecordParts(NamedTuple):
 
     def joined(self) -> np.ndarray:
         """All records back to back: `uint8`."""
-        return self._joined(0, len(self.header))
+        self.header["body_crc"] = body_crcs(self.bodies)
+        return Join.of(self).rows(0, len(self.header))
 
     def pieces(self) -> Iterator[np.ndarray]:
         """The same, piece after piece, of whole records each.
@@ -51,50 +52,47 @@ class RecordParts(NamedTuple):
         A piece that has just been made is still in the processor's cache when it is summed up and written, and no memory of the size
         of them all is touched.
         """
-        sizes = self.header["size_bytes"].astype(np.int64)
+        sizes, join = self.header["size_bytes"].astype(np.int64), Join.of(self)
         for rows, _ in row_windows(np.cumsum(sizes) - sizes, sizes, PIECE_BYTES):
-            yield self._joined(rows.start, rows.stop)
+            self.header["body_crc"][rows] = body_crcs(self.bodies[rows])
+            yield join.rows(rows.start, rows.stop)
 
     def unique_key(self, row: int) -> str:
         """That of one record; empty where it has none."""
         return decode_properties(self.properties[row].as_py()).get("UNIQ_KEY", "")
 
-    def _joined(self, first: int, last: int) -> np.ndarray:
-        """Records [first, last), by Arrow's join."""
-        header, bodies = self.header[first:last], self.bodies[first:last]
-        header["body_crc"] = body_crcs(bodies)
-        return joined(header, bodies, self.names, self.name_codes[first:last], self.properties[first:last])
 
+class Join(NamedTuple):
+    """The columns of n records, to be joined by Arrow; each is read when rows are joined."""
 
-def joined(
-    header: np.ndarray, bodies: pa.Array, names: list[bytes], name_codes: np.ndarray, properties: pa.Array
-) -> np.ndarray:
-    """Records back to back: n headers, complete; n bodies; of each its name, by number; n properties."""
-    count = len(header)
-    encoded = pa.array(names, pa.large_binary())
-    named: pa.Array | pa.Scalar = encoded[0] if len(set(names)) == 1 else encoded.take(pa.array(name_codes))
-    property_sizes = pc.binary_length(properties).to_numpy().astype(">u2")
-    records = pc.binary_join_element_wise(
-        _fixed_binary(header.view(np.uint8), count, header.itemsize),
-        bodies.cast(pa.large_binary()),
-        named,
-        _fixed_binary(property_sizes.view(np.uint8), count, 2),
-        properties.cast(pa.large_binary()),
-        pa.scalar(b"", pa.large_binary()),
-    )
-    size = int(header["size_bytes"].astype(np.int64).sum())
-    return np.frombuffer(records.buffers()[2], np.uint8)[:size]
+    columns: tuple[pa.Array | pa.Scalar, ...]
+
+    @classmethod
+    def of(cls, parts: RecordParts) -> Join:
+        """Those of records in their parts."""
+        count, names = len(parts.header), pa.array(parts.names, pa.large_binary())
+        property_sizes = pc.binary_length(parts.properties).to_numpy().astype(">u2")
+        return cls(
+            (
+                _fixed_binary(parts.header.view(np.uint8), count, parts.header.itemsize),
+                parts.bodies.cast(pa.large_binary()),
+                names[0] if len(set(parts.names)) == 1 else names.take(pa.array(parts.name_codes)),
+                _fixed_binary(property_sizes.view(np.uint8), count, 2),
+                parts.properties.cast(pa.large_binary()),
+            )
+        )
+
+    def rows(self, first: int, last: int) -> np.ndarray:
+        """Records [first, last) back to back."""
+        columns = (column[first:last] if isinstance(column, pa.Array) else column for column in self.columns)
+        data, _ = bytes_and_offsets(pc.binary_join_element_wise(*columns, _NOTHING))
+        return data
 
 
 def body_crcs(bodies: pa.Array) -> np.ndarray:
     """`body_crc` of each body, int32."""
-    offset_type = np.int64 if pa.types.is_large_binary(bodies.type) else np.int32
-    _, offsets_buffer, data_buffer = bodies.buffers()
-    width = np.dtype(offset_type).itemsize
-    offsets = np.frombuffer(offsets_buffer, offset_type, len(bodies) + 1, offset=width * bodies.offset).tolist()
-    data = memoryview(data_buffer) if data_buffer is not None else memoryview(b"")
-    parts = map(data.__getitem__, map(slice, offsets, islice(offsets, 1, None)))
-    return (np.fromiter(map(isal_zlib.crc32, parts), np.uint32, len(bodies)) & CRC_MASK).astype(np.int32)
+    data, offsets = bytes_and_offsets(bodies.cast(pa.large_binary()))
+    return crcs_between(data, offsets[:-1], offsets[1:]).astype(np.int32)
 
 
 def _fixed_binary(data: np.ndarray, count: int, width: int) -> pa.Array:
@@ -153,7 +151,7 @@ def _commits_of(
     header["magic"] = fields.magics[codes]
     header["queue_id"] = fields.queue_ids[codes]
     header["sys_flag"] = committed_flags(flags)
-    return joined(header, bodies, fields.names, codes, properties)
+    return Join.of(RecordParts(header, bodies, fields.names, codes, properties)).rows(0, len(header))
 
 
 _HEADER = HEADER_STRUCTS[0]

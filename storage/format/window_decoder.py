@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.compiler import ROWS_WITHOUT_KERNELS
-from storage.format.arrays import Memory, row_windows
-from storage.format.kernels.compiled import DECODE, as_int64, sealed
+from storage.compiler import DECODE, ROWS_WITHOUT_KERNELS
+from storage.format.arrays import Memory, as_int64, row_windows, sealed
 from storage.format.properties import PropertyMaps
 from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE
 

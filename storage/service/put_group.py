@@ -11,17 +11,19 @@ import errno
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
 from storage.errors import StorageError
-from storage.put.put import Places, table_of
+from storage.pending import Pending
+from storage.put.put import NO_RESULTS, Places, table_of
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import EncodedMessage, InnerMessages, columns_of, is_wait
-from storage.service.replica_acks import CopiesWanted
+from storage.service.replica_acks import CopiesWanted, ReplicaAcks
 
 GROUP_MESSAGES = 64
 GROUP_BYTES = 4 << 20
@@ -33,16 +35,36 @@ Rows: TypeAlias = InnerMessages | tuple[EncodedMessage, ...]
 Append: TypeAlias = Callable[[Rows], Places]
 
 
-class PutReceipt(NamedTuple):
-    """How a put ended, and where its messages stand: the fields of `PutResult`, row by row; no rows if nothing was stored."""
+class PutResult(NamedTuple):
+    """How a put ended, and where its messages stand. Java: PutMessageResult, AppendMessageResult."""
 
     status: PutStatus
-    rows: Places
+    rows: Places = NO_RESULTS
+    """Row by row; no rows where nothing was stored."""
+    reason: str | None = None
+    """Why not, for logs; clients get Java's remark."""
 
     @property
     def places(self) -> pa.RecordBatch:
         """As a table."""
         return table_of(self.rows)
+
+    @property
+    def message_count(self) -> int:
+        """How many messages it has stored."""
+        return len(self.rows)
+
+    @property
+    def msg_id(self) -> str:
+        """The offset message id of what was stored; of several messages all ids, with commas."""
+        rows = self.rows
+        return ",".join([row.msg_id for row in rows] if isinstance(rows, list) else rows.column("msg_id").to_pylist())
+
+    @property
+    def queue_offset(self) -> int:
+        """Of the first message that was stored."""
+        rows = self.rows
+        return int(rows[0].queue_offset if isinstance(rows, list) else rows.column("queue_offset")[0].as_py())
 
 
 class JoinedPut:
@@ -56,8 +78,8 @@ class JoinedPut:
         """How many it needs to be acknowledged (`rules/put_guards.py`)."""
         self.is_done = False
         """Whether it stands in the log, or is refused."""
-        self.promise = NOTHING
-        """What is to be waited for, once it is appended."""
+        self.acknowledged: Pending[PutStatus] = ACKNOWLEDGED
+        """What it waits for once it is appended."""
         self._places: Places | None = None
         self._error: BaseException | None = None
 
@@ -227,22 +249,133 @@ def wait_for_disk(messages: Rows) -> bool:
     return any(is_wait(message.properties.get("WAIT")) for message in messages)
 
 
-class Promise(NamedTuple):
-    """None = it does not wait for that."""
+class Work:
+    """The turns of all threads in front of one store.
 
-    flush: Future[None] | None
-    """Its log's sync."""
-    copies: CopiesWanted | None
-    """Replicas."""
-    made_s: float
-    """When it was appended, and both times began."""
+    Whose turn it is to compute, and who is on the way to a put.
 
-    def outcome(self, root: str, flush_timeout_ms: int, slave_timeout_ms: int) -> PutStatus:
+    Python runs one thread at a time anyway, and Arrow's kernels let go of the interpreter at each call: of eight threads that
+    compute at once, each call wakes another one, and a message takes twice the processor. So one computes, and whoever waits for a
+    disk lets others.
+    """
+
+    def __init__(self, group: PutGroup) -> None:
+        self.processor = threading.Lock()
+        """Held by the one that computes; before the put lock."""
+        self._group = group
+        self._own = threading.local()
+
+    def begun(self, *, is_waited_for: bool = True) -> AbstractContextManager[None]:
+        """Computes, and is on the way if others are to wait for it. Not to be entered twice by a thread."""
+        return _Turn(self, is_waited_for)
+
+    def begin(self, *, is_waited_for: bool) -> None:
+        """The beginning of `begun`."""
+        if is_waited_for:
+            self._group.come()
+            self._own.is_coming = True
+        self._take()
+
+    @contextmanager
+    def left(self) -> Iterator[None]:
+        """Within `begun`: others may compute meanwhile, and do not wait for this one. For what waits for a disk."""
+        was_mine = self.end()
+        try:
+            yield
+        finally:
+            if was_mine:
+                self._take()
+
+    def end(self) -> bool:
+        """Whether this thread computed, which it does no more."""
+        was_mine = getattr(self._own, "is_mine", False)
+        if was_mine:
+            self._own.is_mine = False
+            self.processor.release()
+        if getattr(self._own, "is_coming", False):
+            self._own.is_coming = False
+            self._group.leave()
+        return was_mine
+
+    def _take(self) -> None:
+        self.processor.acquire()
+        self._own.is_mine = True
+
+
+class _Turn(AbstractContextManager[None]):
+    """From `begin` to `end`; each send takes one, so it is no generator."""
+
+    __slots__ = ("_is_waited_for", "_work")
+
+    def __init__(self, work: Work, is_waited_for: bool) -> None:
+        self._work = work
+        self._is_waited_for = is_waited_for
+
+    def __enter__(self) -> None:
+        self._work.begin(is_waited_for=self._is_waited_for)
+
+    def __exit__(self, *_: object) -> None:
+        self._work.end()
+
+
+class GroupCommit:
+    """Puts that wait for a sync to reach behind them, and whoever tells them how it ended. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[int, Future[None]]] = deque()
+
+    def request(self, end: int) -> Future[None]:
+        """Done when everything before `end` is on the disk; fails with what a sync has failed with. Ends must ascend."""
+        waiting: Future[None] = Future()
+        with self._lock:
+            self._waiting.append((end, waiting))
+        return waiting
+
+    def complete(self, synced_end: int) -> None:
+        """Everything before that place is on the disk."""
+        with self._lock:
+            done = []
+            while self._waiting and self._waiting[0][0] <= synced_end:
+                done.append(self._waiting.popleft()[1])
+        for waiting in done:
+            waiting.set_result(None)
+
+    def fail(self, error: BaseException) -> None:
+        """Nobody who waits will ever hear that all is well."""
+        with self._lock:
+            failed, self._waiting = self._waiting, deque()
+        for _, waiting in failed:
+            waiting.set_exception(error)
+
+
+class Acknowledgement(Pending[PutStatus]):
+    """What a put that was appended now still waits for: its log's sync, then its copies; None = it does not wait for that."""
+
+    __slots__ = ("_acks", "_made_s", "_root", "_timeouts_ms", "copies", "flush")
+
+    def __init__(
+        self,
+        flush: Future[None] | None,
+        copies: CopiesWanted | None,
+        acks: ReplicaAcks,
+        root: str,
+        timeouts_ms: tuple[int, int],
+    ) -> None:
+        """`timeouts_ms` are those of the disk and of replicas; both begin now."""
+        self.flush = flush
+        self.copies = copies
+        self._acks = acks
+        self._root = root
+        self._timeouts_ms = timeouts_ms
+        self._made_s = time.monotonic()
+
+    def __call__(self) -> PutStatus:
         """How it ended; what came of the replicas counts more than what came of the disk, as in Java.
 
         Raises OSError where the sync failed: nobody knows what the disk holds.
         """
-        status = PutStatus.PUT_OK
+        status, (flush_timeout_ms, slave_timeout_ms) = PutStatus.PUT_OK, self._timeouts_ms
         if self.flush is not None:
             try:
                 error = self.flush.exception(self._left_ms(flush_timeout_ms) / 1_000)
@@ -250,16 +383,16 @@ class Promise(NamedTuple):
                 status = PutStatus.FLUSH_DISK_TIMEOUT
             else:
                 if error is not None:
-                    raise OSError(errno.EIO, f"the log was not synced ({error})", root) from error
+                    raise OSError(errno.EIO, f"the log was not synced ({error})", self._root) from error
         if self.copies is not None:
-            copied = self.copies.wait(self._left_ms(slave_timeout_ms))
+            copied = self._acks.wait(self.copies, self._left_ms(slave_timeout_ms))
             status = status if copied is PutStatus.PUT_OK else copied
         return status
 
-    def when_settled(self, call: Callable[[], None], flush_timeout_ms: int, slave_timeout_ms: int) -> float | None:
-        """The first thing that `outcome` would wait for now: as `Settling`."""
+    def when_settled(self, call: Callable[[], None]) -> float | None:
+        """The first thing that it would wait for now."""
         copied = None if self.copies is None else self.copies.done
-        for future, timeout_ms in ((self.flush, flush_timeout_ms), (copied, slave_timeout_ms)):
+        for future, timeout_ms in zip((self.flush, copied), self._timeouts_ms, strict=True):
             left_ms = self._left_ms(timeout_ms)
             if future is not None and left_ms and not future.done():
                 future.add_done_callback(lambda _: call())
@@ -267,13 +400,9 @@ class Promise(NamedTuple):
         return None
 
     def _left_ms(self, timeout_ms: int) -> int:
-        gone_ms = round((time.monotonic() - self.made_s) * 1_000)
+        gone_ms = round((time.monotonic() - self._made_s) * 1_000)
         return max(timeout_ms - gone_ms, 0)
 
 
-NOTHING = Promise(None, None, 0.0)
-
-
-def promise_of(flush: Future[None] | None, copies: CopiesWanted | None) -> Promise:
-    """What a put that was appended now waits for."""
-    return NOTHING if flush is None and copies is None else Promise(flush, copies, time.monotonic())
+ACKNOWLEDGED: Pending[PutStatus] = Pending.done(PutStatus.PUT_OK)
+"""Of a put that waits for nothing."""

@@ -21,63 +21,78 @@ import errno
 import logging
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from storage.dispatch.writer import Arrived, BitMaps
 from storage.epoch_times import steady_time_ms
 from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
+from storage.format.bloom_filter import MapRule
+from storage.format.record import Message
 from storage.format.record_block import RecordRun
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_worth_it, queue_flush_rule
 from storage.log.writer import Placement
-from storage.put.put import NO_RESULTS, InnerPut, Places, PutOptions, Putter, put_few
+from storage.pending import Pending
+from storage.put.put import InnerPut, Places, PutOptions, Putter, put_few
+from storage.put.settings import PutSettings
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import NOBODY, may_wait
-from storage.service.pending import Pending
 from storage.service.put_group import (
-    NOTHING,
+    ACKNOWLEDGED,
     PATIENCE_SECONDS,
+    Acknowledgement,
+    GroupCommit,
     JoinedPut,
-    Promise,
     PutGroup,
-    PutReceipt,
+    PutResult,
     Rows,
+    Work,
     append_together,
-    promise_of,
     wait_for_disk,
 )
-from storage.service.replica_acks import ReplicaAcks
-from storage.service.shared_store import SharedStore
+from storage.service.replica_acks import CopiesWanted, ReplicaAcks
+from storage.service.served_store import LookUps
+from storage.settings.load import StoreConfig
 from storage.store import MessageStore
+from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupTable
+from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
+from storage.tables.masters import place_of_copy
+from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.01
+_T = TypeVar("_T")
 
 
-class PutService(SharedStore):
+class PutService:
     """The puts and flush duties of one store that is open for writing, from now until `close`, which closes the store too.
 
-    `put_inner` and `put_batch` may be called by any thread, and so may what `SharedStore` has. Whoever wants something else of the
-    store meanwhile asks for it within `exclusive`, or opens the store a second time for reading. A context manager that closes it.
+    Thread-safe. What is named as in `MessageStore` does the same; but for deletions, it waits for no put. What else is wanted of the
+    store meanwhile is done within `exclusive`, or by opening the store a second time for reading. A context manager that closes it.
     """
 
     def __init__(
         self, store: MessageStore, *, starts_duties: bool = True, steady: Callable[[], int] = steady_time_ms
     ) -> None:
-        """Without `starts_duties` nothing happens by itself: whoever calls does the turns. `steady` is a clock that nobody sets, ms.
+        """Without `starts_duties` nothing happens by itself: the caller does the turns. `steady` is a clock that nobody sets, ms.
 
-        Raises StoreNotWritableError.
+        Raises StoreNotWritableError of a store that is open for reading.
         """
-        super().__init__(store)
+        self._store = store
+        self._writer = store.writer
+        self._look_ups = LookUps(store, lambda: self._writer.written_end)
+        self.log_grew: Callable[[], None] = lambda: None
+        """Called when more of the log may be readable, in the thread that made it so: it must be quick and raise nothing."""
         self._config = store.config.flush
         self._policy = self._writer.settings.flush
-        self._putter = Putter(self._writer, self._append)
+        self._putter = Putter(self._writer, self._append_records)
         self._commits = GroupCommit()
         self.acks = ReplicaAcks(store.config.mode, store.config.replication)
         self._joining = PutGroup()
@@ -125,6 +140,167 @@ class PutService(SharedStore):
         return True
 
     # What others ask
+
+    @property
+    def store(self) -> MessageStore:
+        """For what never changes: its place, its configuration."""
+        return self._store
+
+    @property
+    def root(self) -> str:
+        return self._store.root
+
+    @property
+    def config(self) -> StoreConfig:
+        return self._store.config
+
+    @property
+    def settings(self) -> PutSettings:
+        """What puts go by, with the topics as they are now: a frozen value."""
+        return self._writer.settings
+
+    @property
+    def log_end(self) -> int:
+        """Behind the last record, written or held."""
+        return self._writer.log_end
+
+    @property
+    def dispatched_end(self) -> int:
+        """Up to where the log can be read by queue and key."""
+        return self._writer.dispatched_end
+
+    @property
+    def sendable_end(self) -> int:
+        """Up to where the log may be sent to replicas: whole records, under SYNC_FLUSH synced. For any thread."""
+        writer = self._writer
+        return min(writer.log_end, writer.settings.flush.readable_end(writer.written_end, writer.synced_end))
+
+    @property
+    def confirm_offset(self) -> int:
+        """Up to where readers may see the log as far as others must have it. Java: CommitLog.getConfirmOffset."""
+        confirmed, end = self._writer.confirmed, self.sendable_end
+        return end if confirmed is None else confirmed.within(end)
+
+    # Messages
+
+    def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
+        """The message whose record begins there, as soon as it is written.
+
+        Raises OffsetOutOfRangeError, CorruptRecordError where none is.
+        """
+        return self._look_ups.message_at(commitlog_offset)
+
+    def messages_by_key(self, topic: str, key: str, max_count: int = 32) -> list[Message]:
+        """The newest `max_count` dispatched messages with that key or unique key, by place in the log.
+
+        Raises IndexGeometryUnknownError.
+        """
+        return self._look_ups.messages_by_key(topic, key, max_count)
+
+    # Topics, groups and other tables
+
+    def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
+        """As `MessageStore.state`."""
+        return self._store.state(name, parse)
+
+    @property
+    def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
+        """The consumer groups as they are now. Raises StateFileError."""
+        return self._store.groups
+
+    def save_topic(self, topic: TopicConfig) -> None:
+        """As `MessageStore.save_topic`. Raises StoreNotWritableError, OSError."""
+        with self._telling_of_failure():
+            self._store.save_topic(topic)
+
+    def make_topic(self, topic: TopicConfig) -> TopicConfig:
+        """As `MessageStore.make_topic`. Raises StoreNotWritableError, OSError."""
+        with self._telling_of_failure():
+            return self._store.make_topic(topic)
+
+    def make_group(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
+        """As `MessageStore.make_group`. Raises OSError."""
+        return self._store.make_group(group)
+
+    def save_group(self, group: SubscriptionGroupConfig) -> None:
+        """As `MessageStore.save_group`. Raises OSError."""
+        self._store.save_group(group)
+
+    def delete_group(self, group: str) -> None:
+        """No entry in subscriptionGroup.json for the group, nor anything forbidden to it. Raises OSError."""
+        self._store.group_entries.remove(group, self._writer.file_system, self._writer.clock())
+
+    @property
+    def group_table(self) -> SubscriptionGroupTable:
+        """The whole of subscriptionGroup.json as it is now. Raises StateFileError."""
+        return self._store.group_entries.table
+
+    def take_over(self, name: str, text: str) -> None:
+        """What the master's config/NAME says, in place of what was known, in memory too. Raises StateFileError, OSError."""
+        if name == TOPICS_FILE:
+            table = TopicTable.load(text, name)
+            self._forget_offsets(self.settings.topics.topics.keys() - table.topics.keys())
+            self._writer.replace_topics(table)
+        elif name == GROUPS_FILE:
+            self._store.group_entries.replace(SubscriptionGroupTable.load(text, name), self._writer.file_system)
+        elif name == TIMER_CHECKPOINT_FILE:
+            self._writer.file_system.replace(place_of_copy(self._store.root, name), text.encode())
+        else:
+            self._store.save_state(name, text)
+
+    def _forget_offsets(self, topics: Set[str]) -> None:
+        """Of topics that the master has deleted: one of the same name begins anew, and an offset of a group is never lowered."""
+        with self._store.tables_lock:
+            known = self.state(OFFSETS_FILE, ConsumerOffsets.load) if topics else None
+            if known is not None and (kept := known.without_topics(topics, now_ms=self._writer.clock())) is not known:
+                self._store.save_state(OFFSETS_FILE, kept.to_text())
+
+    @property
+    def forbidden(self) -> Mapping[str, Mapping[str, int]]:
+        """By group and topic, what is forbidden: bit 0 reading. Raises StateFileError."""
+        return self.group_table.forbidden
+
+    def forbid(self, group: str, topic: str, bits: int) -> None:
+        """What is forbidden to the group in the topic; 0 allows it all topics again. Raises OSError."""
+        self._store.group_entries.forbid(group, topic, bits, self._writer.file_system, self._writer.clock())
+
+    def delete_topic(self, topic: str) -> None:
+        """The topic's entry and queues are gone. Raises NameIllegalError, StoreNotWritableError, OSError."""
+        with self.exclusive():
+            self._writer.delete_topic(topic)
+
+    def delete_queues(self, topic: str) -> None:
+        """The queues of a topic without an entry are gone. Raises NameIllegalError, OSError."""
+        with self.exclusive():
+            self._writer.delete_queues(topic)
+
+    @contextmanager
+    def listening(self, arrived: Arrived) -> Iterator[None]:
+        """Told of all entries that can be read from now on, in the thread that put them: it must be quick and raise nothing."""
+        self._writer.derived.arrived = arrived
+        try:
+            yield
+        finally:
+            self._writer.derived.arrived = None
+
+    @contextmanager
+    def mapping(self, rule: MapRule) -> Iterator[None]:
+        """Extension units get the bit maps that the rule makes from now on: it is asked in the thread that puts, and must be quick."""
+        self._writer.derived.bit_maps = BitMaps(self._writer.log, rule)
+        try:
+            yield
+        finally:
+            self._writer.derived.bit_maps = None
+
+    @contextmanager
+    def _telling_of_failure(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError:
+            self._tell_of_failure()
+            raise
+
+    # How it goes
 
     @property
     def failure(self) -> BaseException | None:
@@ -192,7 +368,7 @@ class PutService(SharedStore):
 
     # Putting
 
-    def put_inner(self, messages: InnerMessages | Sequence[InnerMessage], *, waits: bool | None = None) -> PutReceipt:
+    def put_inner(self, messages: InnerMessages | Sequence[InnerMessage], *, waits: bool | None = None) -> PutResult:
         """Append messages as they are, as `MessageStore.put_inner` does.
 
         PUT_OK: on the disk under SYNC_FLUSH, else in the log, or with a pool in memory. FLUSH_DISK_TIMEOUT: in the log, and readable
@@ -206,32 +382,31 @@ class PutService(SharedStore):
 
     def put_later(
         self, messages: Rows, *, waits: bool | None = None, needs_copies: bool = True, is_heard: bool = True
-    ) -> Pending[PutReceipt]:
-        """Messages that join the next append. What is returned is to be asked, or settled: it makes the append unless somebody has made
-        it, with all that have joined until then. Asked, it returns and raises what `put_inner` does.
-        Without `needs_copies` it waits for no replicas. Without `is_heard` nobody would hear of OS_PAGE_CACHE_BUSY: it waits for the
-        log, and writes out a pool that is full. Departure: Java drops it.
+    ) -> Pending[PutResult]:
+        """Messages that join the next append. The result must be asked for, or settled: that makes the append unless another put has
+        made it, with all that have joined until then. It returns and raises what `put_inner` does.
+        Without `needs_copies` it waits for no replicas. Without `is_heard` no client would hear of OS_PAGE_CACHE_BUSY: the put waits
+        for the log, and writes out a pool that is full. Departure: Java drops it.
         """
         waits = wait_for_disk(messages) if waits is None else waits
         copies = self._admitted(waits and needs_copies, is_heard=is_heard)
         if isinstance(copies, PutStatus):
-            refused = PutReceipt(copies, NO_RESULTS)
-            return Pending(lambda: refused)
+            return Pending.done(PutResult(copies))
         joined = self._joining.join(messages, waits, copies)
 
-        def receipt() -> PutReceipt:
-            self._appended(joined)
+        def result() -> PutResult:
+            self._append(joined)
             places = joined.places()
-            return PutReceipt(self._wait(joined.promise), places)
+            return PutResult(self._wait(joined.acknowledged), places)
 
-        def settling(call: Callable[[], None]) -> float | None:
-            self._appended(joined)
-            return joined.promise.when_settled(call, *self._timeouts_ms)
+        def when_settled(call: Callable[[], None]) -> float | None:
+            self._append(joined)
+            return joined.acknowledged.when_settled(call)
 
-        return Pending(receipt, settling)
+        return Pending(result, when_settled)
 
-    def _appended(self, joined: JoinedPut) -> None:
-        """It stands in the log, or is refused."""
+    def _append(self, joined: JoinedPut) -> None:
+        """On return it stands in the log, or is refused."""
         self._work.end()
         while not joined.is_done:
             if self._joining.is_due or not self._joining.wait_for(joined, PATIENCE_SECONDS):
@@ -264,7 +439,7 @@ class PutService(SharedStore):
                     append_together(taken, self._append_inner)
                 for put in taken:
                     if put.is_stored:
-                        put.promise = self._promised(put.waits, put.copies)
+                        put.acknowledged = self._acknowledged(put.waits, put.copies)
             except BaseException as error:  # they may stand in the log, and nobody can read them yet
                 for put in taken:
                     put.fail(error)
@@ -274,50 +449,55 @@ class PutService(SharedStore):
                 self._joining.tell(taken)
         self._wake_duties()
 
-    def _promised(self, waits: bool, copies: int) -> Promise:
+    def _acknowledged(self, waits: bool, copies: int) -> Pending[PutStatus]:
         """What was appended is to be synced, or can be read now, as the flush policy has it; and to be copied. Under the put lock.
 
         Raises OSError where it cannot be made readable: it stands in the log, and nobody may be told that nothing was stored.
         """
         end = self._writer.log_end
         if isinstance(self._policy, SyncFlush):
-            return promise_of(self._commits.request(end) if waits else None, self.acks.want(end, copies))
+            return self._waiting(self._commits.request(end) if waits else None, self.acks.want(end, copies))
         if self._pool is None:
             try:
                 self._writer.dispatch()
             except StorageError as error:
                 raise OSError(errno.EIO, f"stored, and no consumer finds it yet ({error})", self._store.root) from error
-        return promise_of(None, self.acks.want(end, copies))
+        return self._waiting(None, self.acks.want(end, copies))
+
+    def _waiting(self, flush: Future[None] | None, copies: CopiesWanted | None) -> Pending[PutStatus]:
+        if flush is None and copies is None:
+            return ACKNOWLEDGED
+        return Acknowledgement(flush, copies, self.acks, self._store.root, self._timeouts_ms)
 
     def _append_inner(self, messages: Rows) -> Places:
         self._refuse_puts_if_closed()
         settings, delays_ms = self._writer.settings, self._store.config.delay.delays_ms
         if isinstance(messages, InnerMessages):
-            return InnerPut(settings, messages, delays_ms).append_to(self._writer, self._append)
-        return put_few(settings, messages, delays_ms, self._writer, self._append)
+            return InnerPut(settings, messages, delays_ms).append_to(self._writer, self._append_records)
+        return put_few(settings, messages, delays_ms, self._writer, self._append_records)
 
-    def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutReceipt:
+    def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutResult:
         """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are `put_inner`'s."""
         copies = self._admitted(waits)
         if isinstance(copies, PutStatus):
-            return PutReceipt(copies, NO_RESULTS)
+            return PutResult(copies)
         append = self._putter.prepare(rows, PutOptions(**options))
         with self._lock:
             self._refuse_puts_if_closed()
             with self._holding():
                 places = append()
-            promise = self._promised(waits, copies) if places.num_rows else NOTHING
+            acknowledged = self._acknowledged(waits, copies) if places.num_rows else ACKNOWLEDGED
         self._wake_duties()
-        return PutReceipt(self._wait(promise), places)
+        return PutResult(self._wait(acknowledged), places)
 
-    def _append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
+    def _append_records(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         return self._writer.append_records(runs, index_lease_ms=index_lease_ms, hold=self._pool is not None)
 
-    def _wait(self, promise: Promise) -> PutStatus:
-        if promise is NOTHING:
+    def _wait(self, acknowledged: Pending[PutStatus]) -> PutStatus:
+        if acknowledged is ACKNOWLEDGED:
             return PutStatus.PUT_OK
         self._work.end()
-        return promise.outcome(self._store.root, *self._timeouts_ms)
+        return acknowledged()
 
     def _wake_duties(self) -> None:
         self.log_grew()
@@ -495,104 +675,27 @@ class PutService(SharedStore):
         self.close()
 
 
-class Work:
-    """The turns of all threads in front of one store.
-
-    Whose turn it is to compute, and who is on the way to a put.
-
-    Python runs one thread at a time anyway, and Arrow's kernels let go of the interpreter at each call: of eight threads that
-    compute at once, each call wakes another one, and a message takes twice the processor. So one computes, and whoever waits for a
-    disk lets others.
+class DirectService(PutService):
+    """Puts of one thread into a store that its caller closes: each is appended, synced and readable when it returns, as by the store
+    itself. It starts no threads, keeps no files open and waits for no replicas, so it need not be closed.
     """
 
-    def __init__(self, group: PutGroup) -> None:
-        self.processor = threading.Lock()
-        """Held by the one that computes; before the put lock."""
-        self._group = group
-        self._own = threading.local()
+    def __init__(self, store: MessageStore) -> None:
+        super().__init__(store, starts_duties=False)
 
-    def begun(self, *, is_waited_for: bool = True) -> AbstractContextManager[None]:
-        """Computes, and is on the way if others are to wait for it. Not to be entered twice by a thread."""
-        return _Turn(self, is_waited_for)
+    def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
+        """As `MessageStore.message_by_commitlog_offset`."""
+        return self._store.message_by_commitlog_offset(commitlog_offset)
 
-    def begin(self, *, is_waited_for: bool) -> None:
-        """The beginning of `begun`."""
-        if is_waited_for:
-            self._group.come()
-            self._own.is_coming = True
-        self._take()
+    def messages_by_key(self, topic: str, key: str, max_count: int = 32) -> list[Message]:
+        """As `PutService.messages_by_key`."""
+        return self._store.messages_by_key(topic, key, max_count)
 
-    @contextmanager
-    def left(self) -> Iterator[None]:
-        """Within `begun`: others may compute meanwhile, and do not wait for this one. For what waits for a disk."""
-        was_mine = self.end()
-        try:
-            yield
-        finally:
-            if was_mine:
-                self._take()
+    def _append_records(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
+        return self._writer.append(runs, index_lease_ms=index_lease_ms)
 
-    def end(self) -> bool:
-        """Whether this thread computed, which it does no more."""
-        was_mine = getattr(self._own, "is_mine", False)
-        if was_mine:
-            self._own.is_mine = False
-            self.processor.release()
-        if getattr(self._own, "is_coming", False):
-            self._own.is_coming = False
-            self._group.leave()
-        return was_mine
-
-    def _take(self) -> None:
-        self.processor.acquire()
-        self._own.is_mine = True
-
-
-class _Turn(AbstractContextManager[None]):
-    """From `begin` to `end`; each send takes one, so it is no generator."""
-
-    __slots__ = ("_is_waited_for", "_work")
-
-    def __init__(self, work: Work, is_waited_for: bool) -> None:
-        self._work = work
-        self._is_waited_for = is_waited_for
-
-    def __enter__(self) -> None:
-        self._work.begin(is_waited_for=self._is_waited_for)
-
-    def __exit__(self, *_: object) -> None:
-        self._work.end()
-
-
-class GroupCommit:
-    """Puts that wait for a sync to reach behind them, and whoever tells them how it ended. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: deque[tuple[int, Future[None]]] = deque()
-
-    def request(self, end: int) -> Future[None]:
-        """Done when everything before `end` is on the disk; fails with what a sync has failed with. Ends must ascend."""
-        waiting: Future[None] = Future()
-        with self._lock:
-            self._waiting.append((end, waiting))
-        return waiting
-
-    def complete(self, synced_end: int) -> None:
-        """Everything before that place is on the disk."""
-        with self._lock:
-            done = []
-            while self._waiting and self._waiting[0][0] <= synced_end:
-                done.append(self._waiting.popleft()[1])
-        for waiting in done:
-            waiting.set_result(None)
-
-    def fail(self, error: BaseException) -> None:
-        """Nobody who waits will ever hear that all is well."""
-        with self._lock:
-            failed, self._waiting = self._waiting, deque()
-        for _, waiting in failed:
-            waiting.set_exception(error)
+    def _acknowledged(self, waits: bool, copies: int) -> Pending[PutStatus]:
+        return ACKNOWLEDGED
 
 
 class Duty:

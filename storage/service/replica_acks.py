@@ -16,19 +16,17 @@ from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 
 
 class CopiesWanted:
-    """One put that waits for copies. `wait` is called by one thread."""
+    """One put that waits until enough copies reach its end."""
 
-    def __init__(self, acks: ReplicaAcks, ticket: Ticket) -> None:
-        self._acks = acks
-        self.ticket = ticket
+    __slots__ = ("done", "end", "needed")
+
+    def __init__(self, end: int, needed: int) -> None:
+        self.end = end
+        """Offset in the log behind its last byte."""
+        self.needed = needed
+        """Copies, the master's among them; or `ALL_IN_SET`."""
         self.done: Future[PutStatus] = Future()
-
-    def wait(self, timeout_ms: int) -> PutStatus:
-        """PUT_OK, or FLUSH_SLAVE_TIMEOUT: it stands in the log, is readable, and replicas will have it later."""
-        try:
-            return self.done.result(timeout_ms / 1_000)
-        except TimeoutError:
-            return self._acks.given_up(self)
+        """PUT_OK, or FLUSH_SLAVE_TIMEOUT. `ReplicaAcks` completes it."""
 
 
 class ReplicaAcks:
@@ -39,7 +37,6 @@ class ReplicaAcks:
         self._config = replication
         self._lock = threading.Condition(threading.Lock())
         self._frontier = AckFrontier()
-        self._waiting: dict[Ticket, CopiesWanted] = {}
         self._set_size: int | None = None
         self._is_closed = False
         self.alive = replication.total_replicas
@@ -94,20 +91,22 @@ class ReplicaAcks:
             return None
         with self._lock:
             if self._is_closed:
-                wanted = CopiesWanted(self, Ticket(end, needed))
+                wanted = CopiesWanted(end, needed)
                 wanted.done.set_result(PutStatus.FLUSH_SLAVE_TIMEOUT)
                 return wanted
-            ticket = self._frontier.ask(end, needed)
-            if ticket is None:
-                return None
-            wanted = self._waiting[ticket] = CopiesWanted(self, ticket)
-            return wanted
+            return self._frontier.ask(end, needed)
+
+    def wait(self, wanted: CopiesWanted, timeout_ms: int) -> PutStatus:
+        """PUT_OK, or FLUSH_SLAVE_TIMEOUT: it stands in the log, is readable, and replicas will have it later. For one thread."""
+        try:
+            return wanted.done.result(timeout_ms / 1_000)
+        except TimeoutError:
+            return self.given_up(wanted)
 
     def given_up(self, wanted: CopiesWanted) -> PutStatus:
         """Its time is over; what has come in between counts."""
         with self._lock:
-            if self._frontier.give_up(wanted.ticket):
-                del self._waiting[wanted.ticket]
+            if self._frontier.give_up(wanted):
                 return PutStatus.FLUSH_SLAVE_TIMEOUT
         return wanted.done.result()
 
@@ -140,31 +139,19 @@ class ReplicaAcks:
             return EVERYTHING
         return NOTHING_NEW if self._set_size is None else self._frontier.reached(ALL_IN_SET)
 
-    def _tell(self, settled: list[Ticket]) -> None:
+    def _tell(self, settled: list[CopiesWanted]) -> None:
         self.heed(self.reached_by_all)
-        for ticket in settled:
-            self._waiting.pop(ticket).done.set_result(PutStatus.PUT_OK)
+        for wanted in settled:
+            wanted.done.set_result(PutStatus.PUT_OK)
         self._lock.notify_all()
 
     def close(self) -> None:
         """Nobody will report any more: whoever waits, or will wait, hears FLUSH_SLAVE_TIMEOUT now."""
         with self._lock:
             self._is_closed = True
-            for ticket in self._frontier.forget():
-                self._waiting.pop(ticket).done.set_result(PutStatus.FLUSH_SLAVE_TIMEOUT)
+            for wanted in self._frontier.forget():
+                wanted.done.set_result(PutStatus.FLUSH_SLAVE_TIMEOUT)
             self._lock.notify_all()
-
-
-class Ticket:
-    """One put that waits until enough copies reach its end."""
-
-    __slots__ = ("end", "needed")
-
-    def __init__(self, end: int, needed: int) -> None:
-        self.end = end
-        """Offset in the log behind its last byte."""
-        self.needed = needed
-        """Copies, the master's among them; or `ALL_IN_SET`."""
 
 
 class AckFrontier:
@@ -178,37 +165,37 @@ class AckFrontier:
     def __init__(self) -> None:
         self._acknowledged: dict[Hashable, int] = {}
         self._others_in_set: frozenset[Hashable] = frozenset()
-        self._waiting: dict[int, list[Ticket]] = {}
+        self._waiting: dict[int, list[CopiesWanted]] = {}
 
     @property
     def acknowledged(self) -> Mapping[Hashable, int]:
         """The offset that each replica has reached."""
         return self._acknowledged
 
-    def ask(self, end: int, needed: int) -> Ticket | None:
-        """A ticket for a put that ends there; None = it has its copies already."""
+    def ask(self, end: int, needed: int) -> CopiesWanted | None:
+        """What a put that ends there waits for; None = it has its copies already."""
         if end <= self.reached(needed):
             return None
-        ticket = Ticket(end, needed)
-        self._waiting.setdefault(needed, []).append(ticket)
-        return ticket
+        wanted = CopiesWanted(end, needed)
+        self._waiting.setdefault(needed, []).append(wanted)
+        return wanted
 
-    def see(self, acknowledged: Mapping[Hashable, int]) -> list[Ticket]:
+    def see(self, acknowledged: Mapping[Hashable, int]) -> list[CopiesWanted]:
         """How far each replica is that is connected now; one that is missing counts no more. Whoever waits no longer."""
         self._acknowledged = dict(acknowledged)
         return self._settled()
 
-    def set_members(self, others: Iterable[Hashable]) -> list[Ticket]:
+    def set_members(self, others: Iterable[Hashable]) -> list[CopiesWanted]:
         """The SyncStateSet without the master (old and new, while a change is under way); whoever waits no longer."""
         self._others_in_set = frozenset(others)
         return self._settled()
 
-    def give_up(self, ticket: Ticket) -> bool:
+    def give_up(self, wanted: CopiesWanted) -> bool:
         """Nobody waits for it any more. False = it had been settled before."""
-        waiting = self._waiting.get(ticket.needed, [])
-        if ticket not in waiting:
+        waiting = self._waiting.get(wanted.needed, [])
+        if wanted not in waiting:
             return False
-        waiting.remove(ticket)
+        waiting.remove(wanted)
         return True
 
     def reached(self, needed: int) -> float:
@@ -220,16 +207,16 @@ class AckFrontier:
         offsets = sorted(self._acknowledged.values(), reverse=True)
         return offsets[needed - 2] if len(offsets) >= needed - 1 else -1
 
-    def _settled(self) -> list[Ticket]:
-        settled: list[Ticket] = []
+    def _settled(self) -> list[CopiesWanted]:
+        settled: list[CopiesWanted] = []
         for needed, waiting in self._waiting.items():
             reached = self.reached(needed)
-            settled += [ticket for ticket in waiting if ticket.end <= reached]
-            self._waiting[needed] = [ticket for ticket in waiting if ticket.end > reached]
+            settled += [put for put in waiting if put.end <= reached]
+            self._waiting[needed] = [put for put in waiting if put.end > reached]
         return settled
 
-    def forget(self) -> list[Ticket]:
+    def forget(self) -> list[CopiesWanted]:
         """All that wait; nobody will ever tell them."""
-        left = [ticket for waiting in self._waiting.values() for ticket in waiting]
+        left = [put for waiting in self._waiting.values() for put in waiting]
         self._waiting.clear()
         return left

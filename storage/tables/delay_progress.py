@@ -15,7 +15,8 @@ from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
 from storage.format.delay import TimerCheckpoint, decode_timer_checkpoint, encode_timer_checkpoint
-from storage.tables.document import DataVersion, integer, number_of, parse_document, section
+from storage.format.table_entries import DataVersion
+from storage.tables.document import integer, number_of, parse_document, section
 
 DELAYS_FILE = "delayOffset.json"
 _TABLE = "offsetTable"

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.connections import (
+from spark_mq.broker.requests import (
     AskClients,
     ClientConnection,
     Close,

@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_mq.broker.send import SendMessageHandler
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
@@ -29,6 +28,7 @@ from storage.rules.retries import RetryRules
 from tests.broker.put_cases import CASES
 from tests.broker.put_cases.case import KEY, PAST_MS, PutCase
 from tests.broker.put_stores import conf_text, open_case_store
+from tests.support.broker_handlers import Sender
 
 TYPES = {
     "topic": pa.string(),
@@ -97,7 +97,7 @@ def by_request(directory: Path, conf: str) -> dict[str, Outcome]:
     outcomes: dict[str, Outcome] = {}
     directory.mkdir(exist_ok=True)
     with open_case_store(directory / "store", conf) as store:
-        handler = SendMessageHandler(store)
+        handler = Sender(store)
         for case in ROW_CASES:
             if case.conf == conf:
                 properties = (

@@ -13,9 +13,9 @@ import socket
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from spark_mq.broker.retry import CURRENT_VERSION
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker.send_back import CURRENT_VERSION
 from storage.rules.inner_messages import encode_properties
+from tests.support.broker_handlers import Send
 
 SEND_MESSAGE = 10
 SEND_BATCH_MESSAGE = 320
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     body: bytes = b""
 
 
-def ask(address: str, request: SendRequest) -> tuple[Answer, str]:
+def ask(address: str, request: Send) -> tuple[Answer, str]:
     """The answer to a request, and the address that it came from (as the broker sees the client)."""
     return _exchange(address, frame_of(request))
 
@@ -61,7 +61,7 @@ def _exchange(address: str, frame: bytes) -> tuple[Answer, str]:
     return Answer(header["code"], header.get("remark"), header.get("extFields") or {}, body), own
 
 
-def frame_of(request: SendRequest, opaque: int = 1) -> bytes:
+def frame_of(request: Send, opaque: int = 1) -> bytes:
     """The request as a client writes it."""
     fields = {
         "producerGroup": request.producer_group or "cases",

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from spark_mq.broker.broker import PROTECTION_MS, Broker
-from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.request_table import REQUEST_TABLE, Pool
+from spark_mq.broker.requests import ClientConnection
 from spark_mq.broker_server.duties import Duties
 from spark_mq.broker_server.name_servers import registration
 from spark_mq.remoting import (

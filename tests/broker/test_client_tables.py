@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from spark_mq.broker.client_tables import LOCK_LIVES_MS, Change, ConsumerTable, KnownClient, ProducerTable, QueueLocks
-from spark_mq.broker.connections import ClientConnection
+from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.consumers import ConsumerData, SubscriptionData
 

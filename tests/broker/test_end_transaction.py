@@ -9,45 +9,38 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from spark_mq.broker.end_transaction import TransactionEnder, end_transaction, request_for
-from spark_mq.broker.end_transaction_rules import (
-    EndTransactionRequest,
-    EndTransactionResponse,
-    immunity_ms,
-    judge_request,
-    put_answer,
-)
-from spark_mq.broker.put_plan import PutPlan
-from spark_mq.broker.put_response import PutOutcome
-from spark_mq.broker.store_put import put_into
+from spark_mq.broker.end_transaction import TransactionEnder, immunity_ms, judge_request, put_answer, request_for
+from spark_mq.broker.requests import Verdict
+from spark_mq.remoting.messages import EndTransactionRequest
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.failpoints import ENVIRONMENT
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, TRANSACTION_ROLLBACK
 from storage.put_status import PutStatus
 from storage.rules.half_messages import HALF_TOPIC, IMMUNITY, OP_TOPIC, TransactionState, half_message
-from storage.rules.inner_messages import InnerMessage
+from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
-from storage.service.put_service import PutService
+from storage.service.put_group import PutResult, Rows
 from storage.settings.nouns import TransactionConfig
 from storage.transaction.progress import METRICS_FILE, TransactionCounts
+from tests.support.broker_handlers import FakedPuts, end_transaction, ending
 from tests.support.held_check import check_half_messages
 from tests.support.message_builder import make_message
 from tests.support.places import PROJECT
 
 NOW_MS = 1_700_000_000_000
-SUCCESS = EndTransactionResponse(ResponseCode.SUCCESS)
+SUCCESS = Verdict(ResponseCode.SUCCESS)
 UNTOUCHED = "not set any response code"
 """The remark of a response that Java makes and does not touch (RemotingCommand.createResponseCommand)."""
-ROLLED_BACK = EndTransactionResponse(ResponseCode.SUCCESS, UNTOUCHED)
+ROLLED_BACK = Verdict(ResponseCode.SUCCESS, UNTOUCHED)
 CONFIG = replace(
     StoreConfig.tiny(),
     transaction=TransactionConfig(transaction_op_batch_interval=3_000, transaction_op_msg_max_size=8),
@@ -121,17 +114,17 @@ JUDGED = {
     ),
     "checkPrepareMessage: another queue offset": (
         HALF,
-        {"tran_state_table_offset": 1},
+        {"half_queue_offset": 1},
         (ERROR, "The transaction state table offset wrong"),
     ),
     "checkPrepareMessage: another place in the log": (
         HALF,
-        {"commit_log_offset": 1},
+        {"half_commitlog_offset": 1},
         (ERROR, "The commit log offset wrong"),
     ),
     "checkPrepareMessage: the group is looked at before the offsets": (
         HALF,
-        {"producer_group": "Other", "tran_state_table_offset": 1},
+        {"producer_group": "Other", "half_queue_offset": 1},
         (ERROR, "The producer group wrong"),
     ),
     "getHalfMessageByOffset: nothing there": (None, {}, NOT_FOUND),
@@ -179,7 +172,7 @@ def test_a_slave_ends_nothing() -> None:
     """processRequest, before all else."""
     request = replace(request_for(HALF, 0), producer_group="Other")
     response = judge_request(request, None, transaction_timeout_ms=6_000, now_ms=NOW_MS, is_slave=True)
-    assert response == EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE, UNTOUCHED)
+    assert response == Verdict(ResponseCode.SLAVE_NOT_AVAILABLE, UNTOUCHED)
 
 
 @pytest.mark.parametrize(
@@ -195,9 +188,7 @@ def test_an_offset_that_is_none_finds_nothing(store: MessageStore) -> None:
     """getHalfMessageByOffset."""
     half = prepare(store)
     for place in (half.commitlog_offset + 1, store.log_end, 1 << 40, -1):
-        assert end_transaction(store, commit(half, commit_log_offset=place), NOW_MS) == EndTransactionResponse(
-            *NOT_FOUND
-        )
+        assert end_transaction(store, commit(half, half_commitlog_offset=place), NOW_MS) == Verdict(*NOT_FOUND)
     assert (committed(store), bodies(store, OP_TOPIC)) == ([], [])
 
 
@@ -208,7 +199,7 @@ def test_a_half_that_does_not_say_where_it_belongs_is_illegal(store: MessageStor
     places = store.put_inner([replace(InnerMessage.of(half), properties=broken)])
     other = store.message_by_commitlog_offset(places.column("commitlog_offset")[0].as_py())
     response = end_transaction(store, commit(other), NOW_MS)
-    assert response == EndTransactionResponse(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
+    assert response == Verdict(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
     assert bodies(store, OP_TOPIC) == []
 
 
@@ -250,7 +241,7 @@ TIMER_CONGESTED = (
 )
 def test_how_the_put_of_a_commit_ended_is_answered(status: PutStatus, code: ResponseCode, remark: str | None) -> None:
     """EndTransactionProcessor.sendFinalMessage; the defaults of MessageStoreConfig."""
-    assert put_answer(status, StoreConfig(), 4_194_304) == EndTransactionResponse(code, remark)
+    assert put_answer(status, StoreConfig(), 4_194_304) == Verdict(code, remark)
 
 
 # What is written
@@ -286,7 +277,7 @@ def test_unknown_writes_nothing_and_is_not_answered(store: MessageStore) -> None
 def test_op_messages_of_commits_are_written_together_and_a_rollbacks_at_once(store: MessageStore) -> None:
     """TransactionalOpBatchService, batchSendOpMessage: after three seconds, or with eight bytes here."""
     halves = [prepare(store, f"K{number}") for number in range(9)]
-    ender = TransactionEnder(store, NOW_MS)
+    ender = TransactionEnder.of(store, NOW_MS)
     for half in halves[:2]:
         assert ender.end(commit(half), NOW_MS) == SUCCESS
     ender.write_due(NOW_MS + 2_999)
@@ -304,7 +295,7 @@ def test_op_messages_of_commits_are_written_together_and_a_rollbacks_at_once(sto
 
 def test_what_is_committed_counts_by_topic_and_as_the_brokers(store: MessageStore) -> None:
     """EndTransactionProcessor.sendFinalMessage, TransactionalMessageBridge.putMessageReturnResult (incBrokerPutNums)."""
-    ender = TransactionEnder(store, NOW_MS)
+    ender = TransactionEnder.of(store, NOW_MS)
     ender.end(commit(prepare(store, "K1")), NOW_MS)
     ender.end(rollback(prepare(store, "K2")), NOW_MS)
     numbers = {topic: (sum_.value, sum_.times) for topic, sum_ in ender.statistics.topic_put_nums.items()}
@@ -321,8 +312,7 @@ def test_a_commit_whose_disk_or_slave_is_late_stands_and_gets_its_op_message(
     store: MessageStore, status: PutStatus
 ) -> None:
     """EndTransactionProcessor.sendFinalMessage and processRequest; what is late is not counted."""
-    put = put_into(store)
-    ender = TransactionEnder(store, NOW_MS, put=lambda plan: put(plan)._replace(status=status))
+    ender = TransactionEnder(FakedPuts(store, lambda _, put: put()._replace(status=status)), NOW_MS)
     assert ender.end(commit(prepare(store)), NOW_MS) == SUCCESS
     ender.close(NOW_MS)
     assert (committed(store), bodies(store, OP_TOPIC)) == ([b"K"], [b"0,"])
@@ -331,9 +321,9 @@ def test_a_commit_whose_disk_or_slave_is_late_stands_and_gets_its_op_message(
 
 def test_a_commit_that_is_not_stored_ends_nothing(store: MessageStore) -> None:
     """EndTransactionProcessor.processRequest: deletePrepareMessage only behind SUCCESS."""
-    ender = TransactionEnder(store, NOW_MS, put=lambda plan: PutOutcome(PutStatus.CREATE_MAPPED_FILE_FAILED))
+    ender = TransactionEnder(ending(store, PutStatus.CREATE_MAPPED_FILE_FAILED), NOW_MS)
     response = ender.end(commit(prepare(store)), NOW_MS)
-    assert response == EndTransactionResponse(ERROR, "Create mapped file failed.")
+    assert response == Verdict(ERROR, "Create mapped file failed.")
     ender.close(NOW_MS)
     assert bodies(store, OP_TOPIC) == []
     assert store.state(METRICS_FILE, TransactionCounts.load) is None
@@ -341,8 +331,8 @@ def test_a_commit_that_is_not_stored_ends_nothing(store: MessageStore) -> None:
 
 def test_a_rollback_whose_op_message_cannot_be_written_is_not_acknowledged(store: MessageStore) -> None:
     """Departure: Java acknowledges it, and takes no notice where its op message fails seconds later (batchSendOpMessage)."""
-    ender = TransactionEnder(store, NOW_MS, put=lambda plan: PutOutcome(PutStatus.UNKNOWN_ERROR, reason="disk full"))
-    answer = EndTransactionResponse(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
+    ender = TransactionEnder(ending(store, PutStatus.UNKNOWN_ERROR, reason="disk full"), NOW_MS)
+    answer = Verdict(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now.")
     assert ender.end(rollback(prepare(store)), NOW_MS) == answer
     with pytest.raises(StoreNotWritableError, match="no op message: disk full"):
         ender.close(NOW_MS)
@@ -350,14 +340,14 @@ def test_a_rollback_whose_op_message_cannot_be_written_is_not_acknowledged(store
 
 def test_a_commit_is_done_although_its_op_message_cannot_be_written(store: MessageStore) -> None:
     """TransactionalMessageServiceImpl.deletePrepareMessage: the op message waits, and is written later."""
-    put, fails = put_into(store), [True]
+    fails = [True]
 
-    def put_but_ops(plan: PutPlan) -> PutOutcome:
-        if plan.message.topic == OP_TOPIC and fails:
-            return PutOutcome(PutStatus.UNKNOWN_ERROR, reason="disk full")
-        return put(plan)
+    def put_but_ops(messages: Rows, put: Callable[[], PutResult]) -> PutResult:
+        if fails and not isinstance(messages, InnerMessages) and messages[0].topic == OP_TOPIC:
+            return PutResult(PutStatus.UNKNOWN_ERROR, reason="disk full")
+        return put()
 
-    ender = TransactionEnder(store, 0, put=put_but_ops)  # an op message is due at once
+    ender = TransactionEnder(FakedPuts(store, put_but_ops), 0)  # an op message is due at once
     assert ender.end(commit(prepare(store)), NOW_MS) == SUCCESS
     assert bodies(store, OP_TOPIC) == []
     fails.clear()
@@ -368,31 +358,29 @@ def test_a_commit_is_done_although_its_op_message_cannot_be_written(store: Messa
 @pytest.mark.parametrize(
     ("state", "answer"),
     [
-        (BrokerState(is_slave=True), EndTransactionResponse(ResponseCode.SLAVE_NOT_AVAILABLE, UNTOUCHED)),
+        (BrokerState(is_slave=True), Verdict(ResponseCode.SLAVE_NOT_AVAILABLE, UNTOUCHED)),
         *(
-            (state, EndTransactionResponse(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now."))
+            (state, Verdict(ResponseCode.SERVICE_NOT_AVAILABLE, "Service not available now."))
             for state in (BrokerState(is_shut_down=True), BrokerState(is_writable=False))
         ),
         (
             BrokerState(is_os_page_cache_busy=True),
-            EndTransactionResponse(ERROR, "OS page cache busy, please try another machine"),
+            Verdict(ERROR, "OS page cache busy, please try another machine"),
         ),
     ],
 )
-def test_the_brokers_state_keeps_a_commit_out(
-    store: MessageStore, state: BrokerState, answer: EndTransactionResponse
-) -> None:
+def test_the_brokers_state_keeps_a_commit_out(store: MessageStore, state: BrokerState, answer: Verdict) -> None:
     """EndTransactionProcessor.processRequest, HookUtils.checkBeforePutMessage; rejectRequest lets all requests in."""
-    ender = TransactionEnder(store, NOW_MS)
+    ender = TransactionEnder.of(store, NOW_MS)
     ender.state = state
     assert ender.end(commit(prepare(store)), NOW_MS) == answer
     assert (committed(store), bodies(store, OP_TOPIC)) == ([], [])
 
 
 def test_a_busy_store_takes_a_commit_that_nobody_would_hear_of(store: MessageStore) -> None:
-    ender = TransactionEnder(store, NOW_MS)
+    ender = TransactionEnder.of(store, NOW_MS)
     ender.state = BrokerState(is_os_page_cache_busy=True)
-    answer = ender.end(commit(prepare(store), is_heard=False), NOW_MS)
+    answer = ender.end(commit(prepare(store)), NOW_MS, is_heard=False)
     assert answer is not None
     assert (answer.code, committed(store)) == (ResponseCode.SUCCESS, [b"K"])
 
@@ -403,9 +391,7 @@ def test_a_commit_to_a_topic_that_is_too_long_is_illegal(store: MessageStore) ->
     longer = replace(InnerMessage.of(half), properties={**half.properties, "REAL_TOPIC": "t" * 128})
     places = store.put_inner([longer])
     other = store.message_by_commitlog_offset(places.column("commitlog_offset")[0].as_py())
-    assert end_transaction(store, commit(other), NOW_MS) == EndTransactionResponse(
-        ResponseCode.MESSAGE_ILLEGAL, ILLEGAL
-    )
+    assert end_transaction(store, commit(other), NOW_MS) == Verdict(ResponseCode.MESSAGE_ILLEGAL, ILLEGAL)
 
 
 def test_a_half_that_does_not_say_its_topic_is_rolled_back_and_counts_nowhere(store: MessageStore) -> None:
@@ -435,7 +421,7 @@ def test_counts_go_down_once_for_each_ending(store: MessageStore) -> None:
 def test_a_second_commit_is_answered_and_writes_nothing(store: MessageStore) -> None:
     """Departure: Java stores it twice (apache/rocketmq#5574)."""
     half = prepare(store)
-    ender = TransactionEnder(store, NOW_MS)
+    ender = TransactionEnder.of(store, NOW_MS)
     for _ in range(3):  # its op message waits in memory all the time
         assert ender.end(commit(half), NOW_MS) == SUCCESS
     ender.close(NOW_MS)
@@ -541,16 +527,6 @@ def test_a_killed_ending_is_gone_on_with(tmp_path: Path, failpoint: str, state: 
         assert bodies(store, OP_TOPIC) == [b"0,"]
 
 
-def test_threads_of_a_service_get_no_ender_a_call(store: MessageStore) -> None:
-    """Each would have a lock of its own, and two requests about one transaction could both write a commit."""
-    half = prepare(store)
-    end = store.log_end
-    with PutService(store, starts_duties=False) as service:
-        with pytest.raises(TypeError, match="share one TransactionEnder"):
-            end_transaction(service, commit(half), NOW_MS)  # type: ignore[arg-type]
-        assert store.log_end == end
-
-
 if __name__ == "__main__":
     with open_empty(sys.argv[1]) as opened:
         end_transaction(opened, request_for(prepare(opened), int(sys.argv[2])), NOW_MS)
@@ -568,13 +544,13 @@ def test_a_half_that_is_sent_again_with_its_key_is_a_transaction_of_its_own(
     with open_empty(tmp_path / "store") as store:
         if not is_looked_up:
             store.writer.ends.indexed_from = None
-        ender = TransactionEnder(store, NOW_MS)
+        ender = TransactionEnder.of(store, NOW_MS)
         once = prepare(store)
         assert ender.end(request_for(once, first), NOW_MS) in (SUCCESS, ROLLED_BACK)
         again = prepare(store)
         if is_restarted:
             ender.close(NOW_MS)
-            ender = TransactionEnder(store, NOW_MS)
+            ender = TransactionEnder.of(store, NOW_MS)
         assert ender.end(commit(again), NOW_MS) == SUCCESS
         assert ender.end(commit(again), NOW_MS) == SUCCESS  # told twice
         by_first = [] if first == TRANSACTION_ROLLBACK else [b"K"]
@@ -649,7 +625,7 @@ def test_a_commit_counts_that_names_a_half_that_has_expired(tmp_path: Path) -> N
         while store.log_end < file_size:
             store.put_inner([filler])
         check_half_messages(store, lambda half: TransactionState.UNKNOWN, NOW_MS + 60_000)
-        ender = TransactionEnder(store, NOW_MS + 60_000)
+        ender = TransactionEnder.of(store, NOW_MS + 60_000)
         assert ender.end(commit(half), NOW_MS + 60_000) == SUCCESS
         assert (committed(store), bodies(store, OP_TOPIC)) == ([b"K"], [])  # it is still in memory, and lost
     (tmp_path / "store" / "commitlog" / f"{0:020d}").unlink()

@@ -13,17 +13,18 @@ from unittest import mock
 import pytest
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
-from spark_mq.broker.put_response import Appended, PutOutcome
 from storage import Message, MessageStore, StoreConfig, open_store
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.format.record_batch import Records
 from storage.log import commit_log
+from storage.pending import Pending
 from storage.rules.half_messages import OP_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
+from storage.service.put_group import PutResult, Rows
 from storage.service.put_service import PutService
 from storage.transaction.known_ends import OffsetRanges
-from tests.broker.test_handler_threads import CountingHook, together
+from tests.broker.test_handler_threads import together
 
 NOW_MS = 1_700_000_000_000
 TINY = StoreConfig.tiny()
@@ -81,7 +82,7 @@ def counting() -> Iterator[Counted]:
 
 def records_read_with(store: MessageStore, behind: int, state: int, number: int) -> int:
     """How many records the end of a transaction reads that has as many halves, ends, commits and other messages behind it."""
-    ender = TransactionEnder(store, NOW_MS)
+    ender = TransactionEnder.of(store, NOW_MS)
     (half,) = prepare(store, [number])
     others = prepare(store, list(range(number + 1, number + 1 + behind)))
     store.put_inner([message_of(other, "Other") for other in range(behind)])
@@ -115,7 +116,7 @@ def test_an_end_after_the_store_was_let_go_of_and_opened_again_reads_no_more(tmp
         prepare(store, list(range(1_000, 1_000 + behind)))
         store.release()
         with open_writing(root) as again:
-            ender = TransactionEnder(again, NOW_MS)
+            ender = TransactionEnder.of(again, NOW_MS)
             with counting() as counted:
                 ender.end(request_for(half, TRANSACTION_COMMIT), NOW_MS)
             reads.append(counted.count)
@@ -127,14 +128,14 @@ def test_a_transaction_of_before_the_index_was_known_to_be_whole_is_looked_for_i
     """A broker that crashed may have left gaps in the index; a recovery begins to trust it from its own end on."""
     with open_writing(tmp_path / "store") as store:
         (half,) = prepare(store, [0])
-        ender = TransactionEnder(store, NOW_MS)
+        ender = TransactionEnder.of(store, NOW_MS)
         ender.end(request_for(half, TRANSACTION_COMMIT), NOW_MS)
         ender.close(NOW_MS)
     for path in (tmp_path / "store" / "index").iterdir():  # as if the broker had lost all keys
         path.unlink()
     with open_writing(tmp_path / "store") as store:
         assert store.writer.ends.indexed_from == store.log_end
-        again = TransactionEnder(store, NOW_MS)
+        again = TransactionEnder.of(store, NOW_MS)
         response = again.end(request_for(half, TRANSACTION_COMMIT), NOW_MS)
         again.close(NOW_MS)
     assert response is not None
@@ -144,7 +145,7 @@ def test_a_transaction_of_before_the_index_was_known_to_be_whole_is_looked_for_i
 
 def test_what_another_ender_has_written_is_heeded(tmp_path: Path) -> None:
     with open_writing(tmp_path / "store") as store:
-        first, second = TransactionEnder(store, NOW_MS), TransactionEnder(store, NOW_MS)
+        first, second = TransactionEnder.of(store, NOW_MS), TransactionEnder.of(store, NOW_MS)
         halves = prepare(store, [0, 1])
         assert second.end(request_for(halves[1], TRANSACTION_COMMIT), NOW_MS) is not None
         first.end(request_for(halves[0], TRANSACTION_ROLLBACK), NOW_MS)
@@ -159,10 +160,10 @@ def test_what_another_ender_has_written_is_heeded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
 def test_ends_by_many_threads_write_each_commit_once_and_name_each_half_once(tmp_path: Path, flush: str) -> None:
     """Every transaction is ended by two threads at once, in any order; some are rolled back."""
-    hook, numbers = CountingHook(), list(range(40))
+    numbers = list(range(40))
     with PutService(open_writing(tmp_path / "store", flush_disk_type=flush)) as service:
         halves = prepare(service, numbers)
-        ender = TransactionEnder(service, NOW_MS, rpc_hooks=[hook])
+        ender = TransactionEnder(service, NOW_MS)
 
         def end_some(thread: int) -> None:
             own = [half for number, half in enumerate(halves) if number % 4 == thread // 2]
@@ -177,7 +178,6 @@ def test_ends_by_many_threads_write_each_commit_once_and_name_each_half_once(tmp
         ender.close(NOW_MS)
         root = service.root
     assert sorted(commits_of(root)) == sorted(b"%d" % number for number in numbers if number % 5)
-    assert {count for (name, _), count in hook.counts.items() if name in ("request", "response")} == {2}
     with open_store(root, config=TINY) as store:
         ops = store.get(OP_TOPIC, 0, 0, 500).messages
     named = [int(text) for op in ops for text in op.body.decode().split(",") if text]
@@ -186,13 +186,13 @@ def test_ends_by_many_threads_write_each_commit_once_and_name_each_half_once(tmp
 
 def test_a_commit_whose_sync_is_late_is_not_written_again(tmp_path: Path) -> None:
     """FLUSH_DISK_TIMEOUT: the record stands, and its key is in the index only when it is synced."""
-    with PutService(open_writing(tmp_path / "store", flush_disk_type="SYNC_FLUSH"), starts_duties=False) as service:
+    with Unwaited(open_writing(tmp_path / "store", flush_disk_type="SYNC_FLUSH"), starts_duties=False) as service:
         with ThreadPoolExecutor(1) as other:
             preparing = other.submit(service.put_inner, [half_message(message_of(0), "P")], waits=False)
             place = preparing.result().places.column("commitlog_offset")[0].as_py()
         service.sync_turn()
         half = service.message_by_commitlog_offset(place)
-        ender = TransactionEnder(service, NOW_MS, put=not_waiting(service))
+        ender = TransactionEnder(service, NOW_MS)
         for _ in range(2):
             response = ender.end(request_for(half, TRANSACTION_COMMIT), NOW_MS)
             assert response is not None
@@ -202,12 +202,11 @@ def test_a_commit_whose_sync_is_late_is_not_written_again(tmp_path: Path) -> Non
     assert commits_of(root) == [b"0"]
 
 
-def not_waiting(service: PutService) -> Any:
-    def put(plan: Any) -> PutOutcome:
-        receipt = service.put_inner(plan.messages, waits=False)
-        return PutOutcome(receipt.status, Appended.of(receipt, plan.size_bytes))
+class Unwaited(PutService):
+    """Its puts wait for no disk."""
 
-    return put
+    def put_later(self, messages: Rows, **options: Any) -> Pending[PutResult]:
+        return super().put_later(messages, **{**options, "waits": False})
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -10,18 +10,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import pytest
 
+from spark_mq.broker.admin_handlers import runtime_info
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
-from spark_mq.broker.end_transaction_rules import EndTransactionResponse
-from spark_mq.broker.runtime_info import runtime_info
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker.requests import Verdict
 from spark_mq.broker_server.name_servers import registration
 from spark_mq.remoting import read_body
 from spark_mq.remoting.routes import RegisterBrokerBody, TopicConfigTable
@@ -29,10 +25,11 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.errors import StoreNotWritableError
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.response_codes import ResponseCode
-from storage.service.put_service import PutService
+from storage.service.put_service import DirectService, PutService
 from storage.service.served_store import ServedStore
 from storage.tables.topics import PERM_READ, PERM_WRITE
 from tests.broker.test_send import ORDER
+from tests.support.broker_handlers import Returner, Send, Sender, back_request
 
 NOW_MS = 1_750_000_000_000
 UNAVAILABLE = ResponseCode.SERVICE_NOT_AVAILABLE
@@ -54,43 +51,30 @@ def fail(store: MessageStore) -> None:
     store.writer.fail(RuntimeError("the disk has lost a page"))
 
 
-@pytest.mark.parametrize("in_front", [lambda store: store, PutService], ids=["store", "service"])
+@pytest.mark.parametrize("in_front", [DirectService, PutService])
 @pytest.mark.parametrize("topic", ["Orders", "New", "%RETRY%fresh"])
-def test_a_send_is_answered_whether_it_makes_a_topic_or_not(store: MessageStore, topic: str, in_front: Any) -> None:
-    front, told = in_front(store), list[int]()
-    handler = SendMessageHandler(front, hooks=[Told(told)])
+def test_a_send_is_answered_whether_it_makes_a_topic_or_not(
+    store: MessageStore, topic: str, in_front: type[PutService]
+) -> None:
+    service = in_front(store)
+    handler = Sender(service)
     assert handler.send(ORDER).is_stored
     fail(store)
-    response = handler.send(SendRequest(topic=topic, body=b"x", queue_id=0, born_time_ms=NOW_MS))
+    response = handler.send(Send(topic=topic, body=b"x", queue_id=0, born_time_ms=NOW_MS))
     assert (response.code, response.is_stored) == (UNAVAILABLE, False)
     assert str(response.remark).startswith("service not available now.")
-    assert told == [ResponseCode.SUCCESS, UNAVAILABLE]
-    if isinstance(front, PutService):
+    if in_front is PutService:
         with suppress(StoreNotWritableError):
-            front.close()
-
-
-class Told:
-    """A hook that keeps the codes which it is told."""
-
-    def __init__(self, codes: list[int]) -> None:
-        self._codes = codes
-
-    def send_message_before(self, context: Any) -> None: ...
-
-    def send_message_after(self, context: Any) -> None:
-        self._codes.append(context.code)
+            service.close()
 
 
 def test_a_send_back_is_answered_although_its_topics_cannot_be_made(store: MessageStore) -> None:
     """Java: any status but PUT_OK is SYSTEM_ERROR with the status' name."""
     put = store.put("Orders", b"x")
     fail(store)
-    told: list[bool] = []
-    handler = SendBackHandler(store, store.config, hooks=[lambda context: told.append(context.is_stored)])
-    request = SendBackRequest(commitlog_offset=put.commitlog_offset, group="fresh", origin_msg_id="M")
+    handler = Returner(store)
+    request = back_request(commitlog_offset=put.commitlog_offset, group="fresh")
     assert handler.send_back(request) == (ResponseCode.SYSTEM_ERROR, "SERVICE_NOT_AVAILABLE")
-    assert told == [False]
     missing = replace(request, commitlog_offset=store.log_end + 10)
     assert handler.send_back(missing).remark == f"look message by offset failed, {store.log_end + 10}"
 
@@ -98,12 +82,12 @@ def test_a_send_back_is_answered_although_its_topics_cannot_be_made(store: Messa
 @pytest.mark.parametrize("flag", [TRANSACTION_COMMIT, TRANSACTION_ROLLBACK])
 def test_a_transaction_is_not_ended(store: MessageStore, flag: int) -> None:
     """Departure: Java acknowledges a rollback, and takes no notice where its op message fails seconds later."""
-    assert SendMessageHandler(store).send(HALF).is_stored
+    assert Sender(store).send(HALF).is_stored
     (half,) = store.get("RMQ_SYS_TRANS_HALF_TOPIC", 0, 0).messages
     fail(store)
-    ender = TransactionEnder(store, half.born_time_ms)
+    ender = TransactionEnder.of(store, half.born_time_ms)
     answer = ender.end(request_for(half, flag), half.born_time_ms)
-    assert answer == EndTransactionResponse(UNAVAILABLE, "Service not available now.")
+    assert answer == Verdict(UNAVAILABLE, "Service not available now.")
 
 
 def test_name_servers_hear_that_nothing_can_be_written(store: MessageStore) -> None:

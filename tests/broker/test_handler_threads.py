@@ -13,49 +13,16 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.end_transaction_rules import EndTransactionRequest
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
-from spark_mq.broker.send_hooks import SendMessageContext
 from storage import MessageStore, open_store
 from storage.service.put_service import PutService
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 from tests.broker.put_stores import config_of
 from tests.broker.test_send import ORDER
+from tests.support.broker_handlers import Returner, Sender, back_request
 from tests.support.gated_disk import PATIENCE_S, GatedDisk
 
 THREADS = 8
 SEED = 20_261_122
-
-
-class CountingHook:
-    """Counts what it is told, request by request and send by send."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[tuple[str, str]] = Counter()
-        self._lock = threading.Lock()
-
-    def _called(self, name: str, what: str) -> None:
-        with self._lock:
-            self.counts[name, what] += 1
-
-    def send_message_before(self, context: SendMessageContext) -> None:
-        self._called("before", context.unique_key)
-
-    def send_message_after(self, context: SendMessageContext) -> None:
-        self._called("after", context.unique_key)
-
-    def before_request(self, remote_address: str, request: Any) -> None:
-        self._called("request", name_of(request))
-
-    def after_response(self, remote_address: str, request: Any, response: Any) -> None:
-        self._called("response", name_of(request))
-
-
-def name_of(request: Any) -> str:
-    if isinstance(request, EndTransactionRequest):
-        return request.msg_id
-    return str(request.origin_msg_id) if isinstance(request, SendBackRequest) else str(request.properties["UNIQ_KEY"])
 
 
 @pytest.fixture(params=["SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -84,7 +51,7 @@ def bodies_by_queue(store: MessageStore, topic: str, queues: int) -> list[list[b
 
 
 def test_every_acknowledged_send_of_every_thread_is_there_once_and_in_order(service: PutService) -> None:
-    handler = SendMessageHandler(service)
+    handler = Sender(service)
 
     def send_some(thread: int) -> list[tuple[int, int, bytes]]:
         chooses, placed = random.Random(SEED + thread), []
@@ -114,30 +81,27 @@ def test_every_acknowledged_send_of_every_thread_is_there_once_and_in_order(serv
     assert handler.statistics.broker_put_nums == THREADS * 25
 
 
-def test_hooks_are_called_once_for_each_request_of_every_thread(service: PutService) -> None:
-    hook = CountingHook()
-    sends = SendMessageHandler(service, hooks=[hook], rpc_hooks=[hook])
-    backs = SendBackHandler(service, service.config, rpc_hooks=[hook])
+def test_every_message_that_any_thread_sends_back_is_there_once(service: PutService) -> None:
+    sends, backs = Sender(service), Returner(service)
 
     def work(thread: int) -> None:
         for number in range(5):
             key = f"{thread}-{number}"
             response = sends.send(replace(ORDER, properties={"UNIQ_KEY": key}))
             place = int(str(response.msg_id)[-16:], 16)
-            request = SendBackRequest(commitlog_offset=place, group="g", origin_msg_id=f"back {key}")
-            assert backs.send_back(request).code == 0
+            assert backs.send_back(back_request(commitlog_offset=place, group="g")).code == 0
 
     together(work)
+    service.close()
     keys = [f"{thread}-{number}" for thread in range(THREADS) for number in range(5)]
-    asked = [*keys, *(f"back {key}" for key in keys)]
-    expected = Counter({(name, key): 1 for name in ("before", "after") for key in keys})
-    expected |= Counter({(name, key): 1 for name in ("request", "response") for key in asked})
-    assert hook.counts == expected
+    with open_store(service.root) as store:
+        waiting = store.get("SCHEDULE_TOPIC_XXXX", 2, 0, 1_000, max_bytes=1 << 20).messages
+    assert Counter(message.unique_key for message in waiting) == Counter(keys)
 
 
 def test_threads_that_make_a_topic_each_lose_none(service: PutService) -> None:
     """The table in memory and the file hold all of them."""
-    handler = SendMessageHandler(service)
+    handler = Sender(service)
     together(lambda thread: handler.send(replace(ORDER, topic=f"Made{thread}", queue_id=0)))
     made = {f"Made{thread}" for thread in range(THREADS)}
     assert made <= service.settings.topics.topics.keys()
@@ -154,10 +118,10 @@ def test_threads_that_make_the_same_topic_get_the_one_that_was_made_first(servic
 
 
 def test_threads_that_make_a_group_each_lose_none(service: PutService) -> None:
-    response = SendMessageHandler(service).send(ORDER)
+    response = Sender(service).send(ORDER)
     at = int(str(response.msg_id)[-16:], 16)
-    backs = SendBackHandler(service, service.config)
-    together(lambda thread: backs.send_back(SendBackRequest(commitlog_offset=at, group=f"group{thread}")))
+    backs = Returner(service)
+    together(lambda thread: backs.send_back(back_request(commitlog_offset=at, group=f"group{thread}")))
     groups = {f"group{thread}" for thread in range(THREADS)}
     assert groups <= service.groups.keys()
     assert {f"%RETRY%{group}" for group in groups} <= service.settings.topics.topics.keys()
@@ -182,7 +146,7 @@ def test_a_table_that_is_being_saved_holds_up_no_put(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", config=config_of("plain"), read_only=False, create=True, file_system=disk)
     store.save_topic(TopicConfig("Orders", 4, 4))
     with PutService(store) as service, ThreadPoolExecutor(1) as other:
-        handler = SendMessageHandler(service)
+        handler = Sender(service)
         slow = other.submit(handler.send, replace(ORDER, topic="Slow", queue_id=0))
         assert disk.saving.wait(PATIENCE_S)
         assert handler.send(ORDER).code == 0
@@ -198,7 +162,7 @@ def test_one_sync_serves_the_sends_of_all_threads_that_wait(tmp_path: Path) -> N
     store = open_store(tmp_path / "store", config=config, read_only=False, create=True, file_system=disk)
     store.save_topic(TopicConfig("Orders", 4, 4))
     with PutService(store) as service, ThreadPoolExecutor(THREADS) as threads:
-        handler = SendMessageHandler(service)
+        handler = Sender(service)
         assert handler.send(ORDER).code == 0
         before = disk.log_syncs
         disk.syncs.close()

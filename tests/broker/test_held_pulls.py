@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from spark_mq.broker.connections import ClientConnection
 from spark_mq.broker.held_pulls import LONG_POLLING_LOOK_MS, Arrivals, HeldLimits, HeldPull, HeldPulls
+from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import make_request
 
 NAME = ("T", 0)

@@ -8,13 +8,12 @@ import pyarrow as pa
 import pytest
 from typer.testing import CliRunner
 
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_request import SendRequest
 from spark_mq.cli import app
 from storage import StoreConfig, open_store
 from storage.batch.ledger import MARK, TOPIC
 from storage.errors import RowIllegalError
 from storage.rules.response_codes import ResponseCode
+from tests.support.broker_handlers import Send, Sender
 
 TINY = StoreConfig.tiny()
 
@@ -24,8 +23,8 @@ TINY = StoreConfig.tiny()
 def test_a_request_to_the_ledgers_topic_is_refused(tmp_path: Path, sys_flag: int, properties: dict[str, str]) -> None:
     """Java's broker takes it, as the topic is not among its own."""
     with open_store(tmp_path / "store", config=TINY, read_only=False, create=True) as store:
-        request = SendRequest(topic=TOPIC, body=b"{}", queue_id=0, sys_flag=sys_flag, properties=properties)
-        response = SendMessageHandler(store).send(request)
+        request = Send(topic=TOPIC, body=b"{}", queue_id=0, sys_flag=sys_flag, properties=properties)
+        response = Sender(store).send(request)
         assert (response.code, response.is_stored) == (ResponseCode.NO_PERMISSION, False)
         assert store.log_end == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.named_messages import message_in, named_topic
+from spark_mq.broker.message_handlers import message_in, named_topic
 from spark_mq.remoting.messages import ConsumeDirectlyRequest, EndTransactionRequest, ViewMessageRequest
 from storage import open_store
 from storage.format.java_hash import string_hash

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.send import SendMessageHandler
 from storage import MessageStore, open_store
 from storage.format.record import Message, decode_offset_message_id
 from storage.tables.topics import TOPICS_FILE, TopicTable
@@ -21,6 +20,7 @@ from tests.broker.put_cases import CASES
 from tests.broker.put_cases.case import CONFS, PutCase
 from tests.broker.put_stores import LOG_FILE_SIZE_BYTES, QUEUE_FILE_SIZE_BYTES, open_case_store
 from tests.broker.remoting_client import Answer, ask
+from tests.support.broker_handlers import Sender
 from tests.support.java_broker import Oracle, RunningBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
@@ -62,7 +62,7 @@ def test_the_broker_does_what_the_cases_say(broker: tuple[str, RunningBroker], t
     cases = [case for case in CASES if case.conf == conf and case.name != ENDS_THE_LOG]
     answers = {case.name: ask(running.address, case.request) for case in cases}
     with open_store(running.store, config=str(running.conf)) as store, open_case_store(tmp_path / "ours", conf) as ours:
-        handler = SendMessageHandler(ours)
+        handler = Sender(ours)
         table = TopicTable.load((running.store / "config" / TOPICS_FILE).read_text("utf-8"))
         wrong = []
         for case in cases:

@@ -12,12 +12,9 @@ from pathlib import Path
 import pytest
 
 from spark_mq.broker.end_transaction import TransactionEnder, request_for
-from spark_mq.broker.end_transaction_rules import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_request import SendRequest
-from spark_mq.broker.store_put import put_into, state_of
 from storage import open_store
 from storage.errors import StoreNotWritableError
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.response_codes import ResponseCode
@@ -25,6 +22,7 @@ from storage.service.put_service import PutService
 from storage.tables.topics import TopicConfig
 from tests.broker.put_stores import config_of
 from tests.broker.test_send import ORDER, PAST_MS
+from tests.support.broker_handlers import Send, Sender
 from tests.support.java_broker import wait_until
 
 LONG_MS, SHORT_MS = "60000", "30"
@@ -45,10 +43,8 @@ class Master:
         with self.service.exclusive() as store:
             return store.writer.log_end
 
-    def send(self, request: SendRequest = ORDER) -> ResponseCode:
-        handler = SendMessageHandler(self.store, put=put_into(self.service))
-        handler.state = state_of(self.service)
-        return ResponseCode(handler.send(request).code)
+    def send(self, request: Send = ORDER) -> ResponseCode:
+        return Sender(self.service).send(request).code
 
 
 @pytest.fixture
@@ -65,7 +61,7 @@ def master(tmp_path: Path) -> Iterator[Callable[..., Master]]:
 
 
 @contextmanager
-def sending(master: Master, request: SendRequest = ORDER) -> Iterator[Future[ResponseCode]]:
+def sending(master: Master, request: Send = ORDER) -> Iterator[Future[ResponseCode]]:
     """A send in a thread of its own, that stands in the log and waits."""
     before = master.end
     with ThreadPoolExecutor(1) as thread:
@@ -129,12 +125,12 @@ def test_a_store_that_closes_lets_nobody_wait(master: Callable[..., Master]) -> 
 
 def test_sends_that_wait_for_a_disk_and_a_replica_need_no_thread(master: Callable[..., Master]) -> None:
     broker = master(inSyncReplicas="2", slaveTimeout=LONG_MS, flushDiskType="SYNC_FLUSH")
-    handler = SendMessageHandler(broker.service)
+    handler = Sender(broker.service)
     told: list[int] = []
     begun = [handler.begin(ORDER) for _ in range(50)]
 
     def seconds() -> list[float]:
-        asked = [pending.settling and pending.settling(partial(told.append, at)) for at, pending in enumerate(begun)]
+        asked = [pending.when_settled(partial(told.append, at)) for at, pending in enumerate(begun)]
         return [found for found in asked if found is not None]
 
     assert len(seconds()) == 50
@@ -148,8 +144,8 @@ def test_sends_that_wait_for_a_disk_and_a_replica_need_no_thread(master: Callabl
 
 def test_a_send_that_is_refused_is_settled_at_once(master: Callable[..., Master]) -> None:
     broker = master(inSyncReplicas="2", slaveTimeout=LONG_MS)
-    pending = SendMessageHandler(broker.service).begin(replace(ORDER, topic="bad topic"))
-    assert pending.settling is None
+    pending = Sender(broker.service).begin(replace(ORDER, topic="bad topic"))
+    assert pending.when_settled(lambda: None) is None
     assert pending().code == ResponseCode.INVALID_PARAMETER
 
 

@@ -8,11 +8,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.send_back import (
-    SendBackPlan,
-    SendBackRequest,
-    plan_send_back,
-)
+from spark_mq.broker.send_back import CURRENT_VERSION, SendBackPlan, plan_send_back
 from storage import Message
 from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
@@ -21,6 +17,7 @@ from storage.rules.response_codes import ResponseCode
 from storage.settings.nouns import SendConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
+from tests.support.broker_handlers import back_request
 from tests.support.message_builder import make_message, raw_properties
 
 GROUP = "OrderGroup"
@@ -48,13 +45,20 @@ def plan(
     topics: Mapping[str, TopicConfig] = TOPICS,
     send: SendConfig | None = None,
     missing: bool = False,
+    client_version: int = CURRENT_VERSION,
     **request: Any,
 ) -> SendBackPlan:
     """The plan for a message; the last of the retry queues is the one that is drawn."""
-    asked = SendBackRequest(**{"commitlog_offset": 4_711, "group": GROUP, **request})
+    asked = back_request(**{"commitlog_offset": 4_711, "group": GROUP, **request})
     original = None if missing else original or consumed()
     return plan_send_back(
-        original, asked, groups, topics, send=send or SendConfig(), choose_queue=lambda count: count - 1
+        original,
+        asked,
+        groups,
+        topics,
+        send=send or SendConfig(),
+        client_version=client_version,
+        choose_queue=lambda count: count - 1,
     )
 
 
@@ -218,7 +222,7 @@ def test_a_message_that_is_not_taken_back(
 ) -> None:
     made = plan(**case)
     assert made.message is None
-    assert made.response == (code, remark)
+    assert made.verdict == (code, remark)
     assert [topic.topic for topic in made.topics] == made_topics
     assert [group.group for group in made.groups] == made_groups
 
@@ -235,7 +239,7 @@ def test_a_system_group_is_made_even_where_others_are_not() -> None:
     system = "CID_RMQ_SYS_OURS"
     assert plan(group=system, send=NO_NEW_GROUPS).message is not None
     neither = replace(NO_NEW_GROUPS, enable_create_sys_group=False)
-    assert plan(group=system, send=neither).response.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert plan(group=system, send=neither).verdict.code is ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
 
 
 def test_the_retry_topic_gets_the_groups_queues_and_the_dead_letters_one() -> None:

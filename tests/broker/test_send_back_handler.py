@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.put_response import PutOutcome
-from spark_mq.broker.send_back import ConsumeMessageContext, SendBackHandler, SendBackRequest
 from storage import Message, MessageStore, StoreConfig, open_store
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
-from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.service.put_service import PutService
+from storage.tables.consumer_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable
+from tests.support.broker_handlers import Returner, back_request, ending
 
 GROUP = "OrderGroup"
 RETRY, DEAD = "%RETRY%OrderGroup", "%DLQ%OrderGroup"
@@ -32,8 +33,8 @@ def store(tmp_path: Path) -> Iterator[MessageStore]:
         yield opened
 
 
-def handler(store: MessageStore, **options: Any) -> SendBackHandler:
-    return SendBackHandler(store, store.config, clock=lambda: NOW_MS, choose_queue=lambda count: count - 1, **options)
+def handler(store: MessageStore | PutService) -> Returner:
+    return Returner(store, clock=lambda: NOW_MS)
 
 
 def only(store: MessageStore, topic: str, queue_id: int = 0) -> Message:
@@ -45,7 +46,7 @@ def test_a_message_goes_the_whole_way_to_the_dead_letters(store: MessageStore) -
     """consumerSendMsgBack with HookUtils.handleScheduleMessage: a retry waits in the schedule topic, a dead letter does not wait."""
     put = store.put("Orders", b"body", tags="paid", keys="order-1", properties={"own": "x"}, flag=5)
     original = store.message_by_commitlog_offset(put.commitlog_offset)
-    request = SendBackRequest(commitlog_offset=put.commitlog_offset, group=GROUP, max_reconsume_times=1)
+    request = back_request(commitlog_offset=put.commitlog_offset, group=GROUP, max_reconsume_times=1)
     assert handler(store).send_back(request) == (ResponseCode.SUCCESS, None)
     parked = only(store, "SCHEDULE_TOPIC_XXXX", 2)
     expected = {**original.properties, "WAIT": "false", "RETRY_TOPIC": "Orders", "ORIGIN_MESSAGE_ID": put.msg_id}
@@ -73,7 +74,7 @@ def test_a_group_keeps_its_entry_and_its_file_what_else_it_holds(store: MessageS
     table = SubscriptionGroupTable().with_group(SubscriptionGroupConfig(GROUP, retry_max_times=0), now_ms=1)
     store.save_state("subscriptionGroup.json", table.to_text())
     put = store.put("Orders", b"body")
-    handler(store).send_back(SendBackRequest(commitlog_offset=put.commitlog_offset, group=GROUP))
+    handler(store).send_back(back_request(commitlog_offset=put.commitlog_offset, group=GROUP))
     assert only(store, DEAD).reconsume_times == 1
     assert store.state("subscriptionGroup.json", SubscriptionGroupTable.load) == table
 
@@ -82,7 +83,7 @@ def test_a_group_keeps_its_entry_and_its_file_what_else_it_holds(store: MessageS
 def test_where_no_message_begins_nothing_is_sent_back(offset: int, store: MessageStore) -> None:
     """DefaultMessageStore.lookMessageByOffset gives null."""
     store.put("Orders", b"body")
-    answer = handler(store).send_back(SendBackRequest(commitlog_offset=offset, group=GROUP))
+    answer = handler(store).send_back(back_request(commitlog_offset=offset, group=GROUP))
     assert answer == (ResponseCode.SYSTEM_ERROR, f"look message by offset failed, {offset}")
     assert store.topics() == ["Orders"]
 
@@ -91,9 +92,9 @@ def test_what_the_put_path_refuses_is_a_system_error_that_says_which(store: Mess
     """consumerSendMsgBack: setRemark(putMessageResult.getPutMessageStatus().name())."""
     near_limit = {"own": "x" * (32_767 - 100)}
     store.put_inner([InnerMessage(topic="T", queue_id=0, body=b"b", properties=near_limit)])
-    request = SendBackRequest(commitlog_offset=only(store, "T").commitlog_offset, group=GROUP)
+    request = back_request(commitlog_offset=only(store, "T").commitlog_offset, group=GROUP)
     assert handler(store).send_back(request) == (ResponseCode.SYSTEM_ERROR, "PROPERTIES_SIZE_EXCEEDED")
-    long_group = SendBackRequest(
+    long_group = back_request(
         commitlog_offset=store.put("Orders", b"body").commitlog_offset, group="g" * 140, delay_level=-1
     )
     # HookUtils.checkBeforePutMessage: only %RETRY% topics may have more than 127 characters.
@@ -107,16 +108,12 @@ STATUSES = [status for status in PutStatus if status is not PutStatus.PUT_OK]
 @pytest.mark.parametrize("status", STATUSES, ids=lambda status: status.value)
 def test_whatever_a_put_ends_in_but_put_ok_is_a_system_error(status: PutStatus, store: MessageStore) -> None:
     """consumerSendMsgBack: also the three time-outs, after which the message stands, unlike handlePutMessageResult."""
-    told: list[ConsumeMessageContext] = []
-    back = handler(store, put=lambda plan: PutOutcome(status), hooks=[told.append])
-    request = SendBackRequest(
+    back = handler(ending(store, status))
+    request = back_request(
         commitlog_offset=store.put("Orders", b"body").commitlog_offset,
         group=GROUP,
-        origin_msg_id="ABC",
-        origin_topic="Orders",
     )
     assert back.send_back(request) == (ResponseCode.SYSTEM_ERROR, status.value)
-    assert told == [ConsumeMessageContext("", "Orders", GROUP, is_dead_letter=False, is_stored=False)]
     assert not back.statistics.send_back_nums
 
 
@@ -141,7 +138,7 @@ def test_whatever_a_put_ends_in_but_put_ok_is_a_system_error(status: PutStatus, 
 )
 def test_a_broker_that_cannot_take_anything_says_so(state: BrokerState, answer: Any, store: MessageStore) -> None:
     """SendMessageProcessor.rejectRequest, BrokerController.peekMasterBroker, HookUtils.checkBeforePutMessage."""
-    request = SendBackRequest(commitlog_offset=store.put("Orders", b"body").commitlog_offset, group=GROUP)
+    request = back_request(commitlog_offset=store.put("Orders", b"body").commitlog_offset, group=GROUP)
     back = handler(store)
     back.state = state
     assert back.send_back(request) == answer
@@ -152,30 +149,16 @@ def test_a_busy_broker_takes_what_nobody_would_hear_of(store: MessageStore) -> N
     offset = store.put("Orders", b"body").commitlog_offset
     back = handler(store)
     back.state = BrokerState(is_os_page_cache_busy=True)
-    request = SendBackRequest(commitlog_offset=offset, group=GROUP, is_heard=False)
-    assert back.send_back(request) == (ResponseCode.SUCCESS, None)
+    request = back_request(commitlog_offset=offset, group=GROUP)
+    assert back.send_back(request, is_heard=False) == (ResponseCode.SUCCESS, None)
 
 
-def test_what_was_sent_back_is_counted_and_hooks_are_told(store: MessageStore) -> None:
-    """consumerSendMsgBack: incSendBackNums by the origin topic; the schedule topic's counts; executeConsumeMessageHookAfter."""
-    told: list[ConsumeMessageContext] = []
-
-    def fails(context: ConsumeMessageContext) -> None:
-        raise ValueError(context.topic)
-
-    back = handler(store, hooks=[fails, told.append])
-    request = SendBackRequest(
-        commitlog_offset=store.put("Orders", b"body").commitlog_offset,
-        group="ns%G",
-        origin_msg_id="ABC",
-        origin_topic="ns%T",
-    )
-    for asked in (request, replace(request, delay_level=-1), replace(request, origin_msg_id=" ")):
+def test_what_was_sent_back_is_counted(store: MessageStore) -> None:
+    """consumerSendMsgBack: incSendBackNums by the origin topic; the schedule topic's counts."""
+    back = handler(store)
+    request = back_request(commitlog_offset=store.put("Orders", b"body").commitlog_offset, group="ns%G")
+    for asked in (request, replace(request, delay_level=-1), request):
         assert back.send_back(asked) == (ResponseCode.SUCCESS, None)
-    assert told == [
-        ConsumeMessageContext("ns", "ns%T", "ns%G", is_dead_letter=False, is_stored=True),
-        ConsumeMessageContext("ns", "ns%T", "ns%G", is_dead_letter=True, is_stored=True),
-    ]
     counts, parked = back.statistics, store.get("SCHEDULE_TOPIC_XXXX", 2, 0).messages
     assert {key: value.value for key, value in counts.send_back_nums.items()} == {"Orders@ns%G": 3}
     assert {key: value.value for key, value in counts.topic_put_nums.items()} == {"SCHEDULE_TOPIC_XXXX": 2}
@@ -189,7 +172,7 @@ def test_groups_that_others_make_meanwhile_are_kept(store: MessageStore) -> None
     put = store.put("Orders", b"body")
     first, second = handler(store), handler(store)
     for back, group in ((first, "A"), (second, "B"), (first, "C")):
-        back.send_back(SendBackRequest(commitlog_offset=put.commitlog_offset, group=group))
+        back.send_back(back_request(commitlog_offset=put.commitlog_offset, group=group))
     groups = store.state("subscriptionGroup.json", SubscriptionGroupTable.load)
     assert groups is not None
     assert list(groups.groups) == ["A", "B", "C"]

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_mq.broker.send_back import SendBackRequest, plan_send_back
+from spark_mq.broker.send_back import plan_send_back
 from storage import Message, MessageStore, open_store
 from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
@@ -28,6 +28,7 @@ from storage.rules.values import Rejections
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
+from tests.support.broker_handlers import back_request
 from tests.support.fixture_stores import Fixture
 from tests.support.message_builder import make_message, raw_properties
 
@@ -84,7 +85,7 @@ def test_a_message_is_put_as_the_broker_put_it(broker_store: MessageStore) -> No
     for original, put, group in pairs:
         made = plan_send_back(
             original,
-            SendBackRequest(commitlog_offset=original.commitlog_offset, **asked_by(group)),
+            back_request(commitlog_offset=original.commitlog_offset, **asked_by(group)),
             {},
             {},
             send=SendConfig(),
@@ -105,7 +106,7 @@ def test_retries_go_to_queues_that_the_groups_retry_topic_has(
     """Of a group that was raised Java's lie in queues that no consumer reads."""
     group = SubscriptionGroupConfig("G", retry_queue_count=raised_to)
     topics = {"%RETRY%G": TopicConfig("%RETRY%G", read, written)}
-    request, drawn = SendBackRequest(commitlog_offset=0, group="G"), list[int]()
+    request, drawn = back_request(commitlog_offset=0, group="G"), list[int]()
 
     def choose(count: int) -> int:
         drawn.append(count)
@@ -221,7 +222,7 @@ def test_a_table_is_sent_back_as_its_messages_are_one_by_one(
     config = SubscriptionGroupConfig("G", retry_queue_count=queue_count, retry_max_times=maximum)
     expected = []
     for row, (message, level) in enumerate(asked):
-        request = SendBackRequest(commitlog_offset=0, group="G", delay_level=level)
+        request = back_request(commitlog_offset=0, group="G", delay_level=level)
         made = plan_send_back(
             message,
             request,

@@ -12,15 +12,14 @@ import pytest
 
 from spark_mq.broker import send
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.connections import ClientConnection
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker.requests import ClientConnection
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.remoting import FrameReader, RemotingCommand
 from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_answers
 from storage import MessageStore, open_store
+from storage.pending import Pending
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
-from storage.service.pending import Pending
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from storage.tables.topics import TopicConfig
@@ -28,6 +27,7 @@ from tests.broker.put_cases.case import CONFS, KEY, PAST_MS, PutCase
 from tests.broker.put_stores import open_case_store
 from tests.broker.put_ways import ROW_CASES
 from tests.broker.remoting_client import frame_of
+from tests.support.broker_handlers import Send
 
 CLIENT = ClientConnection(bytes((127, 0, 0, 1)) + (4711).to_bytes(4, "big"), "127.0.0.1:4711")
 CLIENT_V6 = ClientConnection(b"\xfd" + bytes(15) + (4711).to_bytes(4, "big"), "[fd00::]:4711")
@@ -44,7 +44,7 @@ NAMES = """
 """.split()  # noqa: SIM905 (MessageConst, and one of a user's)
 
 
-def run_of(requests: list[SendRequest]) -> RequestRun:
+def run_of(requests: list[Send]) -> RequestRun:
     frames = [frame_of(request, number) for number, request in enumerate(requests)]
     reader = FrameReader(runs=RunReader(RUN_FIELDS))
     _, *found = reader.feed_runs(b"".join([frames[0], *frames]), 16)
@@ -87,7 +87,7 @@ def told(answers: list[RemotingCommand]) -> list[tuple[object, ...]]:
     return [(a.code, a.opaque, a.flag, a.remark, list((a.ext_fields or {}).items()), bytes(a.body)) for a in answers]
 
 
-def requests_of(case: PutCase) -> list[SendRequest]:
+def requests_of(case: PutCase) -> list[Send]:
     properties = {"WAIT": "true", "UNIQ_KEY": KEY, **case.request.properties}
     return [replace(case.request, properties={**properties, "KEYS": f"k{n}"}) for n in range(COUNT)]
 
@@ -149,9 +149,9 @@ def open_pair(directory: Path, **settings: str) -> Iterator[tuple[Broker, Broker
         yield in_runs, alone
 
 
-def orders(count: int = COUNT, *, topic: str = "Orders", **properties: str) -> list[SendRequest]:
+def orders(count: int = COUNT, *, topic: str = "Orders", **properties: str) -> list[Send]:
     return [
-        SendRequest(
+        Send(
             topic=topic,
             body=b"body %d" % n * (n + 1),
             queue_id=n % 2,
@@ -162,9 +162,7 @@ def orders(count: int = COUNT, *, topic: str = "Orders", **properties: str) -> l
     ]
 
 
-def assert_equal(
-    brokers: tuple[Broker, Broker], requests: list[SendRequest], client: ClientConnection = CLIENT
-) -> bool:
+def assert_equal(brokers: tuple[Broker, Broker], requests: list[Send], client: ClientConnection = CLIENT) -> bool:
     """Whether it was a run."""
     in_runs, alone = brokers
     run, start = run_of(requests), in_runs.parts.service.log_end

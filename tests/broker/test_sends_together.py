@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.connections import ClientConnection
+from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting.messages import BatchedMessage, SendMessageRequest, encode_batch
 from storage import open_store

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.connections import ClientConnection
+from spark_mq.broker.requests import ClientConnection
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import RemotingCommand, RequestCode
 from spark_mq.remoting import messages as wire

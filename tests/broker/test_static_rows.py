@@ -12,8 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_request import SendRequest
 from spark_mq.conditions import SparkMqError
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
@@ -26,6 +24,7 @@ from storage.format.java_hash import string_hash
 from storage.rules.response_codes import ResponseCode
 from tests.broker.static_topic import HERE_LED, MAPPING, NOT_HERE, TOPIC, make_static_store, save_mapping
 from tests.broker.topic_settings import conf_text
+from tests.support.broker_handlers import Send, Sender
 
 OPTIONS = {"topic": TOPIC}
 
@@ -66,11 +65,9 @@ def test_a_row_a_put_and_a_request_for_one_logical_queue_go_to_one_physical_queu
     rows = [{"body": f"row-{logical}".encode(), "queue_id": logical} for logical in HERE_LED]
     commit(root, stage(root, rows))
     with open_store(root, read_only=False) as store:
-        handler = SendMessageHandler(store)
+        handler = Sender(store)
         for logical, physical in HERE_LED.items():
-            assert (
-                handler.send(SendRequest(topic=TOPIC, body=f"request-{logical}".encode(), queue_id=logical)).code == 0
-            )
+            assert handler.send(Send(topic=TOPIC, body=f"request-{logical}".encode(), queue_id=logical)).code == 0
             assert store.put(TOPIC, f"put-{logical}".encode(), queue_id=logical).queue_id == physical
         found = stored(store)
     assert found == {
@@ -84,7 +81,7 @@ def test_a_row_a_put_and_a_request_for_one_logical_queue_go_to_one_physical_queu
 def test_a_logical_queue_that_is_not_led_here_is_refused_by_name(root: Path, logical: int, reason: str) -> None:
     """TopicQueueMappingManager.rewriteRequestForStaticTopic: NOT_LEADER_FOR_QUEUE."""
     with open_store(root, read_only=False) as store:
-        response = SendMessageHandler(store).send(SendRequest(topic=TOPIC, body=b"x", queue_id=logical))
+        response = Sender(store).send(Send(topic=TOPIC, body=b"x", queue_id=logical))
         assert response.code == ResponseCode.NOT_LEADER_FOR_QUEUE
         with pytest.raises(RowIllegalError, match=reason):
             store.put(TOPIC, b"x", queue_id=logical)

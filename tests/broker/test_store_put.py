@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_request import SendRequest
-from spark_mq.broker.store_put import put_into, state_of
+from spark_mq.broker.put_plan import state_now
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.retention import plan_occasion
@@ -24,6 +22,7 @@ from storage.settings.nouns import RetentionConfig
 from storage.tables.topics import TopicConfig
 from tests.broker.put_stores import config_of
 from tests.broker.test_send import ORDER
+from tests.support.broker_handlers import Send, Sender
 from tests.support.gated_disk import PATIENCE_S, GatedDisk
 
 NOW_MS = 1_700_000_000_000
@@ -41,10 +40,9 @@ class Broker:
         )
         store.save_topic(TopicConfig("Orders", 4, 4))
         self.service = PutService(store, steady=lambda: self.now_ms)
-        self._handler = SendMessageHandler(store, put=put_into(self.service))
+        self._handler = Sender(self.service)
 
-    def send(self, request: SendRequest = ORDER) -> ResponseCode:
-        self._handler.state = state_of(self.service)
+    def send(self, request: Send = ORDER) -> ResponseCode:
         return ResponseCode(self._handler.send(request).code)
 
 
@@ -69,7 +67,7 @@ def test_a_send_whose_sync_fails_is_never_a_success(broker: Broker) -> None:
     assert broker.send() in (ResponseCode.SYSTEM_ERROR, ResponseCode.FLUSH_DISK_TIMEOUT)
     with pytest.raises(Exception, match="Input/output"):
         broker.service.flush()
-    assert not state_of(broker.service).is_writable
+    assert not state_now(broker.service, BrokerState()).is_writable
     assert broker.send() == ResponseCode.SERVICE_NOT_AVAILABLE
 
 
@@ -83,18 +81,17 @@ def test_while_one_send_holds_the_log_others_are_turned_away(broker: Broker) -> 
         broker.disk.writes.wait_for_somebody()
         broker.now_ms += 1_001
         assert broker.send() == ResponseCode.SYSTEM_BUSY
-        late = SendMessageHandler(broker.service.store, put=put_into(broker.service))
-        late.state = BrokerState()
+        late = Sender(broker.service)
         assert late.send(ORDER).code == ResponseCode.SYSTEM_BUSY
         broker.disk.writes.open()
         assert stalled_send.result(PATIENCE_S) in (ResponseCode.SUCCESS, ResponseCode.FLUSH_DISK_TIMEOUT)
-    assert not state_of(broker.service).rejects_requests
+    assert not state_now(broker.service, BrokerState()).rejects_requests
 
 
 def test_a_service_that_is_closed_answers_so(broker: Broker) -> None:
     broker.service.close()
-    assert state_of(broker.service).is_shut_down
-    assert not state_of(broker.service, BrokerState(is_writable=False)).is_writable
+    assert state_now(broker.service, BrokerState()).is_shut_down
+    assert not state_now(broker.service, BrokerState(is_writable=False)).is_writable
 
 
 @pytest.mark.parametrize(("used_percent", "is_taken"), [(90, True), (91, False)])
@@ -103,8 +100,8 @@ def test_nothing_is_put_while_a_disk_is_over_the_warning_level(
 ) -> None:
     """RunningFlags.getAndMakeDiskFull, which CleanCommitLogService.isSpaceToDelete sets."""
     occasion = plan_occasion(RetentionConfig(), hour=0, log_used_percents=[used_percent], queues_used_percent=1)
-    handler = SendMessageHandler(broker.service.store, put=put_into(broker.service))
-    handler.state = state_of(broker.service, occasion=occasion)
+    handler = Sender(broker.service)
+    handler.state = BrokerState(is_writable=not occasion.is_full)
     assert (handler.send(ORDER).code != ResponseCode.SERVICE_NOT_AVAILABLE) == is_taken
     assert (broker.service.store.writer.log_end > 0) == is_taken
 
@@ -117,7 +114,7 @@ def test_where_no_log_file_can_be_made_a_send_is_answered_so_and_a_later_one_is_
     store = open_store(tmp_path / "store", config=config_of("plain"), read_only=False, create=True)
     store.save_topic(TopicConfig("Orders", 4, 4))
     with PutService(store, starts_duties=False) as service:  # one of them makes the next file ahead
-        handler, big = SendMessageHandler(service), replace(ORDER, body=bytes(400_000))
+        handler, big = Sender(service), replace(ORDER, body=bytes(400_000))
         stored = [handler.send(big).code for _ in range(2 * is_rolling)]
         end = store.writer.log_end
 

@@ -11,8 +11,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_request import SendRequest
 from spark_mq.conditions import SparkMqError
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
@@ -24,6 +22,7 @@ from storage.errors import RowIllegalError, StoreNotWritableError
 from storage.rules.response_codes import ResponseCode
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 from tests.broker.topic_settings import CASES, TopicCase, conf_text
+from tests.support.broker_handlers import Send, Sender
 
 OPEN_CONF = conf_text({})
 
@@ -73,7 +72,7 @@ def test_a_request_is_answered_as_the_settings_say(place: Callable[[TopicCase], 
     root = place(case)
     configure(root, case.settings)
     with open_store(root, read_only=False) as store:
-        response = SendMessageHandler(store).send(SendRequest(topic=case.topic, body=b"row"))
+        response = Sender(store).send(Send(topic=case.topic, body=b"row"))
     assert (response.code, response.remark) == (case.code, case.remark)
     assert entry_of(root, case.topic) == (case.entry or case.made_by_request)
 
@@ -152,10 +151,10 @@ def test_the_start_gate_stays_shut_for_requests_and_rows_until_its_moment(place:
     configure(root, {"startAcceptSendRequestTimeStamp": "1700000000007"})
     now = [1_700_000_000_006]
     with open_store(root, read_only=False, clock=lambda: now[0]) as store:
-        handler = SendMessageHandler(store, clock=lambda: now[0])
-        assert handler.send(SendRequest(topic="T", body=b"row")).code == ResponseCode.SYSTEM_ERROR
+        handler = Sender(store, clock=lambda: now[0])
+        assert handler.send(Send(topic="T", body=b"row")).code == ResponseCode.SYSTEM_ERROR
         with pytest.raises(StoreNotWritableError):
             store.put("T", b"row")
         now[0] += 1
-        assert handler.send(SendRequest(topic="T", body=b"row")).code == ResponseCode.SUCCESS
+        assert handler.send(Send(topic="T", body=b"row")).code == ResponseCode.SUCCESS
         store.put("T", b"row")

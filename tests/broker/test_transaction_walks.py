@@ -54,7 +54,7 @@ class Walk:
         self.store: MessageStore = open_store(
             self._root, config=CONFIG, read_only=False, create=True, clock=lambda: self.now_ms
         )
-        self._ender = TransactionEnder(self.store, self.now_ms)
+        self._ender = TransactionEnder.of(self.store, self.now_ms)
 
     def step(self) -> None:
         self.now_ms += self.random.choice([0, 1, 500, 4_000, 7_000, -3_000])

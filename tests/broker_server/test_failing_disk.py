@@ -15,7 +15,7 @@ from unittest.mock import AsyncMock
 
 import pytest
 
-from spark_mq.broker.runtime_info import runtime_info
+from spark_mq.broker.admin_handlers import runtime_info
 from spark_mq.broker_server import supervised
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration

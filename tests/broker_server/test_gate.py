@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -20,33 +19,28 @@ from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE
 from spark_mq.broker_server.server import Gate
 from spark_mq.client.settings import Credentials
 from spark_mq.client.signing import signed
-from spark_mq.remoting import MessageQueue, RemotingCommand, WireBody, make_request, write_body, write_header
+from spark_mq.remoting import RemotingCommand, make_request, write_body, write_header
 from spark_mq.remoting.administration import (
     AclInfo,
     PolicyEntryInfo,
     PolicyInfo,
-    SubscriptionGroupList,
     TopicConfigList,
 )
 from spark_mq.remoting.consumers import (
-    AssignmentQuestion,
-    CheckClientBody,
     ConsumerData,
     HeartbeatData,
     LockBody,
-    ProducerData,
-    RequestModeBody,
     SubscriptionData,
 )
 from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, ViewMessageRequest
 from storage import open_store
 from storage.format.record import decode_offset_message_id, encode_offset_message_id
-from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
-from storage.format.typed_json import wire_name
+from storage.format.table_entries import TopicConfig
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from tests.broker.peers import BrokerPeers, FakeClock
+from tests.support.declared import request_body, request_fields
 
 CONF = (
     b"brokerName=b\nbrokerClusterName=C\nbrokerIP1=127.0.0.1\nmappedFileSizeCommitLog=1048576\n"
@@ -89,26 +83,8 @@ CODES = sorted(REQUEST_TABLE)
 
 _SUBSCRIPTIONS = (SubscriptionData(topic="T"), SubscriptionData(topic="%RETRY%G"))
 _CONSUMER = ConsumerData(group_name="G", subscriptions=_SUBSCRIPTIONS)
-_LOCK = LockBody(consumer_group="G", client_id="c", queues=(MessageQueue("T", "b", 0),))
-BODIES: dict[int, WireBody] = {
-    34: HeartbeatData(client_id="c", producers=(ProducerData(group_name="P"),), consumers=(_CONSUMER,)),
-    41: _LOCK,
-    42: _LOCK,
-    46: CheckClientBody(client_id="c", group="G"),
-    400: AssignmentQuestion(topic="T", consumer_group="G", client_id="c"),
-    401: RequestModeBody(topic="T", consumer_group="G"),
-    18: TopicConfigList(topics=(TopicConfig(topic="T"),)),
-    200: SubscriptionGroupConfig(group="G"),
-    225: SubscriptionGroupList(groups=(SubscriptionGroupConfig(group="G"),)),
-}
-
 _NOWHERE = 1 << 40
-_VALUES = {
-    "message_id": encode_offset_message_id(bytes([127, 0, 0, 1]), 10_911, 0),
-    **dict.fromkeys(("group", "groups", "group_name"), "G"),
-    **dict.fromkeys(("topic", "topic_list"), "T"),
-}
-"""What a request says in fields whose names end so; 0 in the others, where the first message lies in the log."""
+_FIRST_ID = encode_offset_message_id(bytes([127, 0, 0, 1]), 10_911, 0)
 
 
 def sent(peers: BrokerPeers, topic: str, body: str, *, flag: int = 0, properties: str = "") -> int:
@@ -139,13 +115,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
 
 def request(code: int, user: User | None = None) -> RemotingCommand:
     """Of topic T and group G, signed by the user."""
-    row = REQUEST_TABLE[code]
-    told = {}
-    for field in fields(row.header):
-        text = _VALUES.get(next((end for end in _VALUES if field.name.endswith(end)), ""), "0")
-        told[(code in (310, 320, 325) and field.metadata.get("short")) or wire_name(field)] = text
-    body = write_body(BODIES[code]) if code in BODIES else b""
-    command = make_request(code, told, body)
+    body = request_body(code, consumers=(_CONSUMER,))
+    command = make_request(code, request_fields(code, message_id=_FIRST_ID, origin_topic=None), body)
     return command if user is None else signed(command, Credentials(user.name, user.password))
 
 

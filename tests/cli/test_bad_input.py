@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer.main
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
+from spark_mq.cli.app import COMMANDS
+from storage import open_store
+from tests.support.fixture_stores import Fixture
 
 SCREENFUL = 24
 FIRST_LINE = 300
@@ -43,13 +46,8 @@ WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "promote", "recov
 
 def test_every_command_is_tried_here() -> None:
     of_clusters = {"brokers", "consume", "groups", "reset-offset"}  # test_live_bad_input
-    assert set(typer.main.get_command(app).commands) - {
-        "broker",
-        "controller",
-        "demo",
-        "doctor",
-        "namesrv",
-    } - of_clusters == set(CALLS)
+    without_a_path = {"broker", "controller", "demo", "doctor", "namesrv"}
+    assert set(COMMANDS) - without_a_path - of_clusters == set(CALLS)
 
 
 @pytest.fixture(params=["missing", "file", "unknown scheme", "circle", "long name", "no store"])
@@ -130,6 +128,24 @@ def test_no_store_is_made_among_other_things(command: str, tmp_path: Path) -> No
     text = said([str(tmp_path) if word == "PATH" else word for word in CALLS[command]])
     assert text[0] == f"error: no RocketMQ store at {tmp_path}: the directory is not empty and holds no store"
     assert text[1] == "hint: give an empty or new directory, or the store itself"
+    assert [path.name for path in tmp_path.rglob("*")] == ["notes.txt"]
+
+
+HOLD = {name: CALLS[name] for name in sorted(WRITES - {"bind-log", "follow", "promote"})}
+"""Commands that wait for the store's lock."""
+
+
+@pytest.mark.parametrize("command", HOLD)
+def test_a_store_that_another_writer_has_is_left_alone(command: str, fixture_store: Callable[[str], Fixture]) -> None:
+    root = fixture_store("clean").root
+    words = [str(root) if word == "PATH" else word for word in HOLD[command]]
+    words += [] if command in ("recover", "repair") else ["--lock-timeout", "0"]
+    with open_store(root, read_only=False):
+        before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file()}
+        text = said(words, exit_code=75)
+        assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
+    assert f"store {root}/lock is locked by another writer" in text[0]
+    assert "stop the broker" in text[1]
 
 
 @pytest.mark.parametrize("command", [name for name, words in CALLS.items() if "--topic" in words] + ["dump"])
@@ -143,10 +159,10 @@ def test_one_topic_is_taken(command: str, tmp_path: Path) -> None:
         assert text == ["error: there is no topic A,B", "hint: --topic takes one name"]
 
 
-def said(arguments: list[str]) -> list[str]:
+def said(arguments: list[str], exit_code: int = 1) -> list[str]:
     """What a command that fails prints, in lines; it ends by its own exit code, without an error that nobody caught."""
     result = CliRunner().invoke(app, arguments, input="line\n")
-    assert result.exit_code == 1, result.output
+    assert result.exit_code == exit_code, result.output
     assert isinstance(result.exception, SystemExit), result.exception
     assert "Traceback" not in result.output
     lines = result.output.splitlines()

@@ -9,9 +9,9 @@ from typing import NamedTuple
 import pytest
 from typer.testing import CliRunner
 
-from jobs import __path__ as job_paths
+from jobs import JOBS
 from spark_mq.cli import app
-from spark_mq.cli.jobs import job_names
+from spark_mq.cli.app import COMMANDS
 from storage.files.local_file_system import LocalFileSystem
 from tests.support.shares import one_in
 from tests.support.store_copies import make_store, picture, write_conf
@@ -124,14 +124,10 @@ def test_a_staged_file_of_the_store_is_not_removed_either(tmp_path: Path) -> Non
 
 
 def test_the_table_names_every_command_and_every_job() -> None:
-    import typer.main
-
     commands = {name.split()[1] for name in (*WRITING, *READING) if name.startswith("command ")}
-    assert commands | READ_ONLY_COMMANDS | REPLICA_COMMANDS | CLUSTER_COMMANDS == set(
-        typer.main.get_command(app).commands
-    )  # type: ignore[attr-defined]
+    assert commands | READ_ONLY_COMMANDS | REPLICA_COMMANDS | CLUSTER_COMMANDS == set(COMMANDS)
     jobs = {name.split()[1] for name in (*WRITING, *READING) if name.startswith("job ")}
-    assert jobs == set(job_names()), list(job_paths)
+    assert jobs == set(JOBS)
 
 
 def test_bind_log_says_what_it_did_and_where_nothing_is_to_be_bound(tmp_path: Path) -> None:

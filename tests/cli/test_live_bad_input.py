@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
+from spark_mq.cli.app import COMMANDS, load_command
 from spark_mq.client.errors import ResponseError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
 from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
@@ -94,8 +94,7 @@ def cluster() -> Iterator[Cluster]:
 
 
 def test_every_command_that_takes_a_name_server_is_tried_here() -> None:
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    taking = {name for name, one in commands.items() if any("--name-server" in each.opts for each in one.params)}
+    taking = {name for name in COMMANDS if any("--name-server" in each.opts for each in load_command(name).params)}
     assert taking == set(CALLS)
 
 
@@ -192,9 +191,9 @@ def test_a_command_of_clusters_says_what_it_needs(command: str) -> None:
 
 @pytest.mark.parametrize("command", sorted(CALLS.keys() - OF_CLUSTERS - {"create-topic"}))
 def test_stores_or_a_cluster_are_named_never_both(command: str, tmp_path: Path) -> None:
-    assert "give one of them: stores, or a running cluster" in of_line(CALLS[command], 2)
+    assert "give PATH, or the address of a name server" in of_line(CALLS[command], 2)
     both = [CALLS[command][0], str(tmp_path), *CALLS[command][1:], "--name-server", "h:1"]
-    assert "give one, not both: stores, or a running cluster" in of_line(both, 2)
+    assert "give PATH or --name-server, not both" in of_line(both, 2)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +224,7 @@ def test_an_address_is_a_host_and_a_port(address: str) -> None:
 
 def test_options_of_a_cluster_are_not_for_stores(tmp_path: Path) -> None:
     text = of_line(["topics", str(tmp_path), "--access-key", "alice"], 2)
-    assert text == "error: --access-key belongs to --name-server, and stores are named"
+    assert text == "error: option --access-key: belongs to --name-server, and a store is named"
 
 
 def test_the_secret_of_a_file_signs_and_stands_nowhere(tmp_path: Path, cluster: Cluster) -> None:

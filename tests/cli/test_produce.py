@@ -282,21 +282,6 @@ def test_what_cannot_be_done_is_said_before_anything_is_made(tmp_path: Path) -> 
     assert "nothing was written" in produce(tmp_path / "empty", "--topic", "T", lines=[])
 
 
-@pytest.mark.parametrize("command", ["produce", "create-topic"])
-def test_a_store_that_somebody_holds_is_left_alone(fixture_store: FixtureStore, command: str) -> None:
-    root = fixture_store("clean").root
-    topics = (root / "config" / "topics.json").read_bytes()
-    arguments = ["--topic", "New"] if command == "produce" else ["New"]
-    with open_store(root, read_only=False) as store:
-        end = store.log_end
-        result = CliRunner().invoke(app, [command, str(root), *arguments, "--lock-timeout", "0"], input=b"x\n")
-        assert result.exit_code == 75
-        assert f"store {root}/lock is locked by another writer" in result.output
-    with open_store(root) as store:
-        assert store.log_end == end
-    assert (root / "config" / "topics.json").read_bytes() == topics
-
-
 def test_a_topic_is_entered_beside_the_brokers_own(fixture_store: FixtureStore) -> None:
     root = fixture_store("clean").root
     path = root / "config" / "topics.json"
@@ -354,13 +339,3 @@ def test_without_its_configuration_the_topics_of_a_store_tell_which_are_its_brok
     fixture.conf.write_text("maxHashSlotNum=1000\nmaxIndexNum=2000\n", "utf-8")
     assert "system topic" in run("create-topic", fixture.root, name, exit_code=1)
     assert "system topic" in produce(fixture.root, "--topic", name, lines=[b"x"], exit_code=1)
-
-
-@pytest.mark.parametrize("arguments", [["produce", "--topic", "T"], ["create-topic", "T"]], ids=lambda given: given[0])
-def test_a_place_that_is_no_store_and_not_empty_is_left_as_it_is(tmp_path: Path, arguments: list[str]) -> None:
-    (tmp_path / "thesis.txt").write_text("x", "utf-8")
-    command, *rest = arguments
-    result = CliRunner().invoke(app, [command, str(tmp_path), *rest], input=b"x\n")
-    assert result.exit_code == 1
-    assert "no RocketMQ store" in result.output
-    assert [path.name for path in tmp_path.rglob("*")] == ["thesis.txt"]

@@ -12,7 +12,7 @@ import pytest
 from jobs import rebuild_queues as job
 from jobs.rebuild_queues import rebuild_queues
 from jobs.verify_store import verify_store
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.errors import StoreDamagedError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem

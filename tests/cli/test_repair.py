@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from storage import open_store
-from tests.support.fixture_stores import Fixture
+from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]
 
@@ -82,6 +82,8 @@ def test_a_repair_keeps_what_it_cuts(fixture_store: FixtureStore, command: list[
     damage = damage_of(fixture)
     report = json.loads(run(*command, fixture.root, "--json"))
     assert (report["logEnd"], report["quarantinedRecords"]) == (damage["record"], damage["intactRecordsBehind"])
+    dumped = [json.loads(line) for line in run("dump", fixture.root, "--java", "--all").splitlines()]
+    assert dumped == list(golden_lines(fixture.golden, "message"))
     (listed,) = json.loads(run("quarantine", fixture.root, "--json"))
     assert (listed["directory"], listed["intactRecords"]) == (report["quarantine"], damage["intactRecordsBehind"])
     assert "body CRC" in listed["reason"]

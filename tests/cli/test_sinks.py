@@ -188,16 +188,6 @@ def test_recovering_finishes_it_too(root: Path) -> None:
     assert len(bodies_of(root)) == 80
 
 
-def test_a_store_that_somebody_holds_is_not_closed(root: Path) -> None:
-    commit(root, batch_rows(0))
-    with open_store(root, read_only=False) as store:
-        refused = run("close", root, "--lock-timeout", "0", exit_code=75)
-        assert f"store {root}/lock is locked by another writer" in refused
-        assert "stop the broker" in refused
-        store.release()
-    assert (root / "abort").exists()
-
-
 def test_an_intent_that_somebody_changed_is_an_error_that_names_it(root: Path) -> None:
     commit(root, batch_rows(0))
     (intent,) = Path(intent_directory(str(root))).iterdir()

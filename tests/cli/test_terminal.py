@@ -205,7 +205,7 @@ def interrupt() -> None:
 
 
 def test_ctrl_c_is_one_line_and_exit_code_130(pristine_store: FixtureStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("spark_mq.cli.store_place._topics_of", lambda *_: interrupt())
+    monkeypatch.setattr("spark_mq.cli.stores._topics_of", lambda *_: interrupt())
     result = CliRunner().invoke(app, ["topics", str(pristine_store("clean").root)])
     assert (result.exit_code, result.output) == (130, "interrupted\n")
 
@@ -222,7 +222,7 @@ def test_lag_is_watched_until_ctrl_c(pristine_store: FixtureStore, monkeypatch: 
         if len(sleeps) == 3:
             interrupt()
 
-    monkeypatch.setattr("spark_mq.cli.lag.time.sleep", sleep)
+    monkeypatch.setattr("spark_mq.cli.topics.time.sleep", sleep)
     result = CliRunner().invoke(app, ["lag", str(pristine_store("clean").root), "--watch", "7", "--json"])
     assert result.exit_code == 0, result.output
     looks = [json.loads(line) for line in result.stdout.splitlines()]

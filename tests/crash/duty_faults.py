@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from spark_mq.broker.end_transaction_rules import Ending, settle
+from spark_mq.broker.end_transaction import Ending, settle
 from storage import MessageStore, failpoints
 from storage.delay.schedule import DueRange, _Delivery, deliver_due
 from storage.delay.timer_records import PutBefore

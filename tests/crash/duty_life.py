@@ -20,10 +20,7 @@ from unittest import mock
 import pyarrow as pa
 
 from spark_mq.broker.end_transaction import TransactionEnder
-from spark_mq.broker.end_transaction_rules import EndTransactionRequest
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.remoting.messages import EndTransactionRequest
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
@@ -40,6 +37,7 @@ from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupConfig,
 from storage.transaction.discard import redrive
 from tests.crash.duty_records import records_of
 from tests.crash.duty_stories import CONF, HASTY, PRODUCER_GROUP, RETRIES, Fate, Notes, Stories, Story
+from tests.support.broker_handlers import Returner, Send, Sender, back_request
 from tests.support.held_check import check_half_messages
 
 SECONDS_A_ROUND = 100
@@ -143,7 +141,7 @@ class _Life:
     # Producers
 
     def _send(self, store: MessageStore) -> None:
-        handler = SendMessageHandler(store)
+        handler = Sender(store)
         asked = set(self._notes.open("sending", "sent"))
         for record in records_of(store) if asked else ():
             if record.name in asked and record.reconsume_times == 0:
@@ -158,9 +156,9 @@ class _Life:
             if (story := self._stories.named(name)).fate is Fate.RECALLED and not self._notes.has("recall", name):
                 self._recall(handler, story)
 
-    def _send_one(self, handler: SendMessageHandler, story: Story, name: str, properties: dict[str, str]) -> None:
+    def _send_one(self, handler: Sender, story: Story, name: str, properties: dict[str, str]) -> None:
         response = handler.send(
-            SendRequest(
+            Send(
                 topic=story.topic,
                 queue_id=story.queue_id,
                 body=name.encode(),
@@ -172,11 +170,11 @@ class _Life:
         assert response.msg_id is not None, (name, response)
         self._notes.add("sent", name, place=int(response.msg_id[-16:], 16), offset=response.queue_offset)
 
-    def _recall(self, handler: SendMessageHandler, story: Story) -> None:
+    def _recall(self, handler: Sender, story: Story) -> None:
         """Another message deletes it, if its time has not come; a second one where the first was not acknowledged does no harm."""
         due_ms = self._notes.of("sending")[story.name]["due_ms"]
         response = handler.send(
-            SendRequest(
+            Send(
                 topic=story.topic,
                 queue_id=story.queue_id,
                 body=f"recall of {story.name}".encode(),
@@ -199,7 +197,7 @@ class _Life:
         return {"TIMER_DELIVER_MS": str(self._now_ms() + story.wait_ms)} if story.wait_ms else {}
 
     def _end(self, store: MessageStore) -> None:
-        ender = TransactionEnder(store, self._now_ms())
+        ender = TransactionEnder.of(store, self._now_ms())
         for name in list(self._notes.open("sent", "ended")):
             story = self._stories.named(name)
             if story.fate not in (Fate.COMMITTED, Fate.ROLLED_BACK):
@@ -210,8 +208,8 @@ class _Life:
             place = self._notes.of("sent")[name]
             request = EndTransactionRequest(
                 producer_group=PRODUCER_GROUP,
-                tran_state_table_offset=place["offset"],
-                commit_log_offset=place["place"],
+                half_queue_offset=place["offset"],
+                half_commitlog_offset=place["place"],
                 commit_or_rollback=TRANSACTION_COMMIT if story.fate.is_committed else TRANSACTION_ROLLBACK,
             )
             response = ender.end(request, self._now_ms())
@@ -304,7 +302,7 @@ class _Life:
 
     def _send_back(self, store: MessageStore) -> None:
         """Both groups fail on all that is new to them."""
-        handler = SendBackHandler(store, store.config)
+        handler = Returner(store)
         asked = set(self._notes.open("failing", "failed"))
         for record in records_of(store) if asked else ():
             request = f"{record.name}/{record.reconsume_times - 1}"
@@ -319,7 +317,7 @@ class _Life:
                     continue
                 self._notes.add("failing", request)
                 response = handler.send_back(
-                    SendBackRequest(
+                    back_request(
                         commitlog_offset=message.commitlog_offset,
                         group=group,
                         delay_level=story.asked_level,

@@ -23,8 +23,8 @@ import storage.batch.slices
 import storage.dispatch.writer
 import storage.log.writer
 import storage.put.store_writer
-from spark_mq.broker.end_transaction import end_transaction, request_for
-from spark_mq.broker.end_transaction_rules import EndTransactionResponse
+from spark_mq.broker.end_transaction import request_for
+from spark_mq.broker.requests import Verdict
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
@@ -36,6 +36,7 @@ from storage.failpoints import COMMIT, ENVIRONMENT, TRANSACTIONS
 from storage.format.record import TRANSACTION_COMMIT, Message
 from storage.rules.response_codes import ResponseCode
 from tests.crash.sink_store import SinkStore
+from tests.support.broker_handlers import end_transaction
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -49,7 +50,7 @@ POINTS += [(point, time) for point in ("after-queues", "after-index") for time i
 ONLY_WITH_SYNC_FLUSH = {"before-drop", "after-drop"}
 
 
-SUCCESS = EndTransactionResponse(ResponseCode.SUCCESS)
+SUCCESS = Verdict(ResponseCode.SUCCESS)
 
 
 class KilledError(BaseException):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import storage.batch.slices
-from spark_mq.broker.end_transaction import end_transaction, request_for
+from spark_mq.broker.end_transaction import request_for
 from storage import MessageStore, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
@@ -21,6 +21,7 @@ from storage.format.record import TRANSACTION_COMMIT
 from storage.rules.half_messages import HALF_TOPIC
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import SinkStore
+from tests.support.broker_handlers import end_transaction
 from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

@@ -17,7 +17,6 @@ from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import PIECE_BYTES, LocalFile, LocalFileInMemory
 from storage.format.arrays import Memory
-from storage.format.kernels.compiled import DECODE
 from storage.format.window_decoder import WindowLayout
 from tests.support.kernels import loaded
 
@@ -172,7 +171,7 @@ def test_ranges_come_in_windows(
     content = random.integers(0, 255, 400_000, np.uint8)
     (tmp_path / "file").write_bytes(content.tobytes())
     file, scratch = kind(str(tmp_path / "file")), Scratch()
-    layout = WindowLayout(loaded(DECODE), Memory(), window_bytes, keep)
+    layout = WindowLayout(loaded(), Memory(), window_bytes, keep)
     for _ in range(10):
         sizes = random.integers(1, 900, 150)
         gaps = random.choice([0, 0, 0, 10, 3_000, 20_000], 150) * (random.random(150) < 0.2)

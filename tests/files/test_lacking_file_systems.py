@@ -12,7 +12,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from spark_mq.source.cluster import Cluster
 from storage import open_store
 from storage.errors import FileSystemUnavailableError, StoreNotFoundError

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import open_store
 from storage.errors import OffsetOutOfRangeError, StoreNotFoundError, StoreNotWritableError
 from storage.files.local_file_system import LocalFileSystem

@@ -13,9 +13,8 @@ from spark_mq.hand_over.messages import StagedCommit
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
 from storage.errors import NotReplicatedError, ReplicasNotEnoughError
-from storage.service.put_group import Promise
 from tests.ha.invariants import require
-from tests.ha.node import Node
+from tests.ha.node import Node, WaitsFor
 from tests.support.stage_rows import BatchRows, stage
 
 _NOBODY: Any = SimpleNamespace(tell=lambda document: None)
@@ -28,7 +27,7 @@ class Committed(NamedTuple):
     start: int
     data: bytes
     is_done_already: bool
-    promise: Promise
+    waits_for: WaitsFor
 
 
 class Sink:
@@ -66,9 +65,7 @@ class Sink:
         pieces = self._there(node)
         start = pieces[0][0] if pieces else before
         stop = pieces[-1][0] + len(pieces[-1][1]) if pieces else before
-        return Committed(
-            self._batch_id, start, node.log(stop)[start:], outcome.already_done, Promise(None, wanted, 0.0)
-        )
+        return Committed(self._batch_id, start, node.log(stop)[start:], outcome.already_done, WaitsFor(copies=wanted))
 
     def acknowledged(self, batch_id: int) -> None:
         """Spark has heard of it."""

@@ -20,7 +20,6 @@ from storage import StoreConfig
 from storage.errors import StorageError
 from storage.put_status import PutStatus
 from storage.rules.put_guards import ALL_IN_SET
-from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
@@ -37,6 +36,7 @@ from tests.ha.controlled_troubles import ControlledTroubles
 from tests.ha.controlled_world import fibers
 from tests.ha.invariants import Put, compare_queues, entries_of, judge_master, put_rows, require
 from tests.ha.network import World, patched
+from tests.ha.node import WaitsFor
 from tests.ha.simulation import QUEUES, QUIET_MS, TOPICS, quiet
 from tests.support.reproducible import reproducible
 
@@ -232,7 +232,7 @@ class ControlledLife(ControlledTroubles):
                 self._count(f"put: {status.name}")
                 return
             start = min(place[3] for place in places)
-            self._await(node, start, node.log(service.log_end)[start:], places, service.promise)
+            self._await(node, start, node.log(service.log_end)[start:], places, service.waits_for)
 
     def _await(
         self,
@@ -240,13 +240,13 @@ class ControlledLife(ControlledTroubles):
         start: int,
         data: bytes,
         places: Sequence[tuple[str, int, int, int]],
-        promise: Promise,
+        waits_for: WaitsFor,
         *,
         is_new: bool = True,
     ) -> None:
         now_ms = self.world.now_ms
         deadline = now_ms + node.config.replication.slave_timeout
-        put = Put(node, start, data, places, promise, ALL_IN_SET, now_ms, deadline, epoch=node.epoch)
+        put = Put(node, start, data, places, waits_for, ALL_IN_SET, now_ms, deadline, epoch=node.epoch)
         self.pending.append(put)
         if is_new:
             self.watch.puts.append(put)
@@ -272,7 +272,7 @@ class ControlledLife(ControlledTroubles):
                 self.acknowledged.append(put)
 
     def _outcome(self, put: Put) -> PutStatus | None:
-        flush, copies = put.promise.flush, put.promise.copies
+        flush, copies = put.waits_for.flush, put.waits_for.copies
         if flush is not None and (not flush.done() or flush.exception() is not None):
             return None  # a sync that failed is nobody's acknowledgement, and the end of its process
         if copies is None:
@@ -299,7 +299,7 @@ class ControlledLife(ControlledTroubles):
         with node.at_work(), suppress(StorageError):
             done = self.sink.commit(node)
             self._count("batches again" if done.is_done_already else "batches")
-            self._await(node, done.start, done.data, (), done.promise, is_new=not done.is_done_already)
+            self._await(node, done.start, done.data, (), done.waits_for, is_new=not done.is_done_already)
             self.pending[-1].batch_id = done.batch_id
         if self.random.random() < 0.6:  # its driver is killed, and the next one repeats the batch
             self.world.after(self.random.choice((0, 1, 30, 3_000)), self._commit_again)

@@ -21,7 +21,7 @@ from storage.log.writer import CommitLogWriter
 from storage.put.store_writer import StoreWriter
 from storage.rules.put_guards import NOBODY
 from storage.service import replica_acks
-from storage.service.replica_acks import AckFrontier, ReplicaAcks, Ticket
+from storage.service.replica_acks import AckFrontier, CopiesWanted, ReplicaAcks
 from tests.ha.lives import OPERATED, Kind, lived
 
 MOST_SEEDS, STEPS = 120, 120
@@ -143,14 +143,14 @@ def _one_copy_fewer() -> AbstractContextManager[Any]:
 def _head_of_line() -> AbstractContextManager[Any]:
     """The first that waits holds up all behind it, until it gives up."""
 
-    def settled(frontier: AckFrontier) -> list[Ticket]:
-        done: list[Ticket] = []
+    def settled(frontier: AckFrontier) -> list[CopiesWanted]:
+        done: list[CopiesWanted] = []
         for needed, waiting in frontier._waiting.items():
             reached = frontier.reached(needed)
             if len(waiting) > 1 and waiting[-1].end > reached:
                 continue
-            done += [ticket for ticket in waiting if ticket.end <= reached]
-            frontier._waiting[needed] = [ticket for ticket in waiting if ticket.end > reached]
+            done += [put for put in waiting if put.end <= reached]
+            frontier._waiting[needed] = [put for put in waiting if put.end > reached]
         return done
 
     return patch.object(AckFrontier, "_settled", settled)

@@ -13,9 +13,8 @@ from storage.ha.listener import ReplicationListener
 from storage.ha.replicas import UNPROVEN
 from storage.ha.sessions import MasterSession
 from storage.put_status import PutStatus
-from storage.service.put_group import Promise
 from storage.service.put_service import PutService
-from tests.ha.node import FILE_BYTES, Node
+from tests.ha.node import FILE_BYTES, Node, WaitsFor
 from tests.support.replicas import holders
 
 INVARIANTS: Mapping[int, str] = MappingProxyType(
@@ -85,7 +84,7 @@ class Put:
     data: bytes
     places: Sequence[tuple[str, int, int, int]]
     """Topic, queue, queue offset, place in the log."""
-    promise: Promise
+    waits_for: WaitsFor
     copies: int
     begun_ms: int
     deadline_ms: int
@@ -103,7 +102,7 @@ class Put:
     @property
     def waits_to(self) -> int:
         """Where copies must end: of a batch that is done already behind what has come since."""
-        return self.end if self.promise.copies is None else self.promise.copies.ticket.end
+        return self.end if self.waits_for.copies is None else self.waits_for.copies.end
 
 
 @dataclass

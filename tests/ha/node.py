@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from spark_mq.broker_server.opening import tell
 from storage import StoreConfig, open_store
@@ -16,9 +18,11 @@ from storage.errors import StorageError
 from storage.ha.follower import Follower
 from storage.ha.listener import ListenerSettings, LogReader, ReplicationListener
 from storage.ha.sessions import RECONNECT_MS, SlaveSession, Timing
+from storage.pending import Pending
 from storage.put_status import PutStatus
-from storage.service.put_group import Promise
+from storage.service.put_group import Acknowledgement
 from storage.service.put_service import PutService
+from storage.service.replica_acks import CopiesWanted
 from storage.tables.masters import forget_followed_master, note_followed_master
 from tests.ha.network import LineEnd, TurnOver, World
 from tests.support.crash_disk import EXTREMES, Disk, Operation
@@ -48,13 +52,21 @@ class MortalDisk(CrashFileSystem):
         """Nobody reads it."""
 
 
+class WaitsFor(NamedTuple):
+    """What a put waits for; None = it does not wait for that."""
+
+    flush: Future[None] | None = None
+    copies: CopiesWanted | None = None
+
+
 class UnwaitedService(PutService):
     """Nobody waits in a put: what it waits for is kept instead."""
 
-    promise = Promise(None, None, 0.0)
+    waits_for = WaitsFor()
 
-    def _wait(self, promise: Promise) -> PutStatus:
-        self.promise = promise
+    def _wait(self, acknowledged: Pending[PutStatus]) -> PutStatus:
+        is_waiting = isinstance(acknowledged, Acknowledgement)
+        self.waits_for = WaitsFor(acknowledged.flush, acknowledged.copies) if is_waiting else WaitsFor()
         return PutStatus.PUT_OK
 
 

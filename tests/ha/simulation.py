@@ -21,13 +21,12 @@ import pyarrow as pa
 from storage import StoreConfig
 from storage.errors import ReplicasNotEnoughError
 from storage.put_status import PutStatus
-from storage.service.put_group import Promise
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from tests.ha.batches import Sink
 from tests.ha.invariants import Put, Watch, judge_master, judge_outcome, put_rows, require
 from tests.ha.network import World, patched
-from tests.ha.node import Node
+from tests.ha.node import Node, WaitsFor
 from tests.ha.troubles import Troubles
 from tests.support.reproducible import reproducible
 
@@ -183,15 +182,15 @@ class Simulation(Troubles):
                 self._count(f"put: {status.name}")
                 return
             start = min(place[3] for place in places)
-            self._await(node, start, node.log(service.log_end)[start:], places, service.promise)
+            self._await(node, start, node.log(service.log_end)[start:], places, service.waits_for)
 
     def _await(
-        self, node: Node, start: int, data: bytes, places: Sequence[tuple[str, int, int, int]], promise: Promise
+        self, node: Node, start: int, data: bytes, places: Sequence[tuple[str, int, int, int]], waits_for: WaitsFor
     ) -> None:
         now_ms = self.world.now_ms
         deadline = now_ms + node.config.replication.slave_timeout
         self.pending.append(
-            Put(node, start, data, places, promise, self.copies, now_ms, deadline, node in self.deposed)
+            Put(node, start, data, places, waits_for, self.copies, now_ms, deadline, node in self.deposed)
         )
         self._count("puts")
         if self.is_synced:
@@ -210,7 +209,7 @@ class Simulation(Troubles):
                 (self.acknowledged if status is PutStatus.PUT_OK else self.late).append(put)
 
     def _outcome(self, put: Put) -> PutStatus | None:
-        flush, copies = put.promise.flush, put.promise.copies
+        flush, copies = put.waits_for.flush, put.waits_for.copies
         if flush is not None and not flush.done():
             return None
         if copies is None or copies.done.done():
@@ -235,7 +234,7 @@ class Simulation(Troubles):
         with node.at_work(), suppress(ReplicasNotEnoughError):
             done = self.sink.commit(node)
             self._count("batches again" if done.is_done_already else "batches")
-            self._await(node, done.start, done.data, (), done.promise)
+            self._await(node, done.start, done.data, (), done.waits_for)
             self.pending[-1].batch_id = done.batch_id
         if self.random.random() < 0.6:  # its driver is killed, and the next one repeats the batch
             self.world.after(self.random.choice((0, 1, 30, 3_000)), self._commit_again)

@@ -131,7 +131,7 @@ class Pair:
     def _hand_over(self) -> None:
         """By a broker that has the store open."""
         tried = self.sink.commit(self.master)
-        if (copies := tried.promise.copies) is not None:  # else they are there already
+        if (copies := tried.waits_for.copies) is not None:  # else they are there already
             self.until(lambda: copies.done.done() or not self.are_up, 3_000)
             if not copies.done.done():
                 raise NotReplicatedError(str(self.master.root), 2, 3_000)

@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
 from storage import Message, MessageStore, open_store
 from storage.delay.schedule import deliver_due
 from storage.rules.half_messages import TransactionState
@@ -23,6 +22,7 @@ from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.transaction.check import CheckReport
+from tests.support.broker_handlers import Returner, back_request
 from tests.support.clock import Clock
 from tests.support.held_check import check_half_messages
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
@@ -150,14 +150,14 @@ def carry_on(root: Path, conf: Path, carried: Carried) -> None:
     with open_store(root, config=str(conf), read_only=False, clock=clock) as store:
         deliver_due(store, clock())
         carried.check = check_half_messages(store, checker, clock())
-        backs = SendBackHandler(store, store.config, clock=clock)
+        backs = Returner(store, clock=clock)
         while fail_on_retries(store, backs, clock):
             clock.now_ms += AHEAD_MS
             deliver_due(store, clock())
         store.release()
 
 
-def fail_on_retries(store: MessageStore, backs: SendBackHandler, clock: Clock) -> int:
+def fail_on_retries(store: MessageStore, backs: Returner, clock: Clock) -> int:
     """Consume what the group has not consumed of its retry topic, and fail; returns how much that was."""
     offsets = store.state(OFFSETS_FILE, ConsumerOffsets.load)
     assert offsets is not None
@@ -165,7 +165,7 @@ def fail_on_retries(store: MessageStore, backs: SendBackHandler, clock: Clock) -
     assert at is not None
     failed = store.get(RETRY, 0, at, 32).messages
     for message in failed:
-        request = SendBackRequest(
+        request = back_request(
             commitlog_offset=message.commitlog_offset, group=CONSUMERS, max_reconsume_times=MAX_RECONSUME_TIMES
         )
         assert backs.send_back(request).code == ResponseCode.SUCCESS

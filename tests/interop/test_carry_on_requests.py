@@ -17,10 +17,7 @@ from typing import Any
 import pytest
 
 from spark_mq.broker.end_transaction import TransactionEnder
-from spark_mq.broker.end_transaction_rules import EndTransactionRequest
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.remoting.messages import EndTransactionRequest
 from storage import MessageStore, open_store
 from storage.format.properties import decode_properties
 from storage.format.record import Message
@@ -29,6 +26,7 @@ from storage.rules.inner_messages import InnerMessage
 from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 from tests.support import broker_requests
+from tests.support.broker_handlers import Returner, Send, Sender, back_request
 from tests.support.java_broker import Oracle, free_ports
 from tests.support.log_records import log_records
 
@@ -127,9 +125,9 @@ class Ours:
     """The handlers of our broker, called with what stands in a request's header."""
 
     def __init__(self, store: MessageStore) -> None:
-        self._sends = SendMessageHandler(store)
-        self._backs = SendBackHandler(store, store.config, clock=now_ms)
-        self._ends = TransactionEnder(store, now_ms())
+        self._sends = Sender(store)
+        self._backs = Returner(store, clock=now_ms)
+        self._ends = TransactionEnder.of(store, now_ms())
 
     def answer(self, request: broker_requests.Request, fields: dict[str, str]) -> dict[str, Any]:
         match request.code:
@@ -142,7 +140,7 @@ class Ours:
 
     def _send(self, request: broker_requests.Request, fields: dict[str, str]) -> dict[str, Any]:
         response = self._sends.send(
-            SendRequest(
+            Send(
                 topic=fields["topic"],
                 body=request.body or None,  # nothing and an empty body are one on the wire
                 properties=decode_properties(fields["properties"].encode()),
@@ -173,7 +171,7 @@ class Ours:
 
     def _send_back(self, request: broker_requests.Request, fields: dict[str, str]) -> dict[str, Any]:
         response = self._backs.send_back(
-            SendBackRequest(
+            back_request(
                 commitlog_offset=int(fields["offset"]),
                 group=fields["group"],
                 delay_level=int(fields["delayLevel"]),
@@ -187,8 +185,8 @@ class Ours:
     def _end(self, fields: dict[str, str]) -> dict[str, Any]:
         request = EndTransactionRequest(
             producer_group=fields["producerGroup"],
-            tran_state_table_offset=int(fields["tranStateTableOffset"]),
-            commit_log_offset=int(fields["commitLogOffset"]),
+            half_queue_offset=int(fields["tranStateTableOffset"]),
+            half_commitlog_offset=int(fields["commitLogOffset"]),
             commit_or_rollback=int(fields["commitOrRollback"]),
             from_transaction_check=fields["fromTransactionCheck"] == "true",
         )

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.delete_expired_files import delete_expired_files
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.java_broker import Oracle

@@ -19,7 +19,6 @@ import pytest
 import storage.batch.commit
 import storage.log.writer
 from jobs.verify_store import verify_store
-from spark_mq.broker.send_request import SendRequest
 from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage import Message, MessageStore, open_store
 from storage.batch.commit import CommitOutcome
@@ -29,6 +28,7 @@ from storage.errors import SinkProgressError
 from storage.format.record import decode_offset_message_id
 from tests.broker.remoting_client import Answer, ask, call
 from tests.crash.sink_store import SinkStore, rows_of
+from tests.support.broker_handlers import Send
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -56,7 +56,7 @@ class Scene(NamedTuple):
 
 
 def send(scene: Scene, body: bytes, sys_flag: int = 0, **properties: str) -> Answer:
-    request = SendRequest(
+    request = Send(
         topic=TOPIC,
         queue_id=QUEUE_ID,
         default_topic_queue_count=1,
@@ -71,7 +71,7 @@ def send(scene: Scene, body: bytes, sys_flag: int = 0, **properties: str) -> Ans
 def send_batch(scene: Scene) -> Answer:
     raw = f"TAGS\x01{END}\x02KEYS\x01sink query\x02".encode()
     body = encode_batch([BatchedMessage(scene.claim, raw, 0)])
-    answer, _ = ask(scene.broker.address, SendRequest(topic=TOPIC, queue_id=QUEUE_ID, body=body, is_batch=True))
+    answer, _ = ask(scene.broker.address, Send(topic=TOPIC, queue_id=QUEUE_ID, body=body, is_batch=True))
     return answer
 
 

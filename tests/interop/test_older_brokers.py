@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.load import parse_broker_version

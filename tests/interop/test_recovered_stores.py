@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.files.local_file_system import LocalFileSystem
 from tests.oracle.damage import flip, stale

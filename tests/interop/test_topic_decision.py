@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker.send_request import SendRequest
 from storage import open_store
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
@@ -20,6 +19,7 @@ from tests.broker.remoting_client import ask, call
 from tests.broker.static_topic import HERE_LED, NOT_HERE, OTHER, TOPIC, make_static_store
 from tests.broker.topic_settings import BASE, CASES, TopicCase, conf_text
 from tests.spark.in_process import read_batch
+from tests.support.broker_handlers import Send
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
@@ -75,7 +75,7 @@ def test_the_broker_answers_and_makes_topics_as_the_cases_say(
     broker: tuple[list[TopicCase], RunningBroker],
 ) -> None:
     cases, running = broker
-    answers = {case.name: ask(running.address, SendRequest(topic=case.topic, body=b"row"))[0] for case in cases}
+    answers = {case.name: ask(running.address, Send(topic=case.topic, body=b"row"))[0] for case in cases}
     path = running.store / "config" / TOPICS_FILE  # a broker that makes no topic writes none
     topics = TopicTable.load(path.read_text("utf-8")).topics if path.exists() else {}
     for case in cases:
@@ -105,12 +105,12 @@ def test_the_broker_puts_a_static_topics_messages_where_our_rows_go(oracle: Orac
     for running in run(oracle, root, {}):
         placed, answered = {}, {}
         for logical in HERE_LED:
-            answer, _ = ask(running.address, SendRequest(topic=TOPIC, body=f"{logical}".encode(), queue_id=logical))
+            answer, _ = ask(running.address, Send(topic=TOPIC, body=f"{logical}".encode(), queue_id=logical))
             assert answer.code == ResponseCode.SUCCESS, answer.remark
             assert answer.fields["queueId"] == str(logical)
             answered[f"{logical}".encode()] = logical, int(answer.fields["queueOffset"])
         for logical in NOT_HERE:
-            answer, _ = ask(running.address, SendRequest(topic=TOPIC, body=b"x", queue_id=logical))
+            answer, _ = ask(running.address, Send(topic=TOPIC, body=b"x", queue_id=logical))
             assert (logical, answer.code) == (logical, ResponseCode.NOT_LEADER_FOR_QUEUE)
         with open_store(running.store, config=str(running.conf)) as store:
             for physical in HERE_LED.values():

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from jobs.run import job_parser
-from spark_mq.cli.jobs import job_names, load_job
+from jobs import JOBS
+from spark_mq.cli.app import load_job
 from storage import open_store
 from tests.support.places import PROJECT
 
@@ -71,12 +71,8 @@ def submitted(tmp_path: Path, jobs: list[list[str]], *options: str) -> list[Ran]
 
 
 def options_of(job: str) -> set[str]:
-    module = load_job(job)
-    parser = job_parser(module.run)
-    if hasattr(module, "add_options"):
-        module.add_options(parser)
-    named = {option for action in parser._actions for option in action.option_strings if option.startswith("--")}
-    return named - {"--help", "--every"}  # which ends with a signal: tests/jobs/test_run.py
+    named = {option for each in load_job(job).params for option in each.opts if option.startswith("--")}
+    return named - {"--every"}  # which ends with a signal: tests/jobs/test_run.py
 
 
 @pytest.fixture
@@ -120,8 +116,8 @@ def test_each_job_runs_with_each_of_its_options(root: str, tmp_path: Path) -> No
         ["replay_dead_letters", "--group", GROUP, "--json", "--name-server", "127.0.0.1:1", "--namespace", "ns", *cluster],
         ["verify_store", root, *shared],
     ]  # fmt: skip
-    assert {job for job, *_ in jobs} == set(job_names())
-    for job in job_names():
+    assert {job for job, *_ in jobs} == set(JOBS)
+    for job in JOBS:
         given = {word for name, *words in jobs if name == job for word in words if word.startswith("--")}
         assert given == options_of(job), job
     with open_store(root, read_only=False):

@@ -187,17 +187,6 @@ def test_without_anybody_to_ask_nothing_is_asked_and_no_check_is_used_up(
     assert "--checker or --checkpoint" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("main", [check_transactions.main, redrive_transactions.main], ids=["check", "redrive"])
-def test_beside_another_writer_it_does_nothing(
-    main: Callable[[list[str]], int], root: Path, checkpoint: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = [str(root)] + (["--checkpoint", str(checkpoint)] if main is check_transactions.main else [])
-    with open_store(root, read_only=False):
-        assert main([*arguments, "--lock-timeout", "0"]) == 75
-    assert "locked by another writer" in capsys.readouterr().out
-    assert bodies(root, "TopicTx") == []
-
-
 def test_what_was_given_up_is_put_back_by_topic(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_store(root, read_only=False) as store:
         later_ms = time.time_ns() // 1_000_000 + 80 * 3_600_000

@@ -12,7 +12,7 @@ import pytest
 
 from jobs.delete_expired_files import delete_expired_files, main
 from jobs.verify_store import verify_store
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import open_store
 from tests.support.fixture_stores import Fixture, golden_lines
 
@@ -103,14 +103,6 @@ def test_a_dry_run_changes_nothing_and_needs_no_lock(fixture: Fixture, capsys: p
         f"would delete {OLD_FILES} log files, {OLD_FILES * 65_536} bytes; the log begins at {OLD_FILES * 65_536}"
         in said
     )
-
-
-def test_it_steps_back_where_another_writer_has_the_store(fixture: Fixture, capsys: pytest.CaptureFixture[str]) -> None:
-    before = log_files(fixture.root)
-    with open_store(fixture.root, read_only=False):
-        assert main([str(fixture.root), "--now", "--lock-timeout", "1s"]) == 75
-    assert capsys.readouterr().out.startswith("nothing done: store ")
-    assert log_files(fixture.root) == before
 
 
 def test_it_says_what_went(fixture: Fixture, capsys: pytest.CaptureFixture[str]) -> None:

@@ -306,7 +306,7 @@ def test_an_entry_of_a_map_is_set_in_each_row() -> None:
         (["-n", "h:1", "--conf", "broker.conf"], "option --conf: is for stores"),
         (["-n", "nonsense"], "option --name-server: "),
         (["-n", "h:1", "--secret-key-file", "x"], "option --secret-key-file: needs --access-key"),
-        (["-n", "h:1", "--tls-ca-file", "x"], "option --tls: options that begin with tls need tls=true"),
+        (["-n", "h:1", "--tls-ca-file", "x"], "option --tls: options that begin with --tls- need --tls"),
     ],
 )
 def test_a_store_or_a_cluster_is_named_and_its_own_options_alone(
@@ -520,16 +520,13 @@ def test_what_makes_no_sense_is_said(
 
 @pytest.mark.parametrize("option", [["--since", "tomorrow"], ["--rate", "0"], ["--rate", "many"], ["--limit", "0"]])
 def test_a_malformed_option_is_told(option: list[str], path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([path, "--group", GROUP, *option])
+    assert main([path, "--group", GROUP, *option]) == 2
     assert option[0] in capsys.readouterr().err
 
 
 def test_a_time_may_be_relative(path: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([path, "--group", "Other", "--dry-run", "--since=-2h", "--until=-1h"]) == 0
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    assert "--since=-2h" in capsys.readouterr().out, "argparse takes -2h behind a blank for an option"
+    assert main([path, "--group", "Other", "--dry-run", "--since=-2h", "--until", "-1h"]) == 0
+    assert "no dead letters" in capsys.readouterr().out
 
 
 # Without an audit

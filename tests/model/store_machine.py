@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from jobs.rebuild_queues import rebuild_queues
-from spark_mq.broker.end_transaction import end_transaction, request_for
+from spark_mq.broker.end_transaction import request_for
 from storage import GetStatus, Message, MessageStore, retention
 from storage.batch import commit as batch_commit
 from storage.batch.ledger import Batch
@@ -38,6 +38,7 @@ from tests.model.checked_store import (
     as_asked,
 )
 from tests.model.store_model import Asked, Half, Parked, Stored
+from tests.support.broker_handlers import end_transaction
 from tests.support.crash_disk import EXTREMES
 from tests.support.held_check import check_half_messages
 from tests.support.stage_rows import BatchRows, stage

@@ -10,7 +10,8 @@ from spark_mq.remoting import RemotingCommand, make_response
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import PoolSettings
-from spark_mq.remoting_server.processors import Later
+from spark_mq.remoting_server.processors import PendingAnswers
+from storage.pending import Pending
 from storage.rules.response_codes import ResponseCode
 from tests.remoting_server.echo import Client, Running, request, running
 
@@ -18,8 +19,8 @@ SENDS = PoolSettings("Send", 1_000, thread_count=2, together=64)
 COUNT = 400
 
 
-def as_run(run: RequestRun, peer: Peer) -> Later:
-    return Later(lambda: RunAnswers(make_response(run.like, 0, "run"), {}))
+def as_run(run: RequestRun, peer: Peer) -> PendingAnswers:
+    return Pending(lambda: RunAnswers(make_response(run.like, 0, "run"), {}))
 
 
 def none(run: RequestRun, peer: Peer) -> None:
@@ -30,8 +31,8 @@ def failing(run: RequestRun, peer: Peer) -> NoReturn:
     raise ValueError("it fails")
 
 
-def failing_later(run: RequestRun, peer: Peer) -> Later:
-    return Later(lambda: failing(run, peer))
+def failing_later(run: RequestRun, peer: Peer) -> PendingAnswers:
+    return Pending(lambda: failing(run, peer))
 
 
 def told(server: Running) -> list[RemotingCommand]:

@@ -17,7 +17,8 @@ from spark_mq.remoting import HeaderEncoding, RemotingCommand, make_request, mak
 from spark_mq.remoting_server.channel import Channel
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import PoolSettings
-from spark_mq.remoting_server.processors import Later
+from spark_mq.remoting_server.processors import PendingAnswer
+from storage.pending import Pending
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from tests.remoting_server.echo import LIMIT_SECONDS, NO_FRAMES, Client, Running, echo, frame, request, running
 
@@ -180,9 +181,9 @@ def test_the_server_asks_its_peers_over_the_same_connection() -> None:
 
 
 def test_answers_that_wait_hold_no_thread_and_are_asked_for_when_their_time_is_over() -> None:
-    def late(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+    def late(asked: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
         left = iter(() if asked.opaque == 10 else (0.2,))
-        return Later(lambda: echo(asked, peer), lambda call: next(left, None))
+        return Pending(lambda: echo(asked, peer), lambda call: next(left, None))
 
     with running(late, PoolSettings("Echo", 100, 1, 100, together=4)) as server, Client(server) as client:
         client.send(*(request(number) for number in range(11)))
@@ -196,16 +197,16 @@ def test_an_answer_is_asked_for_as_soon_as_what_it_waits_for_is_over_and_once() 
     over: set[int] = set()
     asked_for: list[int] = []
 
-    def later(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+    def later(asked: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
         def answer() -> RemotingCommand | None:
             asked_for.append(asked.opaque)
             return echo(asked, peer)
 
-        def settling(call: Callable[[], None]) -> float | None:
+        def when_settled(call: Callable[[], None]) -> float | None:
             calls[asked.opaque] = call
             return None if asked.opaque in over else LIMIT_SECONDS * 10
 
-        return Later(answer, settling)
+        return Pending(answer, when_settled)
 
     with running(later, PoolSettings("Echo", 100, 1)) as server, Client(server) as client:
         client.send(request(0), request(1))
@@ -219,11 +220,11 @@ def test_an_answer_is_asked_for_as_soon_as_what_it_waits_for_is_over_and_once() 
 
 
 def test_a_settling_that_fails_and_an_answer_that_fails_are_answered() -> None:
-    def fail(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+    def fail(asked: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
         def broken(*_: object) -> float | None:
             raise ZeroDivisionError("it is nothing")
 
-        return Later(broken if asked.opaque == 1 else lambda: echo(asked, peer), broken)  # type: ignore[arg-type]
+        return Pending(broken if asked.opaque == 1 else lambda: echo(asked, peer), broken)  # type: ignore[arg-type]
 
     with running(fail, PoolSettings("Echo", 100, 1)) as server, Client(server) as client:
         assert client.ask(request(1)).remark == "ZeroDivisionError: it is nothing"
@@ -231,13 +232,13 @@ def test_a_settling_that_fails_and_an_answer_that_fails_are_answered() -> None:
 
 
 def test_a_server_that_ends_answers_those_that_wait() -> None:
-    def late(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+    def late(asked: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
         left = iter((0.1, 0.1))  # for one thing, then for another
-        return Later(lambda: echo(asked, peer), lambda call: next(left, None))
+        return Pending(lambda: echo(asked, peer), lambda call: next(left, None))
 
     with running(late, PoolSettings("Echo", 100, 1)) as server, Client(server) as client:
         client.send(request(1))
-        server.until(lambda: server.server._shared.unsettled.count == 1, "it waits")
+        server.until(lambda: server.server._shared.waiting.count == 1, "it waits")
         server.close()
         assert client.receive().opaque == 1
         assert client.ended()

@@ -16,7 +16,8 @@ from spark_mq.remoting import RemotingCommand, make_response
 from spark_mq.remoting_server import channel as channel_module
 from spark_mq.remoting_server.peer import Peer
 from spark_mq.remoting_server.pools import PoolSettings
-from spark_mq.remoting_server.processors import Later
+from spark_mq.remoting_server.processors import PendingAnswer
+from storage.pending import Pending
 from tests.remoting_server.echo import LIMIT_SECONDS, Client, Running, echo, frame, request, running
 
 ONE_THREAD = PoolSettings("Send", 100_000, thread_count=1)
@@ -295,12 +296,12 @@ def test_an_answer_that_waits_for_others_outlives_its_peer_too() -> None:
     over = threading.Event()
     answered: list[int] = []
 
-    def later(asked: RemotingCommand, peer: Peer) -> RemotingCommand | Later | None:
+    def later(asked: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
         def answer() -> RemotingCommand | None:
             answered.append(asked.opaque)
             return echo(asked, peer)
 
-        return Later(answer, lambda call: None if over.is_set() else 0.02)
+        return Pending(answer, lambda call: None if over.is_set() else 0.02)
 
     with running(later, ONE_THREAD) as server:
         left_by(server, 1, request(1))

@@ -25,7 +25,7 @@ from storage.format.window_decoder import Claims, Wanted, decoding_of
 from storage.queues.scan import scan_queue
 from storage.tables.surroundings import StoreLayout
 from tests.support.fixture_stores import Fixture
-from tests.support.kernels import ON, kernels, need_kernels
+from tests.support.kernels import ON, kernels, loaded
 from tests.support.log_records import log_records
 from tests.support.message_builder import StoreBuilder
 from tests.support.shares import one_in
@@ -51,7 +51,7 @@ REQUESTS = {
 
 @pytest.fixture(autouse=True, scope="module")
 def _kernels() -> None:
-    need_kernels()
+    loaded()
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from spark_mq.conditions import OptionError
-from spark_mq.sink.columns import check_names
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.selection import _advice, select_queues
 from storage import StoreConfig, open_store
 from storage.errors import ColumnIllegalError
+from storage.rules.row_columns import check_names
 
 TOPICS = ["TopicA", *(f"Other{n}" for n in range(30))]
 

@@ -98,7 +98,7 @@ def test_dead_letters_are_chosen_by_time_and_by_a_predicate(spark: SparkSession,
     path = str(store.root)
 
     def offsets(**rules: Any) -> list[int]:
-        return sorted(row.queue_offset for row in select_letters(spark, path, "GroupR", **rules).collect())
+        return sorted(row.queue_offset for row in select_letters(spark, {"path": path}, "GroupR", **rules).collect())
 
     assert offsets() == [0, 1, 2, 3]
     assert offsets(since_ms=times[1], until_ms=times[3]) == [
@@ -106,8 +106,8 @@ def test_dead_letters_are_chosen_by_time_and_by_a_predicate(spark: SparkSession,
     ]
     tagged = [line["cqOffset"] for line in golden if line["properties"]["TAGS"] == "TagA"]
     assert offsets(where="tags = 'TagA' AND origin_topic = 'TopicRetry'") == tagged
-    (row, *_) = select_letters(spark, path, "GroupR", where="queue_offset = 2").collect()
+    (row, *_) = select_letters(spark, {"path": path}, "GroupR", where="queue_offset = 2").collect()
     assert DeadLetter(*row) == DeadLetter(0, 2, golden[2]["msgId"], golden[2]["properties"]["UNIQ_KEY"], "TopicRetry")
     for predicate in ("no predicate at all", "no_such_column = 1"):
         with pytest.raises(OptionError, match="where"):
-            select_letters(spark, path, "GroupR", where=predicate)
+            select_letters(spark, {"path": path}, "GroupR", where=predicate)

@@ -6,28 +6,29 @@ import logging
 import os
 import subprocess
 import sys
+import zlib
 from pathlib import Path
-from types import ModuleType
 from unittest import mock
 
 import pytest
 
 from storage import compiler
 from storage.compiler import (
-    COMPILER,
+    DECODE,
     ENVIRONMENT,
     ROWS_BETWEEN_LOOKS,
     ROWS_THAT_PAY,
     ROWS_WITHOUT_KERNELS,
-    Compiler,
+    Kernels,
     Unusable,
-    asked_mode,
     begin_attempt,
     cache_home,
+    mode_of_environment,
     own_directory,
 )
-from storage.format.kernels.compiled import KernelModule
 from tests.support.places import PROJECT
+
+KEY_CRC = zlib.crc32(b"key") & 0x7FFFFFFF
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def test_the_environment_says_which_mode(
     monkeypatch.delenv(ENVIRONMENT, raising=False)
     if value is not None:
         monkeypatch.setenv(ENVIRONMENT, value)
-    assert asked_mode() == mode
+    assert mode_of_environment() == mode
     assert len(caplog.records) == (value == "yes")
 
 
@@ -119,17 +120,13 @@ def test_one_process_begins_to_compile_and_another_after_a_while(tmp_path: Path)
     assert begin_attempt(tmp_path)
 
 
-def loaded(using: Compiler) -> ModuleType | None:
-    return using.load("storage.format.kernels.encode")
-
-
 def test_without_numba_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "storage.kernels")
-    without = Compiler("auto")
+    without = Kernels(DECODE.name, "auto")
     with mock.patch.object(compiler.importlib.util, "find_spec", return_value=None):
-        assert [loaded(without) for _ in range(3)] == [None] * 3
+        assert [without.load() for _ in range(3)] == [None] * 3
     assert [record.message for record in caplog.records] == [
-        "no compiled kernels: Numba is not installed: pip install 'spark_mq[fast]' makes reading and writing faster"
+        "no compiled kernels: Numba is not installed: pip install 'spark_mq[fast]' makes reading faster"
     ]
     assert without.is_refused
 
@@ -138,18 +135,18 @@ def test_without_a_safe_cache_nobody_compiles(cache: Path, caplog: pytest.LogCap
     pytest.importorskip("numba")
     cache.write_text("")
     caplog.set_level(logging.INFO, "storage.kernels")
-    without = Compiler("auto")
+    without = Kernels(DECODE.name, "auto")
     with mock.patch.object(compiler.subprocess, "Popen", side_effect=AssertionError):
-        assert loaded(without) is None
+        assert without.load() is None
     assert "no place for compiled code" in (without.refusal or "")
     assert len(caplog.records) == 1
 
 
 def test_a_spoilt_cache_or_compiler_is_none(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("numba")
-    broken = Compiler("on")
+    broken = Kernels(DECODE.name, "on")
     with mock.patch.object(compiler, "import_module", side_effect=RuntimeError("spoilt")):
-        assert loaded(broken) is None
+        assert broken.load() is None
     assert broken.refusal == "they cannot be loaded: RuntimeError: spoilt"
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
@@ -157,13 +154,13 @@ def test_a_spoilt_cache_or_compiler_is_none(cache: Path, caplog: pytest.LogCaptu
 def test_who_finds_a_spoilt_cache_leaves_none(cache: Path) -> None:
     """Else nobody would have kernels until somebody deletes it; and they are not compiled again and again."""
     pytest.importorskip("numba")
-    broken = Compiler("auto")
+    broken = Kernels(DECODE.name, "auto")
     directory = broken.directory()
     (directory / "code").mkdir()
     for name in ("complete", "attempt", "code/one.nbi"):
         (directory / name).touch()
     with mock.patch.object(compiler, "import_module", side_effect=EOFError):
-        assert loaded(broken) is None
+        assert broken.load() is None
     assert broken.is_refused
     assert [path.name for path in directory.rglob("*")] == ["attempt"]
 
@@ -175,19 +172,19 @@ def test_where_numba_is_told_otherwise_there_are_none(
     """Functions that are not compiled do not work; code for another processor ends the process."""
     config = pytest.importorskip("numba").config
     monkeypatch.setattr(config, setting, "1")
-    told = Compiler("on")
+    told = Kernels(DECODE.name, "on")
     with mock.patch.object(compiler, "import_module", side_effect=AssertionError):
-        assert loaded(told) is None
+        assert told.load() is None
     assert f"NUMBA_{setting} is set" in (told.refusal or "")
 
 
 def test_where_nothing_is_compiled_another_process_does_it(cache: Path) -> None:
     """Once, and this one goes on without."""
     pytest.importorskip("numba")
-    waiting = Compiler("auto")
+    waiting = Kernels(DECODE.name, "auto")
     with mock.patch.object(compiler.subprocess, "Popen") as helper:
         helper.return_value.poll.return_value = None
-        assert [loaded(waiting), loaded(waiting), loaded(Compiler("auto"))] == [None] * 3
+        assert [waiting.load(), waiting.load(), Kernels(DECODE.name, "auto").load()] == [None] * 3
     assert helper.call_count == 1
     asked = helper.call_args.kwargs
     assert asked["process_group"] == 0, "Ctrl-C is not meant for it"
@@ -196,28 +193,27 @@ def test_where_nothing_is_compiled_another_process_does_it(cache: Path) -> None:
     (directory,) = cache_home().iterdir()
     (directory / "complete").touch()
     with mock.patch.object(compiler, "import_module", return_value=compiler):
-        assert loaded(waiting) is compiler
+        assert waiting.load() is compiler
 
 
 def test_kernels_wait_until_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = KernelModule("encode")
-    asked: list[str] = []
-    monkeypatch.setattr(COMPILER, "_mode", "auto")
-    monkeypatch.setattr(COMPILER, "load", asked.append)
+    waiting = Kernels(DECODE.name, "auto")
+    loads: list[None] = []
+    monkeypatch.setattr(waiting, "load", lambda: loads.append(None))
     for _ in range(ROWS_THAT_PAY // 1_000 - 1):
-        assert module.for_rows(1_000) is None
-    for _ in range(1_000):  # a server's puts
-        assert module.for_rows(ROWS_WITHOUT_KERNELS - 1) is None
-    assert asked == []
-    module.for_rows(1_000)
-    module.for_rows(ROWS_BETWEEN_LOOKS - 1)
-    assert asked == ["storage.format.kernels.encode"]
-    module.for_rows(ROWS_WITHOUT_KERNELS)
-    assert len(asked) == 2
+        assert waiting.for_rows(1_000) is None
+    for _ in range(1_000):  # a server's reads
+        assert waiting.for_rows(ROWS_WITHOUT_KERNELS - 1) is None
+    assert not loads
+    waiting.for_rows(1_000)
+    waiting.for_rows(ROWS_BETWEEN_LOOKS - 1)
+    assert len(loads) == 1
+    waiting.for_rows(ROWS_WITHOUT_KERNELS)
+    assert len(loads) == 2
 
 
 def test_a_child_of_a_process_that_is_loading_goes_without() -> None:
-    parent = Compiler("on")
+    parent = Kernels(DECODE.name, "on")
     parent.after_fork()
     assert not parent.is_refused
     parent._is_loading = True
@@ -248,16 +244,16 @@ def test_a_process_compiles_for_those_that_come_later(cache: Path) -> None:
     ended = run("-m", "storage.format.kernels", **{ENVIRONMENT: "on"})
     assert (ended.returncode, ended.stderr) == (0, "")
     code = (
-        "from storage.format.kernels.compiled import ENCODE, ROWS_THAT_PAY\n"
-        "module = ENCODE.for_rows(ROWS_THAT_PAY)\n"
-        "stats = module.hash_strings.stats\n"
-        "import pyarrow, numba\n"
-        "from storage.format.java_hash import string_hash, string_hashes\n"
-        "print(*string_hashes(pyarrow.array(['key', 'a'])), string_hash('key'))\n"
+        "from storage.compiler import DECODE, ROWS_THAT_PAY\n"
+        "module = DECODE.for_rows(ROWS_THAT_PAY)\n"
+        "stats = module.bodies.stats\n"
+        "import numpy, numba\n"
+        "from storage.format.java_hash import body_crc, crcs_between\n"
+        "print(*crcs_between(numpy.frombuffer(b'key', 'u1'), numpy.array([0]), numpy.array([3])), body_crc(b'key'))\n"
         "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))\n"
         "print(numba.njit(lambda numbers: len([2 * number for number in numbers]))((1, 2, 3)))"
     )
-    assert run("-c", code, **{ENVIRONMENT: "auto"}).stdout == "106079 97 106079\n1 0\n3\n"
+    assert run("-c", code, **{ENVIRONMENT: "auto"}).stdout == f"{KEY_CRC} {KEY_CRC}\n1 0\n3\n"
 
 
 @pytest.mark.slow
@@ -278,7 +274,7 @@ def test_code_is_neither_taken_from_nor_kept_in_another_place(cache: Path, tmp_p
         "@g.kernel(g.types.int64(g.types.int64))\n"
         "def three(number): return number + 3\n"
     )
-    code = "from storage.compiler import COMPILER; print(COMPILER.load('two'), COMPILER.refusal)"
+    code = "from storage.compiler import Kernels; two = Kernels('two'); print(two.load(), two.refusal)"
     places = {"NUMBA_CACHE_LOCATOR_CLASSES": "InTreeCacheLocator"} if when == "before" else {}
     ended = run("-c", code, PYTHONPATH=os.pathsep.join([str(PROJECT), str(sources)]), **{ENVIRONMENT: "on"}, **places)
     assert ended.stdout.startswith("None Numba keeps compiled code in"), ended
@@ -310,7 +306,7 @@ def test_a_kernel_that_leaves_its_arrays_is_noticed_by_the_checks() -> None:
     pytest.importorskip("numba")
     code = (
         "import numpy as np\n"
-        "from storage.compiler import COMPILER, cached_in\n"
+        "from storage.compiler import cached_in\n"
         "with cached_in(None):\n"
         "    from storage.format.kernels import ground as g\n"
         "    @g.kernel(g.types.int64(g.READ, g.types.int64))\n"

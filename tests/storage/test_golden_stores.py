@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.errors import StoreDamagedError
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines

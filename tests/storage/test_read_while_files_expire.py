@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from jobs.verify_store import verify_store
+from spark_mq.cli.message_lines import dump_queue
 from spark_mq.conditions import DataLossError
-from spark_mq.dump import dump_queue
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import OffsetOutOfRangeError
 from storage.files.file_system import Scratch

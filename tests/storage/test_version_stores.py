@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.dump import dump_queue
+from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.releases import ENDS, RELEASES

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from storage.format.arrays import Memory, is_utf8
-from storage.format.kernels.compiled import sealed
+from storage.format.arrays import Memory, is_utf8, sealed
 from storage.format.properties import decode_property_maps
 from storage.format.record import HEADERS, HOST_FLAGS, MINIMUM_RECORD_SIZE
 from storage.format.record_batch import Records

@@ -14,10 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_mq.broker.end_transaction import end_transaction, request_for
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.broker.end_transaction import request_for
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
@@ -30,6 +27,7 @@ from storage.rules.half_messages import HALF_TOPIC, TransactionState
 from storage.rules.response_codes import ResponseCode
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.topics import TopicConfig
+from tests.support.broker_handlers import Returner, Send, Sender, back_request, end_transaction
 from tests.support.held_check import check_half_messages
 
 PRODUCERS, CONSUMERS = "CarryProducers", "CarryConsumers"
@@ -131,11 +129,11 @@ class Ours:
         self.end(self.messages(HALF_TOPIC)[-1], STATES[state])
 
     def send_back(self, message: Message) -> None:
-        request = SendBackRequest(
+        request = back_request(
             commitlog_offset=message.commitlog_offset, group=CONSUMERS, max_reconsume_times=MAX_RECONSUME_TIMES
         )
         with self.open() as store:
-            response = SendBackHandler(store, store.config, clock=now_ms).send_back(request)
+            response = Returner(store, clock=now_ms).send_back(request)
         assert response.code == ResponseCode.SUCCESS, response
 
     def end(self, half: Message, state: int) -> None:
@@ -160,7 +158,7 @@ class Ours:
             return list(store.get(topic, 0, 0, 100).messages)
 
     def _call(self, name: str, topic: str, queue_id: int, sys_flag: int = 0, **properties: str) -> None:
-        request = SendRequest(
+        request = Send(
             topic=topic,
             queue_id=queue_id,
             body=name.encode(),
@@ -171,7 +169,7 @@ class Ours:
             born_host=bytes([127, 0, 0, 1]) + (40_000).to_bytes(4, "big"),
         )
         with self.open() as store:
-            response = SendMessageHandler(store).send(request)
+            response = Sender(store).send(request)
         assert response.code == ResponseCode.SUCCESS, response
 
 

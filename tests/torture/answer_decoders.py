@@ -38,16 +38,25 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.client.subscriptions import subscription
 from spark_mq.client.transaction_ends import end_after_send
 from spark_mq.client.transaction_producer import TransactionChecks
-from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_request, make_response, write_body
+from spark_mq.remoting import (
+    ANSWER_BODIES,
+    ANSWER_HEADERS,
+    MessageQueue,
+    RemotingCommand,
+    RequestCode,
+    make_request,
+    make_response,
+    write_body,
+)
 from spark_mq.remoting import administration as admin
 from spark_mq.remoting import consumers as client
 from spark_mq.remoting import routes as route
 from spark_mq.remoting.messages import CheckTransactionStateRequest
 from storage.errors import StorageError
-from storage.format import table_entries
 from storage.format.record import encode_record
 from storage.names import MASTER_ID
 from storage.rules.half_messages import TransactionState
+from tests.support.declared import declared_answer
 from tests.support.message_builder import make_message
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
@@ -229,75 +238,29 @@ def _records(count: int = 3) -> bytes:
 
 def honest_answers(topic: str = "T") -> Mapping[int, tuple[str, bytes]]:
     """Fields and body of an answer to each request, by its code, where one topic is."""
-    queue = MessageQueue(topic, "b", 0)
     queues = (route.QueueData(broker_name="b", read_queue_count=4, write_queue_count=4, perm=6),)
     broker = route.BrokerData(cluster="c", broker_name="b", broker_addresses={0: _ADDRESS, 1: "s:10911"})
-    connection = admin.ClientConnection(client_id="c@1", client_address="c:1", language="JAVA", version=479)
-    offsets = client.OffsetTable(offset_table={queue: 7})
-    topics = write_body(route.TopicList(topics=(topic, "U")))
-    pulled = "nextBeginOffset=3 minOffset=0 maxOffset=9 suggestWhichBrokerId=0 remark=FOUND"
-    return {
-        11: (pulled, _records()),
-        12: ("indexLastUpdateTimestamp=1700000000000 indexLastUpdatePhyoffset=7", _records()),
-        14: ("offset=7", b""),
-        15: ("", b""),
-        17: ("", b""),
-        28: ("", write_body(route.KvTable(table={"putTps": "0.1 0.2 0.3"}))),
-        29: ("offset=7", b""),
-        30: ("offset=9", b""),
-        31: ("offset=0", b""),
-        32: ("timestamp=1700000000000", b""),
-        33: ("", _records(1)),
-        38: ("", write_body(client.ConsumerList(client_ids=("c@1", "c@2")))),
-        41: ("", write_body(client.LockedQueues(queues=(queue,)))),
-        105: ("", write_body(route.TopicRouteData(queue_datas=queues, broker_datas=(broker,), order_topic_conf="b:4"))),
-        106: (
-            "",
-            write_body(
-                route.ClusterInfo(broker_address_table={"b": broker}, cluster_address_table={"c": ("b",)}),
-            ),
-        ),
-        201: (
-            "",
-            write_body(
-                admin.SubscriptionGroupTable(
-                    subscription_group_table={"G": table_entries.SubscriptionGroupConfig(group="G")}
-                )
-            ),
-        ),
-        202: (
-            "",
-            write_body(
-                admin.TopicStatsTable(offset_table={queue: admin.TopicOffset(max_offset=9, last_update_time_ms=7)})
-            ),
-        ),
-        203: (
-            "",
-            write_body(
-                admin.ConsumerConnection(
-                    connections=(connection,),
-                    subscription_table={topic: client.SubscriptionData(topic=topic, sub_string="*")},
-                    consume_type="CONSUME_PASSIVELY",
-                )
-            ),
-        ),
-        204: ("", write_body(admin.ProducerConnection(connections=(connection,)))),
-        206: ("", topics),
-        208: (
-            "",
-            write_body(
-                admin.ConsumeStats(offset_table={queue: admin.OffsetWrapper(broker_offset=9, consumer_offset=7)})
-            ),
-        ),
-        215: ("", b""),
-        222: ("", write_body(offsets)),
-        224: ("", topics),
-        300: ("", write_body(admin.GroupList(groups=("G",)))),
-        307: ("", write_body(client.ConsumerRunningInfo(properties={"PROP_CONSUME_TYPE": "x"}))),
-        310: ("msgId=7F00000100002A9F0000000000000400 queueId=0 queueOffset=7 transactionId=U", b""),
-        343: ("", topics),
-        351: ("", write_body(table_entries.TopicConfig(topic=topic, attributes={"message.type": "NORMAL"}))),
+    values: Mapping[int, Mapping[str, object]] = {
+        11: {"next_begin_offset": 3, "max_offset": 9},
+        **{code: {"queue_offset": offset} for code, offset in ((14, 7), (29, 7), (30, 9), (31, 0))},
+        202: {"offset_table": {MessageQueue(topic, "b", 0): admin.TopicOffset(max_offset=9)}},
+        105: {"queue_datas": queues, "broker_datas": (broker,), "order_topic_conf": "b:4"},
+        106: {"broker_address_table": {"b": broker}, "cluster_address_table": {"c": ("b",)}},
+        310: {"message_id": "7F00000100002A9F0000000000000400", "queue_offset": 7},
     }
+    bodies = {11: _records(), 12: _records(), 33: _records(1)}
+    topics = write_body(route.TopicList(topics=(topic, "U")))
+    bodies |= dict.fromkeys((206, 224, 343), topics) | {300: write_body(admin.GroupList(groups=("G",)))}
+    found = {}
+    for code in (*_ANSWERED, *ANSWER_BODIES, *ANSWER_HEADERS, *bodies):
+        said, body = declared_answer(code, topic, **values.get(code, {}))
+        fields = [f"{name}={value}" for name, value in said.items() if value]
+        found[code] = " ".join([*fields, "remark=FOUND"] if code == 11 else fields), bodies.get(code, body)
+    return found
+
+
+_ANSWERED = (15, 17, 215)
+"""Of which an answer says nothing but its code."""
 
 
 def answer(asked: int, fields: str, body: bytes, code: int = 0) -> bytes:

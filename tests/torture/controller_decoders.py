@@ -22,25 +22,15 @@ from tests.torture.mutations import JSON_WORDS
 from tests.torture.samples import Samples
 
 _NOW_MS = 1_800_000_000_000
-_FIELDS = {
-    "clusterName": "C",
-    "brokerName": "b",
-    "brokerAddr": "h:1",
-    "brokerAddress": "h:9",
-    "brokerId": "1",
-    "masterBrokerId": "1",
-    "masterEpoch": "1",
-    "appliedBrokerId": "3",
-    "registerCheckCode": "h:3;1",
-    "designateElect": "false",
-    "invokeTime": "1",
-    "epoch": "1",
-    "maxOffset": "7",
-    "heartbeatTimeoutMills": "10000",
-    "electionPriority": "1",
-    "brokerControllerIdsToClean": "1;2",
-    "isCleanLivingBroker": "false",
+_VALUES: Mapping[str, object] = {
+    **dict.fromkeys(("broker_id", "master_broker_id", "master_epoch", "epoch", "election_priority"), 1),
+    "applied_broker_id": 3,
+    "register_check_code": "h:3;1",
+    "broker_ids_to_clean": "1;2",
+    "max_offset": 7,
+    "heartbeat_timeout_ms": 10_000,
 }
+"""Where another value than what a declaration gives does more."""
 _BODIES: Mapping[int, bytes] = {
     RequestCode.CONTROLLER_ALTER_SYNC_STATE_SET: write_body(SyncStateSet(broker_ids=(1,), epoch=2)),
     RequestCode.CONTROLLER_GET_SYNC_STATE_DATA: write_texts((NAME,)),
@@ -57,8 +47,8 @@ def _known() -> ControllerState:
 
 def _requests(samples: Samples) -> list[bytes]:
     return [
-        request_frame(RequestCode.BROKER_HEARTBEAT, _FIELDS, b"", 0)
-        + request_frame(code, _FIELDS, _BODIES.get(code, b""), number)
+        request_frame(RequestCode.BROKER_HEARTBEAT, 0, **_VALUES)
+        + request_frame(code, number, _BODIES.get(code), **_VALUES)
         for number, code in enumerate(sorted(HANDLERS))
     ]
 

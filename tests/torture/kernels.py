@@ -11,9 +11,8 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 
 from storage.format.arrays import Memory
-from storage.format.kernels.compiled import DECODE
 from tests.format.kernels import fuzz_decode, test_walk
-from tests.support.kernels import loaded, need_kernels
+from tests.support.kernels import loaded
 from tests.torture.kind import Kind, Outcome
 
 SEEDS, EXAMPLES = 10, 100
@@ -39,8 +38,8 @@ class _Places:
 
 def play(random: Random, directory: Path, *, seeds: int = SEEDS, examples: int = EXAMPLES) -> Outcome:
     """Some windows for the decoders, some examples for each other comparison."""
-    need_kernels()
-    decoders, outcome = loaded(DECODE), Outcome()
+    loaded()
+    decoders, outcome = loaded(), Outcome()
     for _ in range(seeds):
         seed = random.getrandbits(31)
         try:

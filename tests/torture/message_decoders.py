@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from spark_mq.broker import put_plan
+from spark_mq.broker import put_plan, send
 from spark_mq.broker.put_plan import PutRules
-from spark_mq.broker.send_request import SendRequest
+from spark_mq.remoting import HeaderError, read_header, write_header
 from spark_mq.remoting import messages as batch_body
+from spark_mq.remoting.messages import SendMessageRequest
 from storage import StoreConfig
 from storage.batch import ledger as batch_ledger
 from storage.delay import schedule, timer_records
@@ -30,6 +31,7 @@ from storage.rules.response_codes import RequestRefusedError
 from storage.rules.sizes import Limits
 from storage.tables.topics import TopicConfig
 from storage.transaction import half_queue, outcomes
+from tests.support.broker_handlers import Send
 from tests.support.message_builder import HOST_V4, make_message
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import EXTREMES, JSON_WORDS, PROPERTY_WORDS
@@ -196,24 +198,26 @@ def _read_request(content: bytes, directory: Path) -> bool:
     random = Random(content)
     head, _, body = content.partition(b"\n\n")
     numbers: dict[str, Any] = {name: random.choice((0, 0, 0, *EXTREMES)) for name in _NUMBERS}
-    request = SendRequest(
+    request = Send(
         topic=random.choice(("TopicA", "TopicA", "%RETRY%g", head[:20].decode(errors="replace"))),
-        body=random.choice((body, body, b"", None)),
+        body=random.choice((body, body, b"")),
         properties=properties.decode_properties(head),
-        born_host=random.choice((None, HOST_V4, bytes(20), body[:8])),
+        born_host=random.choice((None, HOST_V4, bytes(20))),
         is_batch=random.random() < 0.3,
         **numbers,
-    )
+    ).request
+    sent = request.command._replace(ext_fields=write_header(request.header, request.command.code))
+    header = read_header(SendMessageRequest, sent)
     rules = PutRules(config=StoreConfig(), host=HOST_V4, now_ms=_NOW_MS)
     topic = topics.check_topic(
-        request.topic, request.topic_wish, {"TopicA": TopicConfig("TopicA")}, rules.config.send, rules.address
+        header.topic, send.topic_wish(header), {"TopicA": TopicConfig("TopicA")}, rules.config.send, rules.address
     ).config
-    message = put_plan.requested_message(request, 0, request.properties)
+    message = put_plan.requested_message(request, 0, send.properties_of(header))
     keys = (f"{number:032X}" for number in count())
-    if request.is_batch:
-        plan = put_plan.plan_batch(message, request.body, topic, rules)
+    if header.is_batch:
+        plan = put_plan.plan_batch(message, topic, rules)
     else:
-        plan = put_plan.plan_message(message, request.body, topic, rules, lambda: next(keys))
+        plan = put_plan.plan_message(message, topic, rules, lambda: next(keys))
     columns = columns_of(plan.messages)
     assert columns.properties.to_pylist()
     _put(columns)
@@ -267,7 +271,7 @@ def _is_legal(validate: object, name: str) -> bool:
     return True
 
 
-_REFUSALS = (ValueError, RequestRefusedError, PutRefusedError)
+_REFUSALS = (ValueError, HeaderError, RequestRefusedError, PutRefusedError)
 _MEGABYTE = (b"\x01" * 1_000_000, b"\x02" * 1_000_000, b"a\x01b\x02" * 250_000, b"a" * 1_000_000, b"\n" * 1_000_000)
 
 MESSAGE_DECODERS: Sequence[Decoder] = (

@@ -11,7 +11,7 @@ import base64
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
@@ -20,9 +20,9 @@ from typing import cast
 
 from spark_mq.access.users import AccessRules, User
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.connections import AskClients, ClientConnection, Outcome, RunAgain
 from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import REQUEST_TABLE
+from spark_mq.broker.requests import AskClients, ClientConnection, Outcome, RunAgain
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.name_servers import Registration
 from spark_mq.broker_server.server import Gate
@@ -35,7 +35,6 @@ from spark_mq.namesrv.settings import Configuration
 from spark_mq.namesrv.tables import KvConfig, parse_kv_config
 from spark_mq.remoting import (
     FrameReader,
-    MessageQueue,
     RemotingCommand,
     RequestCode,
     make_request,
@@ -49,11 +48,11 @@ from spark_mq.remoting.routes import write_compressed
 from spark_mq.remoting_server.peer import Caller
 from storage import open_store
 from storage.errors import StateFileError
-from storage.format import table_entries
 from storage.rules.response_codes import RequestRefusedError
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from tests.broker.conversation import encode_batch_item
+from tests.support.declared import declared, declared_request, request_body
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.frames import commands_of, frame, request_frame
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
@@ -62,82 +61,41 @@ from tests.torture.samples import Samples
 _NOW_MS = 1_800_000_000_000
 _CREDENTIALS = Credentials("ann", "ann's")
 _RULES = AccessRules(authenticates=True, authorizes=True, first_users=(User("ann", "ann's"),))
-_NAME_SERVER_FIELDS = {
-    "topic": "T",
-    "brokerName": "b",
-    "brokerAddr": "127.0.0.1:10911",
-    "clusterName": "C",
-    "haServerAddr": "127.0.0.1:10912",
-    "brokerId": "0",
-    "bodyCrc32": "0",
-    "namespace": "N",
-    "key": "k",
-    "value": "v",
-    "cluster": "C",
-}
-_FIELDS = {
-    "topic": "T",
-    "queueId": "0",
-    "consumerGroup": "G",
-    "producerGroup": "P",
-    "group": "G",
-    "defaultTopic": "TBW102",
-    "defaultTopicQueueNums": "4",
-    "queueOffset": "0",
-    "maxMsgNums": "8",
-    "sysFlag": "4",
-    "commitOffset": "0",
-    "suspendTimeoutMillis": "0",
-    "subscription": "*",
-    "subVersion": "0",
-    "bornTimestamp": "1700000000000",
-    "flag": "0",
-    "key": "k",
-    "maxNum": "5",
-    "beginTimestamp": "0",
-    "endTimestamp": "9223372036854775807",
-    "offset": "0",
-    "delayLevel": "1",
-    "originMsgId": "m",
-    "originTopic": "T",
-    "tranStateTableOffset": "0",
-    "commitLogOffset": "0",
-    "commitOrRollback": "8",
-    "msgId": "7F00000100002A9F0000000000000000",
-    "timestamp": "0",
-    "boundaryType": "UPPER",
-    "committed": "true",
-    "clientID": "c@1",
-    "clientId": "c@1",
-    "isForce": "true",
-    "srcGroup": "G",
-    "destGroup": "H",
-    "compareGroup": "G",
-    "filterGroups": "H",
-    "groupName": "H",
-    "statsName": "TOPIC_PUT_NUMS",
-    "statsKey": "T",
-    "isOrder": "false",
-    "index": "0",
-    "count": "2",
-    "readQueueNums": "1",
-    "writeQueueNums": "1",
-    "perm": "6",
-    "topicFilterType": "SINGLE_TAG",
+_VALUES: Mapping[str, object] = {
+    "default_topic_queue_count": 4,
+    "max_messages": 8,
+    "sys_flag": 4,
+    "end_time_ms": (1 << 63) - 1,
+    "boundary_type": "UPPER",
+    "count": 2,
+    "commit_or_rollback": 8,
+    "delay_level": 1,
+    "stats_name": "TOPIC_PUT_NUMS",
+    "is_order": False,
+    "read_queue_count": 1,
+    "write_queue_count": 1,
+    "perm": 6,
     "attributes": "+message.type=NORMAL",
-    "recallHandle": base64.urlsafe_b64encode(b"v1 T b %d U" % (_NOW_MS + 60_000)).decode(),
+    "reconsume_times": 0,
+    "max_reconsume_times": None,
+    "is_batch": None,
+    "request_source": None,
+    "key": "k",
+    "destination_group": "H",
+    "filter_groups": "H",
+    "group_name": "H",
+    "expression_type": None,
+    "recall_handle": base64.urlsafe_b64encode(b"v1 T b %d U" % (_NOW_MS + 60_000)).decode(),
 }
+"""Where another value than what a declaration gives does more."""
 _PROPERTIES = "UNIQ_KEY\x01U\x02TAGS\x01red\x02KEYS\x01k\x02n\x010x1p3\x02REPLY_TO_CLIENT\x01c@1"
-_SHORT = dict(zip("abcdefghij", ("P", "T", "TBW102", "4", "0", "0", "0", "0", _PROPERTIES, "0"), strict=True))
-_OWN_FIELDS: Mapping[int, Mapping[str, str]] = {
-    RequestCode.SEND_MESSAGE: {"sysFlag": "0", "properties": _PROPERTIES},
-    RequestCode.SEND_MESSAGE_V2: _SHORT,
-    RequestCode.SEND_BATCH_MESSAGE: {**_SHORT, "m": "true"},
-    RequestCode.SEND_REPLY_MESSAGE: {"sysFlag": "0", "properties": _PROPERTIES},
-    RequestCode.SEND_REPLY_MESSAGE_V2: _SHORT,
+_SENT = {**_VALUES, "sys_flag": 0, "properties": _PROPERTIES}
+_OWN_VALUES: Mapping[int, Mapping[str, object]] = {
+    **dict.fromkeys((10, 310, 324, 325), _SENT),
+    RequestCode.SEND_BATCH_MESSAGE: {**_SENT, "is_batch": True},
     RequestCode.UPDATE_AND_CREATE_TOPIC: {"topic": "New"},
     RequestCode.DELETE_TOPIC_IN_BROKER: {"topic": "New"},
-    RequestCode.UNREGISTER_CLIENT: {"clientID": "d@1", "consumerGroup": "H"},
+    RequestCode.UNREGISTER_CLIENT: {"client_id": "d@1", "consumer_group": "H"},
 }
 _SQL = "n NOT BETWEEN 1.5 AND 9 OR n > 3 AND TAGS IN ('red', 'blue') OR KEYS CONTAINS 'k' AND NOT x IS NULL"
 
@@ -164,33 +122,17 @@ def _read_at_name_server(content: bytes, directory: Path) -> bool:
     return any(are_fine)
 
 
-def _name_server_bodies() -> Mapping[int, bytes]:
-    topics = {"T": table_entries.TopicConfig(topic="T", perm=6)}
-    version = table_entries.DataVersion(counter=1, state_version=0, timestamp_ms=_NOW_MS)
-    table = route.TopicConfigTable(topic_config_table=topics, data_version=version)
-    queue = route.QueueData(broker_name="b", read_queue_count=1, write_queue_count=1, perm=6)
-    return {
-        RequestCode.REGISTER_BROKER: write_body(
-            route.RegisterBrokerBody(topic_config_table=table, filter_servers=("127.0.0.1:1",))
-        ),
-        RequestCode.REGISTER_TOPIC_IN_NAMESRV: write_body(route.TopicRouteData(queue_datas=(queue,))),
-        RequestCode.QUERY_DATA_VERSION: write_body(version),
-        RequestCode.UPDATE_NAMESRV_CONFIG: b"orderMessageEnable=true\nscanNotActiveBrokerInterval=70\n",
-    }
-
-
 def _name_server_requests(samples: Samples) -> list[bytes]:
-    bodies = _name_server_bodies()
-    register = RequestCode.REGISTER_BROKER
-    first = request_frame(register, _NAME_SERVER_FIELDS, bodies[register], 0)
+    settings = b"orderMessageEnable=true\nscanNotActiveBrokerInterval=70\n"
+    register = partial(request_frame, RequestCode.REGISTER_BROKER, 0, compressed=False)
+    first = register()
     made = [
-        first + request_frame(code, _NAME_SERVER_FIELDS, bodies.get(code, b""), number)
+        first + request_frame(code, number, settings if code == RequestCode.UPDATE_NAMESRV_CONFIG else None)
         for number, code in enumerate(sorted(HANDLERS))
     ]
     (old,) = commands_of(first)
-    body = write_compressed(route.RegisterBrokerBody())
-    compressed = old._replace(ext_fields={**(old.ext_fields or {}), "compressed": "true"}, body=body)
-    return [*made, frame(old._replace(version=200)), frame(compressed)]
+    compressed = register(write_compressed(route.RegisterBrokerBody()), compressed=True)
+    return [*made, frame(old._replace(version=200)), compressed]
 
 
 def _read_texts(content: bytes, directory: Path) -> bool:
@@ -319,76 +261,49 @@ def _settle(outcome: Outcome, command: RemotingCommand) -> bool:
 
 
 def _bodies() -> Mapping[int, bytes]:
+    """Where another body than what a declaration gives does more."""
     tags = client.SubscriptionData(topic="T", sub_string="red", tags=("red",), codes=(112785,), sub_version=1)
     sql = client.SubscriptionData(topic="T", sub_string=_SQL, expression_type="SQL92", sub_version=1)
-    locks = write_body(client.LockBody(consumer_group="G", client_id="c@1", queues=(MessageQueue("T", "b", 0),)))
-    group = table_entries.SubscriptionGroupConfig(group="H", attributes={})
-    consumers = client.ConsumerData(
-        group_name="H",
-        consume_type="CONSUME_PASSIVELY",
-        message_model="CLUSTERING",
-        consume_from_where="CONSUME_FROM_LAST_OFFSET",
-        subscriptions=(tags, sql),
-    )
-    producers = (client.ProducerData(group_name="P"),)
+    consumer = declared(client.ConsumerData, group_name="H", subscriptions=(tags, sql))
     return {
-        RequestCode.HEART_BEAT: write_body(
-            client.HeartbeatData(client_id="d@1", consumers=(consumers,), producers=producers)
-        ),
-        RequestCode.CHECK_CLIENT_CONFIG: write_body(
-            client.CheckClientBody(client_id="c@1", group="G", subscription=sql)
-        ),
-        RequestCode.LOCK_BATCH_MQ: locks,
-        RequestCode.UNLOCK_BATCH_MQ: locks,
+        RequestCode.HEART_BEAT: request_body(34, client_id="d@1", consumers=(consumer,)),
+        RequestCode.CHECK_CLIENT_CONFIG: request_body(46, subscription=sql),
         RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: b'{"topicConfigList":[{"topicName":"New","readQueueNums":1,'
         b'"writeQueueNums":1,"perm":6,"attributes":{"+message.type":"FIFO"}}]}',
-        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: write_body(group),
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: request_body(200, group="H", attributes={}),
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: b'{"groupConfigList":[{"groupName":"H"}]}',
         RequestCode.UPDATE_BROKER_CONFIG: b"maxTransferCountOnMessageInMemory=32\nno.such.setting=1\n",
-        RequestCode.SEND_MESSAGE: b"body",
-        RequestCode.SEND_MESSAGE_V2: b"body",
+        **dict.fromkeys((10, 310, 325), b"body"),
         RequestCode.SEND_BATCH_MESSAGE: b"".join(encode_batch_item(b"item", 0, b"TAGS\x01t") for _ in range(3)),
-        RequestCode.SEND_REPLY_MESSAGE_V2: b"answer",
         RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: b'{"messageQueueTable":{{"brokerName":"b","queueId":0,"topic":"T"}:7}}',
     }
 
 
 def _prologue() -> list[bytes]:
     """What gives a broker a topic, messages, and clients on a connection of their own."""
-    subscribed = client.SubscriptionData(topic="T", sub_string="*", sub_version=1)
-    consumer = client.ConsumerData(
-        group_name="G",
-        consume_type="CONSUME_PASSIVELY",
-        message_model="CLUSTERING",
-        consume_from_where="CONSUME_FROM_LAST_OFFSET",
-        subscriptions=(subscribed,),
-    )
-    beat = client.HeartbeatData(
-        client_id="c@1", consumers=(consumer,), producers=(client.ProducerData(group_name="P"),)
-    )
-    send = RequestCode.SEND_MESSAGE_V2
+    consumer = declared(client.ConsumerData, subscriptions=(client.SubscriptionData(topic="T", sub_string="*"),))
+    producers = (client.ProducerData(group_name="P"),)
     return [
-        request_frame(RequestCode.UPDATE_AND_CREATE_TOPIC, {**_FIELDS, "attributes": ""}, b"", 0),
-        request_frame(RequestCode.HEART_BEAT, {}, write_body(beat), 0),
-        *(request_frame(send, _SHORT, b"body %d" % number, 0) for number in range(3)),
-        request_frame(RequestCode.UPDATE_CONSUMER_OFFSET, _FIELDS, b"", 0),
+        request_frame(RequestCode.UPDATE_AND_CREATE_TOPIC, 0, **{**_VALUES, "attributes": ""}),
+        request_frame(34, 0, request_body(34, consumers=(consumer,), producers=producers)),
+        *(request_frame(310, 0, b"body %d" % number, **_SENT) for number in range(3)),
+        request_frame(RequestCode.UPDATE_CONSUMER_OFFSET, 0),
     ]
 
 
 def _broker_requests(samples: Samples) -> list[bytes]:
     bodies = _bodies()
     made = [
-        request_frame(code, {**_FIELDS, **_OWN_FIELDS.get(code, {})}, bodies.get(code, b""), number)
+        request_frame(code, number, bodies.get(code), **{**_VALUES, **_OWN_VALUES.get(code, {})})
         for number, code in enumerate(sorted(REQUEST_TABLE))
     ]
-    pull = RequestCode.PULL_MESSAGE
-    sql = {**_FIELDS, "subscription": _SQL, "expressionType": "SQL92"}
-    waiting = {**_FIELDS, "queueOffset": "3", "sysFlag": "6", "suspendTimeoutMillis": "1000"}
+    pull = partial(request_frame, RequestCode.PULL_MESSAGE)
+    waiting = {**_VALUES, "queue_offset": 3, "sys_flag": 6, "suspend_timeout_ms": 1_000}
     more = [
-        request_frame(pull, sql, b"", 0),
-        request_frame(pull, waiting, b"", 1) + request_frame(RequestCode.SEND_MESSAGE_V2, _SHORT, b"wakes it", 0),
-        request_frame(RequestCode.HEART_BEAT, {}, bodies[RequestCode.HEART_BEAT], 0)
-        + request_frame(pull, {**_FIELDS, "consumerGroup": "H", "sysFlag": "0", "subVersion": "1"}, b"", 1),
+        pull(0, **{**_VALUES, "subscription": _SQL, "expression_type": "SQL92"}),
+        pull(1, **waiting) + request_frame(310, 0, b"wakes it", **_SENT),
+        request_frame(34, 0, bodies[34])
+        + pull(1, **{**_VALUES, "consumer_group": "H", "sys_flag": 0, "sub_version": 1}),
     ]
     return [*made, *more]
 
@@ -427,20 +342,14 @@ def _runs(samples: Samples) -> list[bytes]:
     return [
         b"".join(
             frame(
-                make_request(code, {**fields, name: keyed.format(number)}, b"body %d" % number)._replace(opaque=number)
+                declared_request(code, b"body %d" % number, **{**_SENT, "properties": keyed.format(number)})._replace(
+                    opaque=number
+                )
             )
             for number in range(LEAST + 2)
         )
-        for code, fields, name in (
-            (RequestCode.SEND_MESSAGE_V2, _SHORT, "i"),
-            (RequestCode.SEND_MESSAGE, {n: _FIELDS[n] for n in _SENT_NAMES}, "properties"),
-        )
+        for code in (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_MESSAGE)
     ]
-
-
-_SENT_NAMES = (
-    *("producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag"),
-)
 
 
 # What a name server answers to the broker

@@ -37,7 +37,7 @@ ROOMS = (
     "source",
     "sink",
 )
-OF_REPLICATION = ("storage/format/replication.py", "storage/format/replication.py")
+OF_FORMATS = ("storage/format/replication.py", "storage/format/typed_json.py")
 READING = frozenset(
     {
         *("unpack", "unpack_from", "from_bytes", "frombuffer", "view_at", "loads", "raw_decode", "decode", "fromhex"),
@@ -54,7 +54,7 @@ _CONTROLLERS = (
 _MASTERS = "it needs a master's connection; the tables that it copies are fuzzed as files"
 NOT_FOREIGN = {
     "broker/consumer_filters.py ConsumerFilters._maps": "records that this broker has judged and written",
-    "broker/pull_filters.py retry_filter": "records that this broker has judged and written",
+    "broker/consumer_filters.py retry_filter": "records that this broker has judged and written",
     "broker_server/controllers.py Controllers._find_leader": _CONTROLLERS,
     "broker_server/controllers.py Controllers.alter": _CONTROLLERS,
     "broker_server/controllers.py Controllers.elect": _CONTROLLERS,
@@ -100,7 +100,7 @@ def _decoders() -> dict[str, tuple[str, int]]:
     """Each function that decodes, as `room/file function`, with file and first line."""
     found = {}
     of_rooms = [path for room in ROOMS for path in sorted((PROJECT / "spark_mq" / room).glob("*.py"))]
-    for path in (*of_rooms, *(PROJECT / path for path in OF_REPLICATION)):
+    for path in (*of_rooms, *(PROJECT / path for path in OF_FORMATS)):
         for name, function in _functions(ast.parse(path.read_text("utf-8")), ""):
             names = set(_called(function))
             if names & READING or any(each.startswith("decode_") for each in names):

@@ -8,7 +8,6 @@ from unittest import mock
 
 import pytest
 
-from storage.format.kernels.compiled import DECODE
 from tests.support.kernels import loaded
 from tests.torture import kernels
 
@@ -28,7 +27,7 @@ def test_a_round_finds_nothing(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_finds_too_little_is_noticed() -> None:
-    module = loaded(DECODE)
+    module = loaded()
     walk = module.walk
     fewer = mock.patch.object(module, "walk", lambda *given: max(0, walk(*given) - 1))
     with fewer, pytest.raises(AssertionError):

@@ -35,16 +35,15 @@ from spark_mq.remoting import (
     write_body_list,
     write_header,
 )
+from spark_mq.remoting.administration import UserInfo
 from spark_mq.remoting.routes import (
     RegisterBrokerBody,
-    TopicConfigTable,
-    TopicQueueMappingInfo,
     read_compressed,
     write_compressed,
 )
 from storage.errors import StateFileError
-from storage.format.table_entries import TopicConfig
 from tests.support.captures import captured_frames, captured_streams
+from tests.support.declared import declared
 from tests.torture.decoders import JSON_BOMBS, JSON_TOWERS, Decoder, nested
 from tests.torture.mutations import JSON_WORDS
 from tests.torture.samples import Samples
@@ -172,10 +171,11 @@ def _bodies(samples: Samples) -> list[bytes]:
         if one.asked in table and body[:1] == b"{" and len(body) < 3_000:
             made[one.asked, one.is_response] = b"%d\n%s" % (_NUMBERS[table[one.asked].__name__], body)
     number = _NUMBERS["ConsumerStatus"]
-    users = b'%d\n[{"username":"a","userType":"Super"},{"username":"b"}]' % _NUMBERS["UserInfo"]
+    users = b"%d\n%s" % (_NUMBERS["UserInfo"], write_body_list([declared(UserInfo), UserInfo(username="b")]))
     return [
         users,
         *made.values(),
+        *(b"%d\n%s" % (each, write_body(declared(kind))) for each, kind in enumerate(_BODIES)),
         b"%d\n{ messageQueueTable : { {'topic':'T', queueId:0, brokerName:'b'} :7 } }" % number,
     ]
 
@@ -219,11 +219,7 @@ def _read_registration(content: bytes, directory: Path) -> bool:
 
 
 def _registrations(samples: Samples) -> list[bytes]:
-    topics = {name: TopicConfig(topic=name, attributes={"+message.type": "DELAY"}) for name in ("TopicA", "%RETRY%G")}
-    mappings = {"Static": TopicQueueMappingInfo(topic="Static", current_ids={3: 1})}
-    table = TopicConfigTable(topic_config_table=topics, topic_queue_mapping_info_map=mappings)
-    body = RegisterBrokerBody(topic_config_table=table, filter_servers=("127.0.0.1:1",))
-    return [zlib.decompress(write_compressed(each)) for each in (body, RegisterBrokerBody())]
+    return [zlib.decompress(write_compressed(each)) for each in (declared(RegisterBrokerBody), RegisterBrokerBody())]
 
 
 _WORDS = (

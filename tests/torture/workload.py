@@ -138,7 +138,7 @@ class StoreWorkload(StoreLife):
         ]
         if not open_ones:
             return
-        ender = TransactionEnder(self.store, self.clock())
+        ender = TransactionEnder.of(self.store, self.clock())
         ended = [one for one in self.random.sample(open_ones, min(3, len(open_ones))) if self._end_one(ender, one)]
         ender.close(self.clock())
         with self._asking():

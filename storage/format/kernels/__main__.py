@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from storage.compiler import compile_all
-from storage.format.kernels.compiled import MODULES
 
 if __name__ == "__main__":
-    compile_all(tuple(module.name for module in MODULES))
+    compile_all()

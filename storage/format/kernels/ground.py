@@ -10,29 +10,34 @@ stretch, not even for a moment, so no buffer needs slack.
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from llvmlite import ir
+from isal import isal_zlib
+from llvmlite import binding, ir
 from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from storage.compiler import COMPILER, check_cache, is_caching
+from storage.compiler import DECODE, check_cache, is_caching
 
 F = TypeVar("F", bound=Callable[..., Any])
-IS_CHECKED = COMPILER.has_bounds_checks
+IS_CHECKED = DECODE.mode == "check"
 _OPTIONS = {"error_model": "numpy", "boundscheck": IS_CHECKED, "_nrt": False}
 """Without Numba's counts of references, which cost more than most loops do: a kernel makes no arrays, it is given them."""
 READ = types.Array(types.uint8, 1, "C", readonly=True)
 """A `uint8` array that a kernel only reads. A writable one fits too (`compiled.sealed` makes it so)."""
 READ_INT64 = types.Array(types.int64, 1, "C", readonly=True)
-READ_UINT32 = types.Array(types.uint32, 1, "C", readonly=True)
-READ_INT32 = types.Array(types.int32, 1, "C", readonly=True)
+BYTES, BYTE_ROWS = (types.Array(types.uint8, dimensions, "C") for dimensions in (1, 2))
+INTS, INT_ROWS = (types.Array(types.int32, dimensions, "C") for dimensions in (1, 2))
+LONGS, LONG_ROWS = (types.Array(types.int64, dimensions, "C") for dimensions in (1, 2))
+LONG = types.int64
 
+_intrinsic: Callable[[Callable[..., Any]], Callable[..., Any]] = intrinsic
 I1, I8, I16, I32, I64 = (ir.IntType(bits) for bits in (1, 8, 16, 32, 64))
-_LINE = 64
-_MOST_FETCHED = 2_048
+BLOCK = 64
+"""Bytes that a mask is made of."""
 _VECTOR = ir.VectorType(I8, 16)
 
 
@@ -72,9 +77,9 @@ def _pointer(context: Any, builder: Any, signature: Any, args: Any, number: int,
 
 
 def _loader(kind: Any, *, swap: bool = False, signed: bool = False) -> Any:
-    @intrinsic
-    def load(typingctx, array, position):
-        def codegen(context, builder, signature, args):
+    @_intrinsic
+    def load(typingctx: Any, array: Any, position: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
             size = ir.Constant(I64, kind.width // 8)
             address = _pointer(context, builder, signature, args, 0, args[1], size)
             value = builder.load(builder.bitcast(address, kind.as_pointer()), align=1)
@@ -90,6 +95,8 @@ def _loader(kind: Any, *, swap: bool = False, signed: bool = False) -> Any:
 
 
 u8 = _loader(I8)
+i8 = _loader(I8, signed=True)
+be_i16 = _loader(I16, swap=True, signed=True)
 be_i32 = _loader(I32, swap=True, signed=True)
 be_u32 = _loader(I32, swap=True)
 be_i64 = _loader(I64, swap=True, signed=True)
@@ -97,54 +104,38 @@ le_u32 = _loader(I32)
 le_i64 = _loader(I64, signed=True)
 
 
-def _storer(kind: Any, *, swap: bool = False) -> Any:
-    @intrinsic
-    def store(typingctx, array, position, value):
-        def codegen(context, builder, signature, args):
-            number = args[2] if kind is I64 else builder.trunc(args[2], kind)
-            if swap:
-                number = builder.bswap(number)
-            size = ir.Constant(I64, kind.width // 8)
-            address = _pointer(context, builder, signature, args, 0, args[1], size)
-            builder.store(number, builder.bitcast(address, kind.as_pointer()), align=1)
-            return context.get_dummy_value()
+@_intrinsic
+def put_le64(typingctx: Any, array: Any, position: Any, value: Any) -> Any:
+    """Store a word."""
 
-        return types.void(array, types.int64, types.int64), codegen
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _pointer(context, builder, signature, args, 0, args[1], ir.Constant(I64, 8))
+        builder.store(args[2], builder.bitcast(address, I64.as_pointer()), align=1)
+        return context.get_dummy_value()
 
-    return store
+    return types.void(array, types.int64, types.int64), codegen
 
 
-put_u8 = _storer(I8)
-put_le64 = _storer(I64)
-put_be16 = _storer(I16, swap=True)
-put_be32 = _storer(I32, swap=True)
-put_be64 = _storer(I64, swap=True)
+@_intrinsic
+def copy16(typingctx: Any, target: Any, at: Any, source: Any, begin: Any) -> Any:
+    """Copy 16 bytes: source[begin:] to target[at:]."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        length = ir.Constant(I64, 16)
+        of = _pointer(context, builder, signature, args, 2, args[3], length)
+        to = _pointer(context, builder, signature, args, 0, args[1], length)
+        value = builder.load(builder.bitcast(of, _VECTOR.as_pointer()), align=1)
+        builder.store(value, builder.bitcast(to, _VECTOR.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(target, types.int64, source, types.int64), codegen
 
 
-def _copier(kind: Any, size: int) -> Any:
-    @intrinsic
-    def copy(typingctx, target, at, source, begin):
-        def codegen(context, builder, signature, args):
-            length = ir.Constant(I64, size)
-            of = _pointer(context, builder, signature, args, 2, args[3], length)
-            to = _pointer(context, builder, signature, args, 0, args[1], length)
-            value = builder.load(builder.bitcast(of, kind.as_pointer()), align=1)
-            builder.store(value, builder.bitcast(to, kind.as_pointer()), align=1)
-            return context.get_dummy_value()
-
-        return types.void(target, types.int64, source, types.int64), codegen
-
-    return copy
-
-
-copy2, copy4, copy8, copy16 = (_copier(kind, size) for kind, size in ((I16, 2), (I32, 4), (I64, 8), (_VECTOR, 16)))
-
-
-@intrinsic
-def memcpy(typingctx, target, at, source, begin, count):
+@_intrinsic
+def memcpy(typingctx: Any, target: Any, at: Any, source: Any, begin: Any, count: Any) -> Any:
     """Copy `count` bytes, for long stretches: source[begin:] to target[at:]."""
 
-    def codegen(context, builder, signature, args):
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         to = _pointer(context, builder, signature, args, 0, args[1], args[4])
         of = _pointer(context, builder, signature, args, 2, args[3], args[4])
         function = builder.module.declare_intrinsic("llvm.memcpy", [I8.as_pointer(), I8.as_pointer(), I64])
@@ -154,51 +145,73 @@ def memcpy(typingctx, target, at, source, begin, count):
     return types.void(target, types.int64, source, types.int64, types.int64), codegen
 
 
-@intrinsic
-def _touch(typingctx, array, position):
-    def codegen(context, builder, signature, args):
-        of = _pointer(context, builder, signature, args, 0, args[1], ir.Constant(I64, 1))
-        kind = ir.FunctionType(ir.VoidType(), [of.type, I32, I32, I32])
-        function = builder.module.declare_intrinsic("llvm.prefetch", [of.type], kind)
-        is_read, stays, is_data = (ir.Constant(I32, number) for number in (0, 3, 1))
-        builder.call(function, [of, is_read, stays, is_data])
-        return context.get_dummy_value()
+def _mask(build: Any) -> Any:
+    @_intrinsic
+    def mask(typingctx: Any, array: Any, position: Any) -> Any:
+        def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+            kind = ir.VectorType(I8, BLOCK)
+            address = _pointer(context, builder, signature, args, 0, args[1], ir.Constant(I64, BLOCK))
+            value = builder.load(builder.bitcast(address, kind.as_pointer()), align=1)
+            return builder.bitcast(build(builder, value, kind), I64)
 
-    return types.void(array, types.int64), codegen
+        return types.uint64(array, types.int64), codegen
+
+    return mask
+
+
+def _all(kind: Any, value: int) -> Any:
+    return ir.Constant(kind, [value] * BLOCK)
+
+
+separators = _mask(
+    lambda builder, value, kind: builder.icmp_unsigned("<", builder.sub(value, _all(kind, 1)), _all(kind, 2))
+)
+"""Which of 64 bytes are 1 or 2; the first one is the lowest bit."""
+high_bytes = _mask(lambda builder, value, kind: builder.icmp_signed("<", value, _all(kind, 0)))
+"""Which of 64 bytes are 128 or more."""
+
+
+@_intrinsic
+def lowest_bit(typingctx: Any, mask: Any) -> Any:
+    """The number of the lowest bit that is set."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.cttz(args[0], ir.Constant(I1, 0))
+
+    return types.int64(types.uint64), codegen
+
+
+@_intrinsic
+def low_bits(typingctx: Any, count: Any) -> Any:
+    """A mask of the lowest `count` bits, 1 to 64."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.lshr(ir.Constant(I64, -1), builder.sub(ir.Constant(I64, 64), args[0]))
+
+    return types.uint64(types.int64), codegen
+
+
+@_intrinsic
+def without_low_bits(typingctx: Any, mask: Any, count: Any) -> Any:
+    """A mask moved down by `count` bits, 0 to 63."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.lshr(args[0], args[1])
+
+    return types.uint64(types.uint64, types.int64), codegen
 
 
 @inline
-def fetch(source, begin, count):
-    """Have the processor bring bytes that are read soon into its cache: some of those [begin, begin + count) that there are."""
-    for line in range(begin, min(begin + min(count, _MOST_FETCHED), len(source)), _LINE):
-        _touch(source, line)
+def hex8(word: Any) -> Any:
+    """Eight upper-case hexadecimal digits, in memory order, of four bytes that `le_u32` loaded."""
+    spread = (word | (word << 16)) & 0x0000FFFF0000FFFF
+    spread = (spread | (spread << 8)) & 0x00FF00FF00FF00FF
+    digits = ((spread >> 4) & 0x000F000F000F000F) | ((spread & 0x000F000F000F000F) << 8)
+    return digits + 0x3030303030303030 + (((digits + 0x0606060606060606) >> 4) & 0x0101010101010101) * 7
 
 
 @inline
-def move(target, at, source, begin, count):
-    """Copy a short stretch, in words of which the last two may overlap. Exactly `count` bytes are read and written."""
-    if count >= 16:
-        done = 0
-        while count - done >= 16:
-            copy16(target, at + done, source, begin + done)
-            done += 16
-        if done < count:
-            copy16(target, at + count - 16, source, begin + count - 16)
-    elif count >= 8:
-        copy8(target, at, source, begin)
-        copy8(target, at + count - 8, source, begin + count - 8)
-    elif count >= 4:
-        copy4(target, at, source, begin)
-        copy4(target, at + count - 4, source, begin + count - 4)
-    elif count >= 2:
-        copy2(target, at, source, begin)
-        copy2(target, at + count - 2, source, begin + count - 2)
-    elif count == 1:
-        put_u8(target, at, u8(source, begin))
-
-
-@inline
-def same(one, at, other, begin, count):
+def same(one: Any, at: Any, other: Any, begin: Any, count: Any) -> Any:
     """Whether two stretches of `count` bytes are equal. Exactly those are read."""
     if count >= 8:
         done = 0
@@ -215,3 +228,16 @@ def same(one, at, other, begin, count):
         if u8(one, at + i) != u8(other, begin + i):
             return False
     return True
+
+
+def _crc32() -> Any:
+    """`crc32(init, address, size)` of the isal package, which makes all other sums; None where its library does not show it."""
+    try:
+        found = ctypes.CDLL(isal_zlib.__file__).crc32_gzip_refl
+    except (OSError, AttributeError):
+        return None
+    binding.add_symbol("crc32_gzip_refl", ctypes.cast(found, ctypes.c_void_p).value)
+    return types.ExternalFunction("crc32_gzip_refl", types.uint32(types.uint32, types.uintp, types.uint64))
+
+
+crc32 = _crc32()

@@ -11,25 +11,62 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
-from storage.format.kernels.blocks import BLOCK, high_bytes, low_bits, lowest_bit, separators, without_low_bits
-from storage.format.kernels.ground import READ, copy16, inline, kernel, le_i64, memcpy, same, u8
-from storage.format.kernels.rows import (
+from storage.format.kernels.ground import (
+    BLOCK,
     BYTE_ROWS,
     BYTES,
     INT_ROWS,
     INTS,
     LONG,
     LONGS,
-    ROWS,
-    STRINGS,
-    Rows,
-    Strings,
+    READ,
+    READ_INT64,
+    copy16,
+    high_bytes,
+    inline,
+    kernel,
+    le_i64,
+    low_bits,
+    lowest_bit,
+    memcpy,
+    same,
+    separators,
+    u8,
+    without_low_bits,
 )
 
 MAX_ENTRIES = 64
 """Properties of a record; one that has more is not regular."""
 _WORD = 8
 _FOUND = 2 * MAX_ENTRIES + BLOCK + 2
+
+
+class Rows(NamedTuple):
+    """Records in a buffer. All arrays but the last are read only."""
+
+    buffer: Any
+    """uint8, at least BLOCK bytes."""
+    positions: Any
+    """Where each record begins, int64."""
+    sizes: Any
+    """What each is said to take, int64."""
+    places: Any
+    """Where in the log each is said to lie, int64; empty = anywhere."""
+    properties: Any
+    """Where the properties of each begin, int64: `check` writes it."""
+
+
+class Strings(NamedTuple):
+    """A column of byte strings that grows."""
+
+    offsets: Any
+    """int32, one more than rows; the first is set."""
+    data: Any
+    """uint8, with room for all."""
+
+
+ROWS = types.NamedTuple((READ, READ_INT64, READ_INT64, READ_INT64, LONGS), Rows)
+STRINGS = types.NamedTuple((INTS, BYTES), Strings)
 
 
 class Texts(NamedTuple):
@@ -98,7 +135,7 @@ def new_sequence(texts: int) -> Sequence:
 
 
 @inline
-def _gather(target, at, source, begin, count):
+def _gather(target: Any, at: Any, source: Any, begin: Any, count: Any) -> Any:
     """Copy a short string in words of 16 bytes. Up to 15 bytes behind it in `target`, where nothing stands yet, hold anything then."""
     rounded = (count + 15) & -16
     if begin + rounded > len(source) or at + rounded > len(target):
@@ -210,7 +247,7 @@ def _has_names(buffer: Any, found: Any, count: Any, sequence: Sequence) -> bool:
 
 
 @inline
-def _has_names_at_the_end(buffer, found, count, sequence):
+def _has_names_at_the_end(buffer: Any, found: Any, count: Any, sequence: Any) -> Any:
     """The same where words of the last name may lie behind the buffer."""
     for i in range(count):
         begin = sequence.name_offsets[i]
@@ -223,7 +260,7 @@ def _has_names_at_the_end(buffer, found, count, sequence):
 
 
 @inline
-def _mask_of(size):
+def _mask_of(size: Any) -> Any:
     """Of the first `size` bytes of a word."""
     if size <= 0:
         return np.int64(0)
@@ -231,7 +268,7 @@ def _mask_of(size):
 
 
 @inline
-def _word_of(names, at, size):
+def _word_of(names: Any, at: Any, size: Any) -> Any:
     """The first `size` bytes there, at most eight, as the lowest of a word."""
     word = np.int64(0)
     for i in range(min(size, _WORD)):

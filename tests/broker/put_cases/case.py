@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from spark_mq.broker.send_request import SendRequest
 from storage.rules.response_codes import ResponseCode
 from storage.tables.topics import TopicConfig
+from tests.support.broker_handlers import Send
 
 BROKER, CLUSTER = "broker-lab", "LabCluster"
 PLAIN_CONF = {
@@ -54,7 +54,7 @@ class PutCase:
 
     name: str
     java: str
-    request: SendRequest
+    request: Send
     conf: str = "plain"
     topic: TopicConfig | None = None
     """An entry that is there before."""
@@ -93,9 +93,9 @@ def entry(topic: str, queues: int = 4, **fields: Any) -> TopicConfig:
     return TopicConfig(topic, queues, queues, **fields)
 
 
-def send(topic: str, body: bytes | None = b"body", queue_id: int = 0, **fields: Any) -> SendRequest:
+def send(topic: str, body: bytes | None = b"body", queue_id: int = 0, **fields: Any) -> Send:
     fields.setdefault("properties", {"UNIQ_KEY": KEY})
-    return SendRequest(topic=topic, body=body, queue_id=queue_id, born_time_ms=PAST_MS, **fields)
+    return Send(topic=topic, body=body, queue_id=queue_id, born_time_ms=PAST_MS, **fields)
 
 
 def size_of_broker_properties(region: str = "DefaultRegion", trace: str = "true") -> int:

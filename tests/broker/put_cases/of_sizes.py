@@ -70,15 +70,6 @@ SIZES = [
         row={"topic": "Body1001", "body": b"x" * 1001},
         refused_column="body",
     ),
-    PutCase(
-        name="no body is refused",
-        java="HookUtils.checkBeforePutMessage",
-        request=send("NoBody", None),
-        topic=entry("NoBody"),
-        code=ResponseCode.MESSAGE_ILLEGAL,
-        remark=ILLEGAL.format(limit=4_194_304),
-        departs="buildMsgContext takes the length of the body, and a NullPointerException is the answer",
-    ),
 ]
 
 DELAYED = [

@@ -7,8 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from spark_mq.broker.end_transaction import end_transaction, request_for
-from spark_mq.broker.send_back import SendBackHandler, SendBackRequest
+from spark_mq.broker.end_transaction import request_for
 from storage import StoreConfig
 from storage.delay.schedule import deliver_due
 from storage.format.record import TRANSACTION_COMMIT
@@ -21,6 +20,7 @@ from storage.tables.topics import TopicConfig
 from storage.transaction.check import check_half_messages
 from tests.crash.disk_order import ToldDisk
 from tests.crash.stories.life import START_MS, Killed, Life, bodies, killed_at
+from tests.support.broker_handlers import Returner, back_request, end_transaction
 from tests.support.timed_store import NOW, TimedStore
 
 
@@ -127,7 +127,7 @@ def sending_back(directory: Path) -> list[str]:
     with life.open() as store:
         place = store.put("A", b"x", queue_count=1)
         life.disk.begin()
-        request = SendBackRequest(commitlog_offset=place.commitlog_offset, group="G", delay_level=-1)
-        assert SendBackHandler(store, store.config).send_back(request).code is ResponseCode.SUCCESS
+        request = back_request(commitlog_offset=place.commitlog_offset, group="G", delay_level=-1)
+        assert Returner(store).send_back(request).code is ResponseCode.SUCCESS
         told = life.disk.told()
     return told

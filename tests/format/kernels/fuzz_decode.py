@@ -27,7 +27,6 @@ import pyarrow as pa
 
 from storage.format import window_decoder
 from storage.format.arrays import is_utf8
-from storage.format.kernels.compiled import DECODE
 from storage.format.record import MAGIC_V1, MAGIC_V2, encode_record
 from storage.format.window_decoder import Wanted
 from tests.support.decoded_rows import EVERYTHING, NAMES, Window, assert_as_exact, assert_walked_as_exact, decode
@@ -188,7 +187,7 @@ def _child(seed: int, seconds: float, only: bool) -> None:
     if not is_checked:
         bodies, ordinary = Guarded(), pa.allocate_buffer
         pa.allocate_buffer = lambda size: pa.py_buffer(bodies.last(size)) if size <= _GUARDED_BYTES else ordinary(size)
-    kernels, done = loaded(DECODE), 0
+    kernels, done = loaded(), 0
     end = time.monotonic() + seconds
     for number in count(seed):
         print(f"seed {number}", flush=True)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from storage.format.kernels.compiled import DECODE
 from storage.format.record import BORN_HOST_V6, COMPRESSED, MAGIC_V1, MAGIC_V2, STORE_HOST_V6, encode_record
 from storage.format.window_decoder import MOST_BYTES, Wanted
 from tests.support.decoded_rows import EVERYTHING, NAMES, Window, assert_as_exact, decode, is_regular
@@ -119,7 +118,7 @@ bounds = st.lists(st.integers(1, 12), max_size=4)
 
 @pytest.fixture(scope="module")
 def kernels() -> ModuleType:
-    return loaded(DECODE)
+    return loaded()
 
 
 def check(kernels: ModuleType, window: Window, wanted: Wanted, ends: list[int]) -> None:

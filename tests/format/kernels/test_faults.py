@@ -13,16 +13,14 @@ import pytest
 from hypothesis import Phase, settings
 
 from storage.compiler import cached_in
-from storage.format.kernels.compiled import DECODE, KernelModule
 from tests.format.kernels import test_lay_out
-from tests.support.kernels import ON, kernels, need_kernels
+from tests.support.kernels import loaded
 from tests.support.shares import one_in
 
 
 class Fault(NamedTuple):
     """A line of a kernel, what it becomes, and the test that must fail then."""
 
-    module: KernelModule
     kernel: str
     right: str
     wrong: str
@@ -34,22 +32,20 @@ RUNS = test_lay_out.test_one_window_has_the_runs_that_are_read_at_once
 
 
 FAULTS = (
-    Fault(DECODE, "lay_out", "joins, first = False,", "first =", WINDOWS),
-    Fault(DECODE, "lay_out", "end - (reach if joins else begin)", "end - reach", WINDOWS),
-    Fault(DECODE, "lay_out", "if not limits.keep:", "if True:", WINDOWS),
-    Fault(DECODE, "lay_out", "1] = run + 1\n", "1] = run\n", WINDOWS),
-    Fault(DECODE, "lay_out", "reach + limits.gap_bytes", "reach", RUNS),
-    Fault(DECODE, "lay_out", "min(begin + sizes[row], limits.file_bytes)", "begin + sizes[row]", RUNS),
-    Fault(
-        DECODE, "lay_out", "laid.runs[run, 1] = end - laid.runs[run, 0]", "laid.runs[run, 1] += end - begin", OVERLAPS
-    ),
-    Fault(DECODE, "lay_out", "laid.runs[run, 2] + begin - laid.runs[run, 0]", "at - (end - begin)", OVERLAPS),
+    Fault("lay_out", "joins, first = False,", "first =", WINDOWS),
+    Fault("lay_out", "end - (reach if joins else begin)", "end - reach", WINDOWS),
+    Fault("lay_out", "if not limits.keep:", "if True:", WINDOWS),
+    Fault("lay_out", "1] = run + 1\n", "1] = run\n", WINDOWS),
+    Fault("lay_out", "reach + limits.gap_bytes", "reach", RUNS),
+    Fault("lay_out", "min(begin + sizes[row], limits.file_bytes)", "begin + sizes[row]", RUNS),
+    Fault("lay_out", "laid.runs[run, 1] = end - laid.runs[run, 0]", "laid.runs[run, 1] += end - begin", OVERLAPS),
+    Fault("lay_out", "laid.runs[run, 2] + begin - laid.runs[run, 0]", "at - (end - begin)", OVERLAPS),
 )
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _kernels() -> None:
-    need_kernels()
+    loaded()
 
 
 def faulty(module: ModuleType, fault: Fault) -> Any:
@@ -69,9 +65,7 @@ def faulty(module: ModuleType, fault: Fault) -> Any:
     one_in(6, range(len(FAULTS)), others=pytest.mark.long),
     ids=lambda number: f"{number} {FAULTS[number].kernel}",
 )
-def test_a_fault_in_a_kernel_is_noticed(
-    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_fault_in_a_kernel_is_noticed(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[number]
     judge: Any = fault.judge
     if hasattr(judge, "_hypothesis_internal_use_settings"):
@@ -83,18 +77,13 @@ def test_a_fault_in_a_kernel_is_noticed(
             database=None,
         )
         monkeypatch.setattr(judge, "_hypothesis_internal_use_settings", quick)
-    with kernels(ON):
-        module = fault.module.for_rows()
-    assert module is not None
-    needs = "tmp_path_factory" in inspect.signature(judge).parameters
-    given = {"tmp_path_factory": tmp_path_factory} if needs else {}
+    module = loaded()
     with mock.patch.object(module, fault.kernel, faulty(module, fault)), pytest.raises(AssertionError):
-        judge(**given)
+        judge()
 
 
 @pytest.mark.slow  # they are compiled first
 def test_the_faults_are_where_they_are_looked_for() -> None:
-    with kernels(ON):
-        for fault in FAULTS:
-            module = fault.module.for_rows()
-            assert inspect.getsource(getattr(module, fault.kernel).py_func).count(fault.right) == 1, fault
+    for fault in FAULTS:
+        module = loaded()
+        assert inspect.getsource(getattr(module, fault.kernel).py_func).count(fault.right) == 1, fault

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from storage.files.file_system import coalesce
 from storage.format.arrays import Memory
-from storage.format.kernels.compiled import DECODE
 from storage.format.window_decoder import LaidRanges, WindowLayout
 from tests.support.kernels import loaded
 
@@ -35,7 +34,7 @@ def laid_out(steps: list[tuple[int, int]]) -> tuple[np.ndarray, np.ndarray]:
 def lay_out(
     positions: np.ndarray, sizes: np.ndarray, window_bytes: int, *, keep: bool, gap_bytes: int = GAP
 ) -> LaidRanges:
-    return WindowLayout(loaded(DECODE), MEMORY, window_bytes, keep).of(positions, sizes, len(FILE), gap_bytes)
+    return WindowLayout(loaded(), MEMORY, window_bytes, keep).of(positions, sizes, len(FILE), gap_bytes)
 
 
 def check(positions: np.ndarray, sizes: np.ndarray, window_bytes: int, keep: bool) -> None:
@@ -102,5 +101,5 @@ def test_what_lies_behind_the_file_has_no_bytes(keep: bool) -> None:
 
 def test_each_range_may_be_a_window_of_its_own() -> None:
     positions = np.arange(5_000, dtype=np.int64) * 100
-    laid = WindowLayout(loaded(DECODE), Memory(), 1, False).of(positions, np.full(5_000, 3), 1 << 30, 16)
+    laid = WindowLayout(loaded(), Memory(), 1, False).of(positions, np.full(5_000, 3), 1 << 30, 16)
     assert [(window.end, window.runs) for window in laid.windows] == [(3, [[at, 3, 0]]) for at in positions.tolist()]

@@ -7,12 +7,10 @@ from collections.abc import Callable
 from itertools import count
 from types import ModuleType, SimpleNamespace
 from typing import Any, NamedTuple
-from unittest import mock
 
 import pytest
 
 from storage.format.arrays import Memory
-from storage.format.kernels.compiled import DECODE
 from tests.format.kernels import fuzz_decode
 from tests.support.kernels import loaded
 from tests.support.shares import one_in
@@ -29,19 +27,17 @@ class Fault(NamedTuple):
     kernel: str
     was: str
     becomes: str
-    part: str | None = None
-    """The function of `regular`, of which kernels are made, in whose source that stands instead."""
 
 
 FAULTS = {
     "another queue's record is taken": Fault("check", " or be_i32(rows.buffer, begin + _QUEUE_ID) != queue_id", ""),
     "a record of another place is taken": Fault("check", "!= rows.places[row]", "< 0"),
     "another topic of that length is taken": Fault("check", "topic, np.int64(0), topic_size)", "topic, np.int64(0), np.int64(0))"),
-    "IPv6 hosts are taken for IPv4": Fault("walk", "& HOST_FLAGS", "& 0", part="topic_of"),
-    "any magic number is taken": Fault("walk", "magic != MAGIC_V1 and", "False and", part="topic_of"),
-    "lengths need not add up": Fault("walk", "!= begin + size:", "> begin + size:", part="topic_of"),
+    "IPv6 hosts are taken for IPv4": Fault("walk", "& HOST_FLAGS", "& 0"),
+    "any magic number is taken": Fault("walk", "magic != MAGIC_V1 and", "False and"),
+    "lengths need not add up": Fault("walk", "!= begin + size:", "> begin + size:"),
     "a walk goes on behind what is no record": Fault("walk", "if topic_end < 0:", "if size < 0:"),
-    "a walk's properties begin early": Fault("walk", "= topic_end + 2", "= topic_end + 1"),
+    "a walk's properties begin early": Fault("walk", "  properties[row] = topic_end + 2", "  properties[row] = topic_end + 1"),
     "the last topic is each record's": Fault("number_topics", "if ends[code] - begins[code] == size and", "if True or"),
     "a body begins a byte late": Fault("bodies", "begin + HEADER_SIZE, size)", "begin + HEADER_SIZE + 1, size)"),
     "a field is of the row before": Fault("fields", "wanted.longs[i, row] =", "wanted.longs[i, first] ="),
@@ -61,13 +57,13 @@ FAULTS = {
 
 @pytest.fixture(scope="module")
 def kernels() -> ModuleType:
-    return loaded(DECODE)
+    return loaded()
 
 
 def planted(fault: Fault, kernels: ModuleType) -> Any:
     """The kernels with one of them compiled from other text."""
     module = sys.modules[getattr(kernels, fault.kernel).py_func.__module__]
-    from storage.format.kernels import ground, regular
+    from storage.format.kernels import ground
 
     def of_one(*signatures: Any) -> Callable[[Any], Any]:
         compiled = compile_all(*signatures)
@@ -75,12 +71,7 @@ def planted(fault: Fault, kernels: ModuleType) -> Any:
 
     compile_all, ground.kernel = ground.kernel, of_one
     try:
-        if fault.part is None:
-            names = names_of(module, fault.was, fault.becomes)
-        else:
-            part = names_of(regular, fault.was, fault.becomes)[fault.part]
-            with mock.patch.object(regular, fault.part, part):
-                names = names_of(module)
+        names = names_of(module, fault.was, fault.becomes)
     finally:
         ground.kernel = compile_all
     return SimpleNamespace(**vars(kernels) | {fault.kernel: names[fault.kernel]})

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from storage.rules.put_guards import ALL_IN_SET
-from storage.service.replica_acks import AckFrontier, Ticket
+from storage.service.replica_acks import AckFrontier, CopiesWanted
 
 
 def test_a_put_is_settled_when_so_many_copies_reach_its_end() -> None:
@@ -36,10 +36,10 @@ def test_one_put_that_lacks_copies_delays_no_other() -> None:
 
 def test_a_put_that_has_its_copies_is_not_given_up() -> None:
     frontier = AckFrontier()
-    ticket = frontier.ask(100, 2)
-    assert ticket is not None
-    assert frontier.see({"a": 100}) == [ticket]
-    assert not frontier.give_up(ticket)
+    wanted = frontier.ask(100, 2)
+    assert wanted is not None
+    assert frontier.see({"a": 100}) == [wanted]
+    assert not frontier.give_up(wanted)
 
 
 def test_what_a_replica_holds_that_left_counts_no_more() -> None:
@@ -52,18 +52,18 @@ def test_what_a_replica_holds_that_left_counts_no_more() -> None:
 def test_the_whole_set_is_waited_for_and_nobody_else() -> None:
     frontier = AckFrontier()
     frontier.set_members({"b", "c"})
-    ticket = frontier.ask(100, ALL_IN_SET)
-    assert ticket is not None
+    wanted = frontier.ask(100, ALL_IN_SET)
+    assert wanted is not None
     assert frontier.see({"b": 100, "stranger": 100}) == []
-    assert frontier.see({"b": 100, "c": 100}) == [ticket]
+    assert frontier.see({"b": 100, "c": 100}) == [wanted]
 
 
 def test_a_set_that_shrinks_waits_for_those_that_are_left() -> None:
     frontier = AckFrontier()
     frontier.set_members({"b", "c"})
     frontier.see({"b": 100})
-    ticket = frontier.ask(100, ALL_IN_SET)
-    assert frontier.set_members({"b"}) == [ticket]
+    wanted = frontier.ask(100, ALL_IN_SET)
+    assert frontier.set_members({"b"}) == [wanted]
     assert frontier.ask(101, ALL_IN_SET) is not None
     assert len(frontier.set_members(())) == 1
 
@@ -73,11 +73,11 @@ def test_any_order_of_reports_settles_what_a_count_says(seed: int) -> None:
     rng = random.Random(seed)
     frontier = AckFrontier()
     held: dict[str, int] = {}
-    waiting: list[Ticket] = []
+    waiting: list[CopiesWanted] = []
     for _ in range(200):
         if rng.random() < 0.5:
-            ticket = frontier.ask(rng.randrange(100), rng.randrange(1, 5))
-            waiting += [ticket] if ticket else []
+            wanted = frontier.ask(rng.randrange(100), rng.randrange(1, 5))
+            waiting += [wanted] if wanted else []
             continue
         replica = rng.choice("abcd")
         if rng.random() < 0.2:

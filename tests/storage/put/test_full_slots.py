@@ -7,8 +7,6 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark_mq.broker.send import SendMessageHandler
-from spark_mq.broker.send_request import SendRequest
 from storage import open_store
 from storage.errors import RowIllegalError
 from storage.files.local_file_system import LocalFileSystem
@@ -17,6 +15,7 @@ from storage.put.settings import full_slots
 from storage.rules.response_codes import ResponseCode
 from storage.settings.load import parse_config
 from storage.settings.nouns import TimerConfig
+from tests.support.broker_handlers import Send, Sender
 
 NOW_MS = 1_750_000_000_000
 FULL_TICK, HALF_FULL_TICK, OLD_TICK = (NOW_MS // 1_000 + seconds for seconds in (60, 120, 180))
@@ -60,16 +59,14 @@ def test_a_row_and_a_request_are_refused_for_a_time_that_is_full(tmp_path: Path)
     open_store(tmp_path, config=config, read_only=False, create=True).close()
     write_wheel(tmp_path)
     with open_store(tmp_path, config=config, read_only=False, clock=lambda: NOW_MS) as store:
-        handler = SendMessageHandler(store, clock=lambda: NOW_MS)
+        handler = Sender(store, clock=lambda: NOW_MS)
         for seconds, is_taken in ((0, False), (1, True)):
             deliver_ms = (FULL_TICK + seconds) * 1_000 + 1  # its slot is the second before
             rows = pa.record_batch(
                 {"topic": ["T"], "body": [b"x"], "deliver_at": pa.array([deliver_ms], pa.timestamp("ms", "UTC"))}
             )
             properties = {"TIMER_DELIVER_MS": str(deliver_ms)}
-            code = handler.send(
-                SendRequest(topic="T", body=b"x", queue_id=0, born_time_ms=NOW_MS, properties=properties)
-            ).code
+            code = handler.send(Send(topic="T", body=b"x", queue_id=0, born_time_ms=NOW_MS, properties=properties)).code
             if is_taken:
                 assert (store.put_batch(rows).num_rows, code) == (1, ResponseCode.SUCCESS)
                 continue

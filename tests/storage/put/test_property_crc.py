@@ -216,9 +216,9 @@ def test_properties_have_20_bytes_less_room(root: Path) -> None:
             store.put_inner([inner(PROPERTIES_LIMIT - TAIL + 1)])
         assert (raised.value.limit, raised.value.actual) == (PROPERTIES_LIMIT, PROPERTIES_LIMIT + 1)
         rules = PutRules(config=store.config, host=store.writer.settings.host, now_ms=0)
-        assert plan_inner(inner(PROPERTIES_LIMIT - TAIL), b"", rules).size_bytes > PROPERTIES_LIMIT
+        assert plan_inner(inner(PROPERTIES_LIMIT - TAIL), rules).size_bytes > PROPERTIES_LIMIT
         with pytest.raises(PutRefusedError) as refused:
-            plan_inner(inner(PROPERTIES_LIMIT - TAIL + 1), b"", rules)
+            plan_inner(inner(PROPERTIES_LIMIT - TAIL + 1), rules)
         assert refused.value.status is PutStatus.PROPERTIES_SIZE_EXCEEDED
 
 

@@ -25,8 +25,8 @@ class Rule(NamedTuple):
     """Modules, apart by blanks."""
 
 
-REQUEST, SEND, SEND_BACK, END, RETRY = (
-    f"spark_mq.broker.{name}" for name in ("put_plan", "send", "send_back", "end_transaction", "retry")
+REQUEST, SEND, SEND_BACK, END = (
+    f"spark_mq.broker.{name}" for name in ("put_plan", "send", "send_back", "end_transaction")
 )
 DELAYS, HALVES, INNER, RETRIES, SIZES = (
     f"storage.rules.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "sizes")
@@ -68,8 +68,8 @@ RULES = [
     Rule("how often a message failed", RETRIES, "next_reconsume_times", f"{SEND_BACK} {ROW_RETRIES}"),
     Rule("what a message sent back says", RETRIES, "sent_back_says", f"{RETRIES} {ROW_RETRIES}"),
     Rule("whether a group takes messages back", RETRIES, "return_bar", f"{SEND_BACK} {ROW_RETRIES}"),
-    Rule("how often a group tries again", RETRIES, "most_retries", f"{RETRY} {ROW_RULES} {ROW_RETRIES}"),
-    Rule("what is sent to a retry topic too often", RETRIES, "is_sent_too_often", f"{RETRY} {ROW_RETRIES}"),
+    Rule("how often a group tries again", RETRIES, "most_retries", f"{SEND_BACK} {ROW_RULES} {ROW_RETRIES}"),
+    Rule("what is sent to a retry topic too often", RETRIES, "is_sent_too_often", f"{SEND_BACK} {ROW_RETRIES}"),
     # Guards
     Rule("state of the store, body, topic", GUARDS, "check_before_put", REQUEST),
     Rule("inner batches", GUARDS, "check_inner_batch", REQUEST),

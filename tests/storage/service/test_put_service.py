@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq.broker.store_put import state_of
+from spark_mq.broker.put_plan import state_now
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import MessageIllegalError, RowIllegalError, StoreNotWritableError
 from storage.log.checkpoint import read_checkpoint
@@ -23,7 +23,8 @@ from storage.put.settings import PutSettings
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import MessageRows
-from storage.service.put_group import PutReceipt
+from storage.rules.put_guards import BrokerState
+from storage.service.put_group import PutResult
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from storage.tables.topics import PERM_READ, TopicConfig
@@ -65,15 +66,15 @@ class Served:
             self.root, config=self.config, read_only=False, create=True, file_system=self.disk, clock=self.clock
         )
 
-    def put(self, *names: str, wait: str | None = None) -> PutReceipt:
+    def put(self, *names: str, wait: str | None = None) -> PutResult:
         return self.service.put_inner([message(name, wait) for name in names])
 
-    def put_beside(self, *names: str) -> Future[PutReceipt]:
+    def put_beside(self, *names: str) -> Future[PutResult]:
         return self._threads.submit(self.put, *names)
 
     def put_table_beside(
         self, topics: list[str], queue_ids: list[int] | None = None, **rules: Any
-    ) -> Future[PutReceipt]:
+    ) -> Future[PutResult]:
         columns: dict[str, Any] = {"topic": topics, "body": pa.array([b"x"] * len(topics))}
         if queue_ids is not None:
             columns["queue_id"] = pa.array(queue_ids, pa.int32())
@@ -151,7 +152,7 @@ def test_one_thread_computes_at_a_time_and_one_that_waits_for_the_disk_lets_othe
     store = make(SYNC, log_file_size=1 << 20)
     computing, most = Counter[str](), 0
 
-    def put(name: str) -> PutReceipt:
+    def put(name: str) -> PutResult:
         nonlocal most
         with store.service.at_work():
             computing["now"] += 1
@@ -434,10 +435,10 @@ def test_a_pool_that_is_full_takes_no_more(make: Callable[..., Served]) -> None:
     """DefaultMessageStore.isTransientStorePoolDeficient; SendMessageProcessor.rejectRequest."""
     store = make(replace(POOL, transient_store_pool_size=1), starts_duties=False)
     for name in ("a", "b"):
-        assert not state_of(store.service).rejects_requests
+        assert not state_now(store.service, BrokerState()).rejects_requests
         assert store.put(name * 2_500).status is PutStatus.PUT_OK
-    assert state_of(store.service).is_transient_store_pool_deficient
-    assert state_of(store.service).rejects_requests
+    assert state_now(store.service, BrokerState()).is_transient_store_pool_deficient
+    assert state_now(store.service, BrokerState()).rejects_requests
     assert store.put("c").status is PutStatus.OS_PAGE_CACHE_BUSY
     store.service.pool_turn()
     assert store.put("c").status is PutStatus.PUT_OK
@@ -520,9 +521,9 @@ def test_while_one_put_holds_the_log_for_long_others_are_refused(
     store.disk.writes.wait_for_somebody()
     store.clock.now_ms += 5_000  # a clock that is set says nothing of that
     store.steady.now_ms += 1_000
-    assert not state_of(store.service).is_os_page_cache_busy
+    assert not state_now(store.service, BrokerState()).is_os_page_cache_busy
     store.steady.now_ms += 1
-    assert state_of(store.service).rejects_requests
+    assert state_now(store.service, BrokerState()).rejects_requests
     receipt = store.put("refused")
     assert receipt.status is PutStatus.OS_PAGE_CACHE_BUSY
     assert not receipt.places.num_rows
@@ -530,7 +531,7 @@ def test_while_one_put_holds_the_log_for_long_others_are_refused(
     assert store.service.put_batch(rows).status is PutStatus.OS_PAGE_CACHE_BUSY
     store.disk.writes.open()
     assert stalled.result(PATIENCE_S).status is PutStatus.PUT_OK
-    assert not state_of(store.service).rejects_requests
+    assert not state_now(store.service, BrokerState()).rejects_requests
     assert store.put("taken").status is PutStatus.PUT_OK
     assert store.read() == {"stalled", "taken"}
 
@@ -541,7 +542,7 @@ def test_a_put_whose_refusal_nobody_hears_waits_for_the_log(make: Callable[..., 
     stalled = store.put_beside("stalled")
     store.disk.writes.wait_for_somebody()
     store.steady.now_ms += 1_001
-    assert state_of(store.service).is_os_page_cache_busy
+    assert state_now(store.service, BrokerState()).is_os_page_cache_busy
     waits = store.service.put_later(InnerMessages.of([message("unheard")]), is_heard=False)
     store.disk.writes.open()
     assert (stalled.result(PATIENCE_S).status, waits().status) == (PutStatus.PUT_OK, PutStatus.PUT_OK)
@@ -552,10 +553,10 @@ def test_a_put_whose_refusal_nobody_hears_writes_out_a_full_pool(make: Callable[
     store = make(replace(POOL, transient_store_pool_size=1), starts_duties=False)
     for name in ("a", "b"):
         assert store.put(name * 2_500).status is PutStatus.PUT_OK
-    assert state_of(store.service).is_transient_store_pool_deficient
+    assert state_now(store.service, BrokerState()).is_transient_store_pool_deficient
     unheard = InnerMessages.of([message("unheard")])
     assert store.service.put_later(unheard, is_heard=False)().status is PutStatus.PUT_OK
-    assert not state_of(store.service).is_transient_store_pool_deficient
+    assert not state_now(store.service, BrokerState()).is_transient_store_pool_deficient
     assert store.read_beside() == {"a" * 2_500, "b" * 2_500}
 
 
@@ -569,7 +570,7 @@ def test_a_table_that_is_made_into_records_holds_nobody_up(
     stalled = store.put_table_beside(["T"] * 2, [0, 0])
     gate.wait_for_somebody()
     store.steady.now_ms += 1_001
-    assert not state_of(store.service).is_os_page_cache_busy
+    assert not state_now(store.service, BrokerState()).is_os_page_cache_busy
     assert store.put("meanwhile").status is PutStatus.PUT_OK
     gate.open()
     assert stalled.result(PATIENCE_S).places.column("queue_offset").to_pylist() == [1, 2]
@@ -664,7 +665,7 @@ def test_a_closed_service_leaves_a_closed_store_with_every_message(
     assert not (store.root / "abort").exists()
     assert store.read_beside() == {f"n{number}" for number in range(40)}
     assert all(f"n{number}".encode() in b"".join(store.disk.durable.values()) for number in range(40))
-    assert state_of(store.service).is_shut_down
+    assert state_now(store.service, BrokerState()).is_shut_down
     with pytest.raises(StoreNotWritableError, match="it is shut down"):
         store.put("late")
     store.service.close()

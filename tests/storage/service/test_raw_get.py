@@ -7,7 +7,7 @@ import pytest
 
 from storage.format.consume_queue import ENTRY
 from storage.queues.get import GetStatus
-from storage.service.raw_get import (
+from storage.service.served_store import (
     LogSpan,
     TransferLimits,
     candidates,

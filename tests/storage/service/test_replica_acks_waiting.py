@@ -33,7 +33,7 @@ def test_an_acknowledgement_that_comes_with_the_deadline_counts() -> None:
     wanted = acks.want(10, 2)
     assert wanted is not None
     acks.see({"a": 10})
-    assert wanted.wait(0) is PutStatus.PUT_OK
+    assert acks.wait(wanted, 0) is PutStatus.PUT_OK
 
 
 def test_who_waits_for_replicas_to_come_hears_of_them() -> None:

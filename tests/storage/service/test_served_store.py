@@ -16,8 +16,7 @@ from storage.ha.sessions import Received
 from storage.log.dispatch import QueueEntries
 from storage.queues.get import GetStatus
 from storage.service.put_service import PutService
-from storage.service.raw_get import MessageFilter, RawGet, TransferLimits
-from storage.service.served_store import ServedStore
+from storage.service.served_store import MessageFilter, RawGet, ServedStore, TransferLimits
 from storage.settings.load import StoreConfig, parse_config
 
 CONF = (

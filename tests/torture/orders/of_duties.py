@@ -78,7 +78,7 @@ ORDERS = (
     ),
     Order(
         "Ending a transaction (`transaction/`, `spark_mq/broker/end_transaction.py`)",
-        "spark_mq.broker.end_transaction:end_transaction",
+        "tests.support.broker_handlers:end_transaction",
         (
             Step("commit record", f"{_ENDER}._commit", gives=lambda *_, **__: PutStatus.PUT_OK),
             Step("op message", f"{_ENDER}._write_ops"),
@@ -108,7 +108,7 @@ ORDERS = (
                 f"{_STORE}.save_topic {_STORE}.make_topic",
             ),
             Step("`subscriptionGroup.json`", f"{_STORE}.make_group"),
-            Step('record, as under "Putting"', f"{_BACK}._stored", gives=lambda *_, **__: PutStatus.PUT_OK),
+            Step('record, as under "Putting"', f"{_BACK}._put", gives=lambda *_, **__: PutStatus.PUT_OK),
         ),
         stories=("sending back",),
     ),

@@ -9,8 +9,8 @@ from unittest import mock
 
 from storage.dispatch.writer import DerivedSync
 from storage.files.syncs import SyncGate
-from storage.log.writer import LogSync
-from storage.put.store_writer import RunningSync, StoreWriter
+from storage.log.writer import LogSync, RunningSync
+from storage.put.store_writer import StoreWriter
 from tests.torture.steps import Order, Step, is_directory, is_file
 
 _FILES = "storage.files.local_file_system:LocalFileSystem"
@@ -104,7 +104,7 @@ ORDERS = (
                 within=f"{_SERVICE}._sync_log",
             ),
             Step("their queue entries and index items", f"{_WRITER}.dispatch", within=f"{_SERVICE}._sync_log"),
-            Step("their answers", "storage.service.put_service:GroupCommit.complete"),
+            Step("their answers", "storage.service.put_group:GroupCommit.complete"),
         ),
         title="Order under SYNC_FLUSH",
         stories=(

@@ -1,24 +1,111 @@
-"""The stores at a path, as commands read them."""
+"""The stores at a path, as commands read them; and which of the two a command reads, stores or a running cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Annotated, Any
 
-from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, lag_entry, topic_entry
-from spark_mq.dump import describe_message, described_body, dump_queue
-from spark_mq.message_line import Unreadable, message_line, queue_lines
-from spark_mq.source.cluster import Cluster
+import typer
+
+from spark_mq.cli.app import CommandError, UsageError
+from spark_mq.cli.message_lines import (
+    Unreadable,
+    describe_message,
+    described_body,
+    dump_queue,
+    message_line,
+    queue_lines,
+)
+from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, Place, lag_entry, topic_entry
+from spark_mq.command_options import Connection
+from spark_mq.source.cluster import Cluster, find_stores
 from spark_mq.source.offsets import QueueId
 from storage import Message, MessageStore
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFoundError, StoreNotWritableError
+from storage.files.local_file_system import LocalFileSystem
+from storage.files.remote import only_for_reading, plain_path
 from storage.format.record import decode_offset_message_id
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
+from storage.tables.surroundings import is_empty_place, no_store
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+
+OneStorePath = Annotated[
+    str, typer.Argument(metavar="PATH", show_default=False, help="A broker's store: what holds commitlog/.")
+]
+ReadPath = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PATH",
+        show_default=False,
+        help="A broker's store, or a directory of stores; in its place --name-server.",
+    ),
+]
+
+
+@contextmanager
+def open_place(path: str | None, conf: str | None, connection: Connection, *, java: bool = False) -> Iterator[Place]:
+    """The stores at PATH, or the cluster that --name-server names, open for reading. Raises OptionError for both and for none."""
+    place: Place
+    if connection.is_chosen(path):
+        if conf is not None:
+            raise UsageError("--conf is the configuration of stores: leave it away with --name-server")
+        if java:
+            raise UsageError("--java shows what is in a store's files: give PATH, not --name-server")
+        from spark_mq.cli.live_place import LivePlace  # a store needs no client
+
+        place = LivePlace(connection.settings())
+    else:
+        place = StorePlace(open_cluster(path or "", conf), java=java)
+    try:
+        yield place
+    finally:
+        place.close()
+
+
+def open_cluster(path: str, conf: str | None) -> Cluster:
+    """The store or the stores at a path, open for reading. A directory that is read as a cluster is named on stderr."""
+    roots, top = find_stores(path), _directory(path)
+    if roots != [top]:
+        listed = ", ".join(root.removeprefix(f"{top}/") for root in roots)
+        stores = "1 store" if len(roots) == 1 else f"{len(roots)} stores"
+        typer.echo(f"{path} is read as a cluster of {stores}: {listed}", err=True)
+    return Cluster.open([path], conf=conf)
+
+
+def one_store(path: str, *, to_write: bool = False) -> str:
+    """The root of the only store at a path, named on stderr where the path is not the store itself.
+
+    Raises CommandError where there are several; with `to_write` StoreNotWritableError for one that is not local, without
+    looking there.
+    """
+    if to_write and (rule := only_for_reading(path)):
+        raise StoreNotWritableError(path, rule)
+    roots = find_stores(path)
+    if len(roots) > 1:
+        raise CommandError(f"{path} holds {len(roots)} stores", f"name one of them: {', '.join(roots)}")
+    if roots != [_directory(path)]:
+        typer.echo(f"the store at {path} is {roots[0]}", err=True)
+    return roots[0]
+
+
+def _directory(path: str) -> str:
+    return plain_path(path).rstrip("/") or "/"
+
+
+def store_to_write(path: str) -> tuple[str, bool]:
+    """The root of the only store at a path, and whether it must be made: nothing is there, or an empty directory."""
+    try:
+        return one_store(path, to_write=True), False
+    except StoreNotFoundError:
+        root, files = _directory(path), LocalFileSystem()
+        if not is_empty_place(root, files):
+            raise no_store(root, "commitlog/", files, to_make=True) from None
+        return root, True
 
 
 class StorePlace:
-    """The place whose data is files. With `java` messages are told in the words of Apache's tools."""
+    """The place whose data is files. With `java` messages have the fields and names of Apache's tools."""
 
     def __init__(self, cluster: Cluster, *, java: bool = False) -> None:
         self._cluster = cluster

@@ -1,4 +1,4 @@
-"""Lines become messages that a producer sends to a running cluster, many at a time.
+"""What commands write to a running cluster: lines of standard input as messages, many at a time, and topics.
 
 Lines without a queue take the topic's queues in turn. Lines that name a queue or a sharding key keep their order there: of each such
 queue one is on its way at a time. No batches: in one, all messages would get one unique key.
@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 import typer
 
 from spark_mq.cli.app import CommandError
-from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_lines, tell_overruled
-from spark_mq.cli.new_topic import make_at_brokers
+from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_lines, say_overruled
 from spark_mq.cli.output import print_table, say
+from spark_mq.cli.places import refuse_other_shape
 from spark_mq.client.admin import Admin
-from spark_mq.client.errors import ClientError, MessageRefusedError, ResponseError
+from spark_mq.client.errors import ClientError, MessageRefusedError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.producer import Producer
@@ -29,8 +29,10 @@ from spark_mq.client.selectors import by_hash
 from spark_mq.client.send_results import SendResult
 from spark_mq.client.send_retries import SendStatus
 from spark_mq.client.settings import ClientSettings
+from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting.frames import MOST_BODY_BYTES
 from storage.format.properties import is_reserved_name
+from storage.names import MASTER_ID, validate_user_topic
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
 PRODUCER_GROUP = "spark-mq-produce"
@@ -41,6 +43,7 @@ _PAUSES_S = (0.1, 0.3, 1.0, 3.0, None)
 """Between the tries of a line that a busy broker refuses; None: the last one."""
 _OF_A_STORE = ("retry_group", "reconsume_times", "origin_msg_id")
 _SHARDING_KEY = "__SHARDINGKEY"
+_POLL_S = 0.05
 
 
 class _Outgoing(NamedTuple):
@@ -88,7 +91,7 @@ class NewTopics(NamedTuple):
 def send_input(settings: ClientSettings, topic: str | None, new: NewTopics, *, objects: bool) -> None:
     """Send standard input to a running cluster, and say what its brokers have stored, also where a line ends it."""
     known: set[str] = set()
-    sent, is_told = Sent(), False
+    sent, is_said = Sent(), False
     sending = ProducerSettings(
         send_timeout_ms=settings.request_timeout_ms,
         max_in_flight=_IN_FLIGHT,
@@ -101,9 +104,9 @@ def send_input(settings: ClientSettings, topic: str | None, new: NewTopics, *, o
                     rows = parse_objects(lines) if objects else [{"body": line.content} for line in lines]
                     if topic is not None:
                         others = [str(row["topic"]) for row in rows if row.get("topic") not in (None, "", topic)]
-                        if others and not is_told:
-                            tell_overruled(others[0], topic)
-                            is_told = True
+                        if others and not is_said:
+                            say_overruled(others[0], topic)
+                            is_said = True
                         rows = [{**row, "topic": topic} for row in rows]
                     for name in sorted({str(row["topic"]) for row in rows if row.get("topic")} - known):
                         _find_or_make(producer, name, new)
@@ -197,16 +200,16 @@ def _send_together(producer: Producer, lines: Sequence[_Outgoing], sent: Sent) -
 
 def _tried(producer: Producer, lines: Sequence[_Outgoing], sent: Sent, *, is_last: bool) -> list[_Outgoing]:
     """Send each and wait. Returns those that were refused for a while; raises the first other failure, and with `is_last` that too."""
-    begun: list[tuple[_Outgoing, Future[SendResult]]] = []
+    started: list[tuple[_Outgoing, Future[SendResult]]] = []
     again: list[_Outgoing] = []
     error: CommandError | None = None
     for line in lines:
         try:
-            begun.append((line, producer.send_async(line.message, line.queue)))
+            started.append((line, producer.send_async(line.message, line.queue)))
         except ClientError as failure:
             error = _failed(line.number, failure)
             break
-    for line, future in begun:
+    for line, future in started:
         try:
             sent.add(future.result())
         except ClientError as failure:
@@ -223,3 +226,59 @@ def _failed(number: int, failure: ClientError) -> CommandError:
     if isinstance(failure, MessageRefusedError):
         return CommandError(f"line {number}, {failure.what}: {failure.rule}", failure.hint)
     return CommandError(f"line {number}: {failure.describe()}", failure.hint)
+
+
+def make_at_brokers(settings: ClientSettings, wanted: TopicConfig, cluster: str | None) -> tuple[list[str], list[str]]:
+    """Make the topic on the masters that do not have it. Returns all brokers in question, and those where it was made.
+
+    Raises CommandError where it is there in another shape.
+    """
+    named = with_namespace(settings.namespace, wanted.topic)
+    with Admin(settings) as admin:
+        masters = _masters(admin, cluster, wanted.topic)
+        have = _brokers_that_have(admin, named, wanted)
+        missing = [name for name in masters if name not in have]
+        new = NewTopic(named, wanted.read_queue_count, wanted.write_queue_count, wanted.perm)
+        for name in missing:
+            admin.create_topic(new, address=masters[name])
+        end = time.monotonic() + settings.request_timeout_ms / 1000
+        while missing and not _is_routed(admin, named, missing) and time.monotonic() < end:
+            time.sleep(_POLL_S)  # brokers tell their name servers at once, but not before they answer
+    return sorted(masters), missing
+
+
+def _masters(admin: Admin, cluster: str | None, topic: str) -> dict[str, str]:
+    """The masters' addresses by broker name. Raises CommandError where a broker has none, or there is no such cluster."""
+    info = admin.cluster_info()
+    clusters = info.cluster_address_table
+    if cluster is not None and cluster not in clusters:
+        raise CommandError(f"there is no cluster {cluster}", f"the name server knows {', '.join(sorted(clusters))}")
+    found = {}
+    for cluster_name in clusters if cluster is None else [cluster]:
+        for name in sorted(clusters[cluster_name]):
+            validate_user_topic(topic, broker_name=name, cluster_name=cluster_name)
+            addresses = info.broker_address_table[name].broker_addresses
+            if MASTER_ID not in addresses:
+                raise CommandError(f"broker {name} has no master now, and only a master makes topics")
+            found[name] = addresses[MASTER_ID]
+    if not found:
+        raise CommandError("no broker is registered at the name server")
+    return found
+
+
+def _brokers_that_have(admin: Admin, topic: str, wanted: TopicConfig) -> set[str]:
+    try:
+        found = admin.topic_config(topic)
+    except TopicRouteNotFoundError:
+        return set()
+    for name, config in found.items():
+        present = TopicConfig(wanted.topic, config.read_queue_count, config.write_queue_count, config.perm)
+        refuse_other_shape(wanted, present, f" at broker {name}")
+    return set(found)
+
+
+def _is_routed(admin: Admin, topic: str, brokers: list[str]) -> bool:
+    try:
+        return set(brokers) <= admin.route(topic).brokers.keys()
+    except TopicRouteNotFoundError:
+        return False

@@ -6,27 +6,31 @@ import time
 from concurrent.futures import Future
 
 from storage.put_status import PutStatus
-from storage.service.put_group import Promise
+from storage.service.put_group import Acknowledgement
 from storage.service.replica_acks import ReplicaAcks
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 
 
 def test_the_disk_is_waited_for_first_and_then_the_copies_for_what_is_left_of_their_time() -> None:
     flush: Future[None] = Future()
-    promise = Promise(flush, ReplicaAcks(StoreModeConfig(), ReplicationConfig()).want(100, 2), time.monotonic())
+    acks = ReplicaAcks(StoreModeConfig(), ReplicationConfig())
     told: list[str] = []
 
-    def left(slave_timeout_ms: int) -> float | None:
-        return promise.when_settled(lambda: told.append("over"), 60_000, slave_timeout_ms)
+    def waiting(slave_timeout_ms: int) -> Acknowledgement:
+        return Acknowledgement(flush, acks.want(100, 2), acks, "store", (60_000, slave_timeout_ms))
 
-    for_disk = left(30_000)
+    def left(waits: Acknowledgement) -> float | None:
+        return waits.when_settled(lambda: told.append("over"))
+
+    patient, hurried = waiting(30_000), waiting(1)
+    for_disk = left(patient)
     assert for_disk is not None
     assert 30 < for_disk <= 60
     flush.set_result(None)
     assert told == ["over"]
-    for_copies = left(30_000)
+    for_copies = left(patient)
     assert for_copies is not None
     assert 0 < for_copies <= 30
     time.sleep(0.01)
-    assert left(1) is None  # its time is over
-    assert promise.outcome("store", 60_000, 1) is PutStatus.FLUSH_SLAVE_TIMEOUT
+    assert left(hurried) is None  # its time is over
+    assert hurried() is PutStatus.FLUSH_SLAVE_TIMEOUT

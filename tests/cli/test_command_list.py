@@ -1,0 +1,66 @@
+"""`spark-mq --help` lists every command in a line of its group, and a command loads no more than it needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from importlib import import_module
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_mq.cli import app
+from spark_mq.cli.app import COMMANDS, LOOK, READ_AND_WRITE, REPAIR, RUN_SERVERS, UPKEEP
+from tests.support.fixture_stores import Fixture
+from tests.support.places import PROJECT
+
+SCREEN = 15
+ENGINE = {"numpy", "pyarrow", "storage"}
+SPARK = {"numba", "py4j", "pyspark"}
+CLIENT = {"asyncio", "spark_mq.client.admin", "spark_mq.remoting_server", "spark_mq.broker_server"}
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"job"}))
+def test_a_command_is_listed_by_the_line_that_its_docstring_begins_with(name: str) -> None:
+    module, _, function = COMMANDS[name].place.partition(".")
+    document = getattr(import_module(f"spark_mq.cli.{module}"), function).__doc__
+    assert document.partition("\n")[0] == COMMANDS[name].line
+
+
+def test_help_lists_each_command_in_one_line_of_its_group_and_no_group_is_longer_than_a_screen() -> None:
+    lines = CliRunner(env={"COLUMNS": "80", "TERM": "dumb"}).invoke(app, ["--help"]).output.splitlines()
+    for name, listed in COMMANDS.items():
+        assert [line for line in lines if line.strip("│ ").split()[:1] == [name] and listed.line in line], name
+    groups = Counter(listed.panel for listed in COMMANDS.values())
+    assert list(groups) == [LOOK, READ_AND_WRITE, RUN_SERVERS, UPKEEP, REPAIR]
+    assert max(groups.values()) <= SCREEN
+
+
+def loaded_by(*arguments: str) -> set[str]:
+    """The modules that a process of the command has loaded at its end."""
+    code = (
+        "import json, sys\nfrom spark_mq.cli import main\ntry:\n    main()\nfinally:\n"
+        "    print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    return set(json.loads(ran.stderr.splitlines()[-1]))
+
+
+def of(packages: set[str], loaded: set[str]) -> set[str]:
+    return {name for name in packages if name in loaded}
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], []])
+def test_what_needs_no_store_loads_neither_engine_nor_spark(arguments: list[str]) -> None:
+    assert of(ENGINE | SPARK | CLIENT, loaded_by(*arguments)) == set()
+
+
+def test_a_look_into_a_store_loads_neither_spark_nor_a_client(pristine_store: Callable[[str], Fixture]) -> None:
+    loaded = loaded_by("topics", str(pristine_store("clean").root))
+    assert of(SPARK | CLIENT, loaded) == set()
+    assert "storage.store" in loaded
