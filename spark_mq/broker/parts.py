@@ -27,6 +27,7 @@ from spark_mq.remoting.consumers import ConsumerGroupRequest
 from spark_mq.remoting.controllers import EpochEntryCache
 from storage.errors import StateFileError
 from storage.format.bloom_filter import BloomFilter
+from storage.format.table_entries import DataVersion
 from storage.names import BUILT_IN_GROUPS, host_of
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.retries import find_group
