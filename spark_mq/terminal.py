@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 DONE = 0
 FAILED = 1
-"""Refused or failed; or something was found that somebody has to look at."""
+"""Refused or failed; or something was found that an operator must look at."""
 USAGE = 2
-"""The command line is not right: argparse's and click's code."""
+"""The command line is not right: click's code."""
 BUSY = 75
 """A broker or another process holds the store: the same command may succeed later. sysexits.h: EX_TEMPFAIL."""
 INTERRUPTED = 130
@@ -91,14 +91,14 @@ PATIENCE_S = 2.0
 """What takes no longer shows nothing."""
 
 OnProgress = Callable[[int, int], None]
-"""Is told how much is done, of how much."""
+"""Called with how much is done, of how much."""
 
 
 @contextmanager
 def progress_bar(
     text: str, *, terminal: Console | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[OnProgress]:
-    """A bar while the block runs; the block tells (done, all). `clock` is in seconds."""
+    """A bar while the block runs; the block reports (done, all). `clock` is in seconds."""
     if (shown := terminal or _terminal()) is None:
         yield lambda done, total: None
         return

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import ClientError, RequestTimeoutError, WaitedInVainError, request_text, response_error
-from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.settings import with_namespace
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.sink.live_routes import Routes
 from spark_mq.sink.options import LiveSinkOptions

@@ -19,10 +19,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
+from spark_mq.client.admin import address_of_id
 from spark_mq.client.calls import make_call, read_answer_body
 from spark_mq.client.errors import ClientError, ResponseError
-from spark_mq.client.message_calls import address_of_id
-from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import SENT_ROWS_STAY, TASK_SENT_NONE
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.administration import SubscriptionGroupTable

@@ -30,7 +30,7 @@ from typing import NamedTuple, Protocol, Self
 
 import pyarrow as pa
 
-from spark_mq.client.calls import make_call
+from spark_mq.client.calls import make_call, may_pass, patiently
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     BrokerUnreachableError,
@@ -43,10 +43,7 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.patience import may_pass, patiently
-from spark_mq.client.routes import DEFAULT_TOPIC
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, with_namespace
 from spark_mq.remoting import MessageQueue, RequestCode
 from spark_mq.remoting.frames import MOST_BODY_BYTES
 from spark_mq.sink.options import DEFAULT_GROUP, LiveSinkOptions
@@ -60,6 +57,7 @@ from storage.rules.response_codes import ResponseCode
 from storage.rules.retries import RetryRules
 from storage.rules.row_rules import MessageRules, TopicTarget
 from storage.rules.sizes import MAX_MESSAGE_SIZE
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 ASKED_AGAIN_S = 30.0
 _SETTING = re.compile(rb"^(maxMessageSize|mappedFileSizeCommitLog)=([0-9]{1,10})\s*$", re.MULTILINE)
@@ -219,7 +217,7 @@ class LiveRoutes:
         return run(self._address_of(broker_name, topic), self._patience_ms, f"the address of broker {broker_name}")
 
     async def _address_of(self, broker_name: str, topic: str) -> str:
-        for known in (topic, DEFAULT_TOPIC):  # a topic that nobody has sent to yet has no route
+        for known in (topic, AUTO_CREATE_TOPIC):  # a topic that nobody has sent to yet has no route
             with suppress(TopicRouteNotFoundError):
                 await self._instance.route(known, refresh=True)
                 break
@@ -268,7 +266,7 @@ class LiveRoutes:
 def _may_be_routed(error: ClientError) -> bool:
     """Not a topic that no broker has; a topic without queues, and a cluster without brokers, may be starting."""
     if isinstance(error, TopicRouteNotFoundError):
-        return error.topic == DEFAULT_TOPIC
+        return error.topic == AUTO_CREATE_TOPIC
     return isinstance(error, MessageQueueNotFoundError) or may_pass(error)
 
 
@@ -346,7 +344,7 @@ class RouteRules(MessageRules):
         try:
             count = len(self.queues_of(known))
         except TopicRouteNotFoundError as error:
-            if error.topic == DEFAULT_TOPIC:  # no broker is there at all
+            if error.topic == AUTO_CREATE_TOPIC:  # no broker is there at all
                 raise
             return TopicTarget(known, refusal=error.describe())
         limit = self.limit_of(known)

@@ -23,7 +23,7 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields
 
-from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import OffsetJsonError, SparkMqError, WritesOwnSourceError
 from spark_mq.options import ClusterOptions
 from spark_mq.sink.options import RowOptions, local_checkpoint

@@ -31,14 +31,15 @@ from enum import Enum
 
 from spark_mq.client.calls import make_call
 from spark_mq.client.errors import RETRIABLE_CODES, ClientError
-from spark_mq.client.routes import DEFAULT_TOPIC
-from spark_mq.client.send_retries import RETRIED_CODES, SendStatus, goes_again, stored_status
+from spark_mq.client.send_results import SendStatus, goes_again, stored_status
+from spark_mq.client.settings import RETRIED_CODES
 from spark_mq.conditions import NotConfirmedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.messages import SendMessageRequest, decode_batch
 from storage.names import RETRY_PREFIX
 from storage.rules.response_codes import ResponseCode
 from storage.rules.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 DEFAULT_TOPIC_QUEUE_COUNT = 4
 """Queues of a topic that a broker makes when it is sent to. Java: DefaultMQProducer.defaultTopicQueueNums."""
@@ -61,7 +62,7 @@ def send_request(
     header = SendMessageRequest(
         producer_group=group,
         topic=queue.topic,
-        default_topic=DEFAULT_TOPIC,
+        default_topic=AUTO_CREATE_TOPIC,
         default_topic_queue_count=DEFAULT_TOPIC_QUEUE_COUNT,
         queue_id=queue.queue_id,
         sys_flag=sys_flag,

@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
-from spark_mq.client.calls import make_call
+from spark_mq.client.calls import make_call, may_pass, patiently
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError, WaitedInVainError
-from spark_mq.client.patience import may_pass, monotonic_ms, patiently
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.administration import TopicRequest, TopicStatsTable
 from spark_mq.remoting.routes import TopicRouteData
 from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions, addresses_of
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.ranges import Subscription
+from storage.epoch_times import steady_time_ms
 from storage.names import MASTER_ID, is_system_topic
 from storage.rules.response_codes import ResponseCode
 
@@ -106,7 +106,7 @@ class LiveView:
         questions: ClusterQuestions,
         subscription: Subscription,
         timeout_ms: int,
-        clock: Callable[[], int] = monotonic_ms,
+        clock: Callable[[], int] = steady_time_ms,
     ) -> None:
         self._questions = questions
         self._subscription = subscription

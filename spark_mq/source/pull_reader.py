@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.calls import may_pass
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     ClientError,
@@ -21,7 +22,6 @@ from spark_mq.client.errors import (
     WaitedInVainError,
     request_text,
 )
-from spark_mq.client.patience import may_pass
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
