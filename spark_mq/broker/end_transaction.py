@@ -57,7 +57,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ending(Enum):
-    """What is to be written for a request that is right."""
+    """What must be written for a request that is right."""
 
     COMMIT = "commit record, then op message"
     ROLLBACK = "op message"
@@ -268,7 +268,7 @@ class TransactionEnder:
             self._write_ops(now_ms)
 
     def write_all(self, now_ms: int) -> None:
-        """Write what waits, due or not: whoever checks transactions must see what has ended."""
+        """Write what waits, due or not: a check of transactions must see what has ended."""
         self._write_ops(now_ms)
 
     def close(self, now_ms: int) -> None:
