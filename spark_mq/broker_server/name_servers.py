@@ -26,8 +26,7 @@ from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
 from spark_mq.client.calls import read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError, NameServerUnreachableError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run
-from spark_mq.client.name_servers import NameServers
-from spark_mq.client.remoting_client import RemotingClient
+from spark_mq.client.remoting_client import NameServers, RemotingClient
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_request, write_body, write_header
 from spark_mq.remoting.routes import (

@@ -26,9 +26,9 @@ from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.name_servers import Registration
 from spark_mq.broker_server.server import Gate
 from spark_mq.broker_server.settings import ProcessSettings
+from spark_mq.client.calls import signed
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signed
 from spark_mq.namesrv.name_server import HANDLERS, NameServer
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.namesrv.tables import KvConfig, parse_kv_config
