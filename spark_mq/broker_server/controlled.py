@@ -193,7 +193,7 @@ class ControlledBroker:
         elif self.role is not None and cut_to is not None:
             self._become(self.role, cut_to)
         elif self.running is not None:
-            self.running.heed_term(told)
+            self.running.on_term(told)
 
     def _stay_refused(self, failure: str) -> None:
         """It serves reads, and is silent, so that another one is elected. For what is in its log an operator has to see to."""

@@ -104,7 +104,7 @@ class Running:
             raise self.trouble
         return Position(1, 5, 5)
 
-    def heed_term(self, told: Term) -> None:
+    def on_term(self, told: Term) -> None:
         pass
 
     async def close(self) -> None:
