@@ -353,7 +353,8 @@ class IdentityFiles:
         ROOT/brokerIdentity-temp   cluster#name#id#address;ms     applied for, and perhaps given; there until the broker has registered
         ROOT/brokerIdentity        cluster#name#id                given
 
-    So whoever is killed amid it applies again under the same code, and gets the same id. Java: BrokerMetadata, TempBrokerMetadata.
+    So a broker that is killed meanwhile applies again under the same code, and gets the same id.
+    Java: BrokerMetadata, TempBrokerMetadata.
     Departure: Java deletes the first file when it writes the second. Here an id lapses that nobody registers, and the code says that
     this one was never registered.
     """

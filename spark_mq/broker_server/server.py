@@ -566,7 +566,7 @@ class Gate:
         return not self._rules.authenticates and not self._rules.authorizes
 
     def check(self, command: RemotingCommand, host: str) -> None:
-        """Raises RequestRefusedError unless whoever asks from that address may. The code must have a row."""
+        """Raises RequestRefusedError unless the caller at that address may ask that. The code must have a row."""
         rules = self._rules
         try:
             user = self._user(command) if rules.authenticates else None

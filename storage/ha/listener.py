@@ -231,7 +231,7 @@ class _Connection:
 
     @property
     def neighbourhood(self) -> str:
-        """Its host; of IPv6 the network of 64 bits, of which whoever has one address has all."""
+        """Its host; of IPv6 the network of 64 bits: a peer with one address there has all."""
         host = self.host.partition("%")[0]
         return str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
 

@@ -291,7 +291,7 @@ class MasterSession:
         return self._has_begun and self.sent > extent.end
 
     def next_send(self, now_ms: int, extent: LogExtent) -> Outgoing | None:
-        """What to send now; None = nothing. Whoever asks has sent it when he asks again."""
+        """What to send now; None = nothing. The next call means that it was sent."""
         if self._is_over:
             return None
         found = self._next_send(now_ms, extent)
@@ -520,7 +520,7 @@ class SlaveSession:
             self._owes_report = True
 
     def next_send(self, now_ms: int) -> bytes | None:
-        """What to send now; None = nothing. Whoever asks has sent it when he asks again."""
+        """What to send now; None = nothing. The next call means that it was sent."""
         if self._is_over:
             return None
         data: bytes | None = None
