@@ -209,7 +209,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "tell", " if not replica.is_learner", "", "test_a_learners_copy_acknowledges_nothing"
         ),
         "a slave says that it is another one": _SESSION.line(
-            "MasterSession._heed_handshake",
+            "MasterSession._on_handshake",
             "(self._slave is not None and said != self._slave)",
             "False",
             "test_who_says_that_it_is_somebody_else_is_refused_before_it_asks_for_anything",

@@ -366,7 +366,7 @@ def _read_order(content: bytes, directory: Path) -> bool:
 
     parts = cast(BrokerParts, SimpleNamespace(store=SimpleNamespace(topics=topics, change_topic=change)))
     registration = Registration(parts, None, ProcessSettings())
-    registration._heed_order(make_response(make_request(RequestCode.REGISTER_BROKER), 0, None, {}, content), "n:1")
+    registration._on_order(make_response(make_request(RequestCode.REGISTER_BROKER), 0, None, {}, content), "n:1")
     return bool(changed)
 
 
