@@ -19,7 +19,7 @@ from tests.support.places import PROJECT
 
 SCREEN = 15
 ENGINE = {"numpy", "pyarrow", "storage"}
-SPARK = {"numba", "py4j", "pyspark"}
+SPARK = {"numba", "pandas", "py4j", "pyspark"}
 CLIENT = {"asyncio", "spark_mq.client.admin", "spark_mq.remoting_server", "spark_mq.broker_server"}
 
 
