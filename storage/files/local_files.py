@@ -35,7 +35,7 @@ PIECE_BYTES = 128 << 10
 class LocalFile:
     """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's.
 
-    Small views go through a second map, made with the first of them, of which the kernel reads what it is told to and no more.
+    Small views go through a second map, made with the first of them, of which the kernel reads what is requested and no more.
     """
 
     def __init__(self, path: str) -> None:
@@ -281,7 +281,7 @@ class LocalWriter:
             try:
                 written = os.pwrite(self._descriptor, view[:PIECE_BYTES], position)
             except OSError as error:
-                error.filename = self.path  # a full disk is told of with the file that had no room
+                error.filename = self.path  # the error of a full disk names the file that had no room
                 raise
             view, position = view[written:], position + written
 

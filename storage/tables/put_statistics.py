@@ -56,7 +56,7 @@ class PutStatistics:
     topic_put_size: defaultdict[str, Sum] = field(default_factory=_sums)
     """Bytes of records."""
     topic_put_latency: defaultdict[str, Sum] = field(default_factory=_sums)
-    """Milliseconds, by `queue@topic` with the queue that the client was told."""
+    """Milliseconds, by `queue@topic` with the queue that the client was sent."""
     queue_put_nums: defaultdict[str, Sum] = field(default_factory=_sums)
     """By `topic@queue`, of the schedule topic only: messages by delay level."""
     queue_put_size: defaultdict[str, Sum] = field(default_factory=_sums)

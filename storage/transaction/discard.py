@@ -74,7 +74,7 @@ def redrive(
 ) -> RedriveReport:
     """Put discarded halves (of these real topics) back into the half topic, once each, their checks counted from 0.
 
-    Java does it for one message id, as often as it is told, and whether the transaction has ended or not.
+    Java does it for one message id, as often as it is requested, and whether the transaction has ended or not.
     """
     end = store.max_offset(DISCARD_TOPIC, QUEUE_ID)
     discarded = read_halves(store, 0, end, topic=DISCARD_TOPIC)
