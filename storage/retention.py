@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 _MS_PER_HOUR = 3_600_000
 _TOPICS_SHOWN = 20
 _QUEUES_PAUSE_MS = 10_000
-"""Of all pauses between queues: who waits for the store's lock gives up after a minute."""
+"""Of all pauses between queues: a process that waits for the store's lock gives up after a minute."""
 
 
 class Occasion(NamedTuple):

@@ -69,7 +69,7 @@ class DerivedWriter:
         self.bit_maps: BitMaps | None = None
         """Who gives the extension units of new entries their maps; None = they have none."""
         self._unpublished: list[QueueName] = []
-        self._entered: list[QueueEntries] = []  # kept for who wants to hear of them
+        self._entered: list[QueueEntries] = []  # kept for `arrived`
 
     def enter(self, runs: Sequence[AppendedRun]) -> None:
         """Queue entries, then keys, of runs in log order. Not visible yet: that is `publish`."""
@@ -115,9 +115,9 @@ class DerivedWriter:
             self._ends.queue_ends[entries.topic, entries.queue_id] = int(entries.queue_offsets[-1]) + 1
 
     def publish(self) -> None:
-        """What was entered can be read from now on, and who waits for it hears of it.
+        """What was entered can be read from now on, and waiting pulls are notified.
 
-        Whoever sees a queue's new end must see that the log goes so far: so that is said first, by the caller.
+        A reader that sees a queue's new end must see that the log goes so far: so the caller publishes that first.
         """
         names, self._unpublished = self._unpublished, []
         entered, self._entered = self._entered, []
@@ -229,7 +229,7 @@ class BitMaps:
 
     Java: CommitLogDispatcherCalcBitMap.
 
-    What is not known gets no map: whoever filters looks at the message then.
+    What is not known gets no map: a filter looks at the message then.
     """
 
     def __init__(self, log: CommitLog, rule: MapRule) -> None:

@@ -172,7 +172,7 @@ class LocalFileSystem:
     def replace(self, path: str, content: bytes, *, is_private: bool = False) -> None:
         """A small file's whole content, durably: NAME.tmp, sync, rename, sync of the directory (made if it is not there).
 
-        A crash leaves the old content or the new one, never a part. Who may read the old one may read the new one; with `is_private`
+        A crash leaves the old content or the new one, never a part. The new one has the permissions of the old one; with `is_private`
         the owner alone.
         """
         directory, temporary = os.path.dirname(path) or ".", f"{path}.tmp"

@@ -21,7 +21,7 @@ from storage.format.window_decoder import WindowLayout
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10
 _SMALL_BYTES = 16 << 10
-"""Who asks for no more asks here and there: one record, an item of the index."""
+"""A view of at most so many bytes is a single look: one record, an item of the index."""
 _READ_AROUND_BYTES = 128 << 10
 """What is read from the disk then. A fault in a map reads as much as the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb) says:
 this much by default, but 8 MiB, 9 ms, where somebody has set it for large files.
@@ -135,7 +135,7 @@ class LocalFileInMemory:
         self.size_bytes = os.fstat(self._descriptor).st_size
 
     def view(self, position: int, length: int) -> np.ndarray:
-        """A copy, but for the holes of a long range: they are memory that nobody has touched."""
+        """A copy, but for the holes of a long range: they are memory that was never touched."""
         stop = max(position, min(position + length, self.size_bytes))
         if stop - position <= _WHOLE_BYTES:
             return np.frombuffer(os.pread(self._descriptor, stop - position, position), np.uint8)

@@ -72,7 +72,7 @@ def write_again(file_system: LocalFileSystem, root: str) -> None:
 def try_disk(file_system: LocalFileSystem, root: str, room_bytes: int) -> None:
     """Do what the next opening will ask of the disk first: `write_again`, then a new file with so much room. Raises OSError.
 
-    For who has the store alone, and appends nothing meanwhile.
+    The caller has the store alone, and appends nothing meanwhile.
     """
     write_again(file_system, root)
     tried = f"{root}/spark_mq/tried_disk"

@@ -2,7 +2,7 @@
 StatsItem.
 
 A message counts under the topic it was stored in: a delayed one under SCHEDULE_TOPIC_XXXX, a half under the half topic.
-Not followed: rates by minute, hour and day, which whoever reads the sums can take.
+Not followed: rates by minute, hour and day, which a reader of the sums can take.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Half messages that nobody has answered for, and putting them back. Java: DefaultTransactionalMessageCheckListener.resolveDiscardMsg,
+"""Half messages without an answer, and putting them back. Java: DefaultTransactionalMessageCheckListener.resolveDiscardMsg,
 AdminBrokerProcessor.resumeCheckHalfMessage.
 
 A discarded half stands in TRANS_CHECK_MAX_TIME_TOPIC, behind the half that it was; one that was put back has a half behind it. By that

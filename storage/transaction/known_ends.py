@@ -1,4 +1,4 @@
-"""Which halves op messages have ended, remembered by whoever ends more: each op message is read once at most.
+"""Which halves op messages have ended, remembered by the broker that ends more: each op message is read once at most.
 
     op queue   … | from where the first half asked about began: read then | what others write: read once | own: known unread
 
