@@ -67,7 +67,7 @@ LOOKS = {
         "spark_mq/client/outgoing_messages.py UniqueIds.make",
     ),
     "told to people, or a figure": (
-        "spark_mq/broker/parts.py BrokerParts.shown_ms",
+        "spark_mq/broker/client_tables.py Clients.shown_ms",
         "spark_mq/broker/send.py SendMessageHandler._begin.answer",
         "spark_mq/broker/send.py SendMessageHandler._run_answers",
         "storage/ha/listener.py ReplicationListener._note_refusal",

@@ -118,7 +118,7 @@ def send_input(settings: ClientSettings, topic: str | None, new: NewTopics, *, o
 
 
 def _find_or_make(producer: Producer, topic: str, new: NewTopics) -> None:
-    """Raises CommandError for a topic that is not there and not to be made, ClientError where its route cannot be asked for."""
+    """Raises CommandError if the topic is missing and must not be made, ClientError if its route cannot be looked up."""
     if new.are_made is not None:
         with Admin(producer.settings) as admin:
             is_there = with_namespace(producer.settings.namespace, topic) in admin.topics()

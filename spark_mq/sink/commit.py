@@ -216,8 +216,11 @@ def _naming_tasks(options: SinkOptions, staged: Sequence[StagedRows]) -> Iterato
         if rows.dead_letters is not None:
             written[rows.dead_letters[0]] = rows.host, posixpath.dirname(rows.dead_letters[0])
     try:
-        if not _is_store(options, files):
+        try:
             check_staged(files, written)
+        except StagedRowsGoneError:
+            if not _is_store(options, files):
+                raise
         yield
     except StagedRowsGoneError as error:
         if error.path not in written:  # another batch's, which the opening was to finish

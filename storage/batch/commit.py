@@ -272,16 +272,14 @@ def leave_open_intents(writer: StoreWriter) -> None:
 
 def settle(writer: StoreWriter) -> None:
     """Sync the log and forget the intents whose batches are in it: all of an open store but those of commits that run."""
-    intents = [
-        intent
-        for intent in load_intents(writer.file_system, writer.root)
-        if intent_path(writer.root, intent) not in writer.ends.open_commits
-    ]
-    if not intents:
+    left = load_intents(writer.file_system, writer.root)
+    done = [intent for intent in left if intent_path(writer.root, intent) not in writer.ends.open_commits]
+    if not done:
         return
     writer.sync_log()
-    for intent in intents:
-        _drop(writer, intent)
+    for intent in done:
+        left.remove(intent)
+        _drop(writer, intent, left)
 
 
 def abort_batch(file_system: LocalFileSystem, root: str, segments: Sequence[StagedSegment]) -> None:
@@ -393,19 +391,25 @@ def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
     reach("after-commit")
 
 
-def _drop(writer: StoreWriter, intent: Intent) -> None:
-    """The batch is on the disk: what could do it again goes, and what other attempts at it have staged."""
+def _drop(writer: StoreWriter, intent: Intent, left: Sequence[Intent] | None = None) -> None:
+    """The batch is on the disk: what could do it again goes, and what other attempts at it have staged.
+
+    `left` are the other intents; None = to be looked up.
+    """
     drop_intent(writer.file_system, writer.root, intent)
     writer.ends.finished_intents.discard(intent_path(writer.root, intent))
-    _drop_staged(writer, intent.batch, intent.segments)
+    _drop_staged(writer, intent.batch, intent.segments, left)
 
 
-def _drop_staged(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSegment]) -> None:
+def _drop_staged(
+    writer: StoreWriter, batch: Batch, segments: Sequence[StagedSegment], left: Sequence[Intent] | None = None
+) -> None:
     """Give back the segments, and delete what other attempts at this batch, or at earlier ones of the query, have left beside them.
 
     Only what a commit was told of is known to be finished and can be used again: a forgotten attempt may be writing still.
     """
-    named = {segment.path for intent in load_intents(writer.file_system, writer.root) for segment in intent.segments}
+    intents = load_intents(writer.file_system, writer.root) if left is None else left
+    named = {segment.path for intent in intents for segment in intent.segments}
     pool = SegmentPool(writer.file_system, writer.root)
     for segment in segments:
         if segment.path not in named:

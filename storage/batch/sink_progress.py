@@ -45,6 +45,8 @@ from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.sink_notes import LedgerNotes, SinkNote, load_ledger_notes, save_ledger_notes
 
 _SHORTEST_RETENTION_MS = 3_600_000  # fileReservedTime is in hours
+_NOTHING_NOTED = LedgerNotes(0)
+"""The only notes that are in memory before they are in a file."""
 _FORGOTTEN_QUERY = "one whose ledger entries have expired"
 
 
@@ -64,7 +66,7 @@ def notes_of(writer: StoreWriter) -> LedgerNotes:
 def claim_ledger(writer: StoreWriter) -> None:
     """Before a store's first batch: from here on nothing counts without a mark."""
     notes = notes_of(writer)
-    if load_ledger_notes(writer.file_system, writer.root) is None:
+    if notes == _NOTHING_NOTED and load_ledger_notes(writer.file_system, writer.root) is None:
         save_ledger_notes(writer.file_system, writer.root, notes)
 
 
@@ -75,7 +77,7 @@ def is_done(writer: StoreWriter, staged: StagedBatch, takeover: bool) -> bool:
     """
     batch = staged.batch
     known = _known_batches(writer, batch.sink_id)
-    mirrored = _next_mirrored(writer, batch.sink_id) - 1
+    mirrored = _next_mirrored(_consumer_offsets(writer), batch.sink_id) - 1
     if not known:
         _refuse_what_only_the_mirror_says(writer, batch, mirrored, takeover)
         return False
@@ -124,7 +126,7 @@ def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:
     note = notes_of(writer).expired(intent.sink_id, writer.log.minimum)
     if note is not None and note.query_id == intent.query_id and note.batch_id >= intent.batch_id:
         return note.end_place
-    if intent.batch_id < _next_mirrored(writer, intent.sink_id):
+    if intent.batch_id < _next_mirrored(_consumer_offsets(writer), intent.sink_id):
         group = GROUP_PREFIX + intent.sink_id
         raise StoreNotWritableError(
             writer.root,
@@ -169,13 +171,13 @@ def keep_progress(writer: StoreWriter, sink_id: str, query_id: str, batch_id: in
     """
     former = notes_of(writer).sinks.get(sink_id)
     explained = max(batch_id, former.batch_id if former is not None else -1)
-    if _next_mirrored(writer, sink_id) <= explained + 1:
-        _mirror(writer, sink_id, batch_id)
+    table = _consumer_offsets(writer)
+    if _next_mirrored(table, sink_id) <= explained + 1:
+        _mirror(writer, table, sink_id, batch_id)
     _note(writer, sink_id, SinkNote(query_id, batch_id, end_place))
 
 
-def _mirror(writer: StoreWriter, sink_id: str, batch_id: int) -> None:
-    table = _consumer_offsets(writer)
+def _mirror(writer: StoreWriter, table: ConsumerOffsets, sink_id: str, batch_id: int) -> None:
     changed = table.with_offsets(GROUP_PREFIX + sink_id, {(TOPIC, QUEUE_ID): batch_id + 1}, now_ms=writer.clock())
     if changed is not table:
         write_with_backup(_offsets_path(writer), changed.to_text(), writer.file_system)
@@ -200,12 +202,12 @@ def confirm_progress(writer: StoreWriter, sink_id: str, query_id: str, last_batc
         last = next(iter(known.values()))
         if last_batch not in (None, last):
             return None
-        _mirror(writer, sink_id, last)
+        _mirror(writer, _consumer_offsets(writer), sink_id, last)
         return last
     if last_batch is None:
         return None
     _note(writer, sink_id, SinkNote(query_id, last_batch, -1))
-    _mirror(writer, sink_id, last_batch)
+    _mirror(writer, _consumer_offsets(writer), sink_id, last_batch)
     return last_batch
 
 
@@ -217,7 +219,7 @@ def _ledger(writer: StoreWriter, unmarked_end: int) -> BatchLedger:
 
 def _taken_over(writer: StoreWriter) -> LedgerNotes:
     if not writer.ends.queue_ends.get((TOPIC, QUEUE_ID), 0):
-        return LedgerNotes(0)
+        return _NOTHING_NOTED
     notes = LedgerNotes(writer.log_end, sinks_of(_ledger(writer, writer.log_end)))
     save_ledger_notes(writer.file_system, writer.root, notes)
     return notes
@@ -258,8 +260,8 @@ def _refuse_what_only_the_mirror_says(writer: StoreWriter, batch: Batch, mirrore
         raise SinkProgressError(writer.root, batch.sink_id, mirrored, None, batch.query_id)
 
 
-def _next_mirrored(writer: StoreWriter, sink_id: str) -> int:
-    return _consumer_offsets(writer).get(TOPIC, GROUP_PREFIX + sink_id, QUEUE_ID) or 0
+def _next_mirrored(table: ConsumerOffsets, sink_id: str) -> int:
+    return table.get(TOPIC, GROUP_PREFIX + sink_id, QUEUE_ID) or 0
 
 
 def _consumer_offsets(writer: StoreWriter) -> ConsumerOffsets:

@@ -1,13 +1,22 @@
-"""One record at a time: the broker's bytes decode and encode to themselves, and nothing else passes for a record."""
+"""One record at a time: the broker's bytes decode and encode to themselves, and nothing else passes for one; compressed bodies, ids."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import struct
+import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
+from random import Random
 
+import lz4.frame
+import numpy as np
 import pytest
+import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -16,11 +25,17 @@ from storage.format.record import (
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
+    PLAIN_BODY_LIMIT_BYTES,
     EndOfFile,
     Message,
     NeedMoreBytes,
+    compress,
+    decode_offset_message_id,
     decode_record,
+    decompress,
+    encode_offset_message_id,
     encode_record,
+    hex_strings,
     host_text,
 )
 from tests.oracle.damage import files, walk
@@ -275,3 +290,145 @@ def test_what_is_encoded_decodes_to_the_same(
 )
 def test_hosts_read_as_java_prints_them(host: bytes, text: str) -> None:
     assert host_text(host) == text
+
+
+COMPRESSORS: dict[int, Callable[[bytes], bytes]] = {
+    0x000: zlib.compress,
+    0x100: lz4.frame.compress,
+    0x200: zstandard.ZstdCompressor().compress,
+    0x300: zlib.compress,
+}
+
+
+def test_bodies_of_the_java_client_come_out_as_they_were_sent(pristine_store: Callable[[str], Fixture]) -> None:
+    fixture = pristine_store("clean")
+    logs = {int(file.name): file.read_bytes() for file in (fixture.root / "commitlog").iterdir()}
+    kinds = set()
+    for line in golden_lines(fixture.golden, "message"):
+        if "compressType" in line:
+            start = max(start for start in logs if start <= line["physicalOffset"])
+            message = decode_record(logs[start], line["physicalOffset"] - start)
+            assert isinstance(message, Message)
+            plain = decompress(message.body, message.sys_flag)
+            assert (len(plain), hashlib.sha256(plain).hexdigest()) == (line["plainBodyLen"], line["plainBodySha256"])
+            kinds.add(line["compressType"])
+    assert kinds == {"ZLIB", "LZ4", "ZSTD"}
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+@given(st.binary(max_size=300))
+def test_every_type_comes_out_again(kind: int, plain: bytes) -> None:
+    assert decompress(COMPRESSORS[kind](plain), kind | 1) == plain
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_body_cut_anywhere_is_corrupt(kind: int) -> None:
+    body = COMPRESSORS[kind](bytes(range(256)) * 2)
+    for length in range(len(body)):
+        with pytest.raises(CorruptRecordError):
+            decompress(body[:length], kind | 1)
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+@given(st.binary(max_size=60))
+def test_other_bytes_are_corrupt_or_happen_to_be_of_the_type(kind: int, body: bytes) -> None:
+    with suppress(CorruptRecordError):
+        assert isinstance(decompress(body, kind | 1), bytes)
+
+
+@pytest.mark.parametrize("kind", [0x400, 0x500, 0x600, 0x700])
+def test_an_unknown_type_is_corrupt(kind: int) -> None:
+    with pytest.raises(CorruptRecordError):
+        decompress(b"body", kind | 1)
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_body_that_grows_beyond_the_limit_is_corrupt_before_it_has_grown(kind: int) -> None:
+    bomb = COMPRESSORS[kind](bytes(4 * PLAIN_BODY_LIMIT_BYTES))
+    assert len(bomb) < 4 << 20, "a broker takes it"
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptRecordError, match="at most 67108864 bytes"):
+            decompress(bomb, kind | 1)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * PLAIN_BODY_LIMIT_BYTES
+
+
+@pytest.mark.parametrize("kind", COMPRESSORS)
+def test_a_body_of_many_steps_comes_out_whole_and_what_stands_behind_it_is_passed_over(kind: int) -> None:
+    plain = Random(5).randbytes(40_000)
+    assert decompress(COMPRESSORS[kind](plain) + b"behind", kind | 1) == plain
+
+
+@pytest.mark.parametrize("compression", [0x100, 0x200, 0x300])
+def test_what_a_client_compresses_is_read_again(compression: int) -> None:
+    body = b"a body that is long enough " * 200
+    compressed = compress(body, compression)
+    assert len(compressed) < len(body)
+    assert decompress(compressed, 1 | compression) == body
+
+
+def test_there_are_three_ways_to_compress() -> None:
+    with pytest.raises(ValueError, match="0x400 is no compression type"):
+        compress(b"body", 0x400)
+
+
+@pytest.mark.parametrize("name", ["clean", "ipv6"])
+def test_ids_are_those_of_apaches_decoder(name: str, pristine_store: Callable[[str], Fixture]) -> None:
+    lengths = set()
+    for line in golden_lines(pristine_store(name).golden, "message"):
+        address, port, commitlog_offset = decode_offset_message_id(line["msgId"])
+        assert commitlog_offset == line["physicalOffset"]
+        assert port == int(line["storeHost"].rpartition(":")[2])
+        assert encode_offset_message_id(address, port, commitlog_offset) == line["msgId"]
+        lengths.add(len(address))
+    assert lengths == ({4, 16} if name == "ipv6" else {4})
+
+
+def test_the_producer_was_answered_the_same_ids(pristine_store: Callable[[str], Fixture]) -> None:
+    fixture = pristine_store("clean")
+    assert fixture.sent is not None
+    sent = [json.loads(line) for line in fixture.sent.read_text("utf-8").splitlines()]
+    ids = [line["offsetMsgId"] for line in sent if line.get("offsetMsgId")]
+    assert len(ids) > 100
+    places = {line["physicalOffset"] for line in golden_lines(fixture.golden, "message")}
+    for answered in ids:
+        for message_id in answered.split(","):
+            address, port, commitlog_offset = decode_offset_message_id(message_id)
+            assert (address, port) == (bytes([127, 0, 0, 1]), 10911)
+            assert commitlog_offset in places
+
+
+@given(
+    st.binary(min_size=4, max_size=4) | st.binary(min_size=16, max_size=16),
+    st.integers(0, 65535),
+    st.integers(0, 2**63 - 1),
+)
+def test_an_id_holds_its_three_parts(address: bytes, port: int, commitlog_offset: int) -> None:
+    encoded = encode_offset_message_id(address, port, commitlog_offset)
+    assert encoded == encoded.upper()
+    assert decode_offset_message_id(encoded) == (address, port, commitlog_offset)
+    assert decode_offset_message_id(encoded.lower()) == (address, port, commitlog_offset)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7F", "7F00000100002A9F000000000000000", "G" * 32, " " * 32, "7F 0" * 8, "é" * 32]
+)
+def test_what_is_no_id_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        decode_offset_message_id(text)
+
+
+@pytest.mark.parametrize("shape", [(0, 4), (1, 0), (3, 1), (5, 16)])
+def test_rows_of_bytes_become_hex(shape: tuple[int, int]) -> None:
+    rows = np.arange(shape[0] * shape[1], dtype=np.uint8).reshape(shape) * 7
+    assert hex_strings(rows).to_pylist() == [row.tobytes().hex().upper() for row in rows]
+
+
+def test_a_negative_offset_is_written_as_java_writes_a_long() -> None:
+    """A record's physical offset is under no checksum. Java: MessageDecoder.createMessageId, ByteBuffer.putLong."""
+    encoded = encode_offset_message_id(bytes([127, 0, 0, 1]), 10911, -2)
+    assert encoded == "7F000001" + "00002A9F" + "FFFFFFFFFFFFFFFE"
+    assert decode_offset_message_id(encoded) == (bytes([127, 0, 0, 1]), 10911, -2)

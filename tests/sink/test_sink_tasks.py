@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -624,3 +625,27 @@ commit_rows(options, [staged], 0, mirrored=True)
         commit(options, stage(options, bodies("b", "d")))
     commit(options, stage(options, bodies("b", "c")))
     assert texts(root) == ["b", "c"]
+
+
+def test_a_commit_reads_settings_tables_and_the_place_of_the_log_once(
+    root: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = options_of(root)
+    for batch_id in range(2):
+        commit(options, stage(options, bodies("a", "b"), batch_id=batch_id), batch_id=batch_id)
+    staged, reads, read = stage(options, bodies("c"), batch_id=2), Counter[str](), LocalFileSystem.read_file
+
+    def counted(self: LocalFileSystem, path: str) -> bytes | None:
+        reads[path] += 1
+        return read(self, path)
+
+    monkeypatch.setattr(LocalFileSystem, "read_file", counted)
+    commit(options, staged, batch_id=2)
+    often = {path.removeprefix(root): count for path, count in reads.items() if count > 1 and "boot_id" not in path}
+    # The mirror is asked before the batch is decided, written behind it, and its former text is kept beside it.
+    assert often.pop("/config/consumerOffset.json") == 3
+    # Opening finishes what an intent says, and this commit settles the last one.
+    assert sum(often.pop(path) for path in [*often] if path.startswith("/spark_mq/intents/")) == 2
+    assert often.pop("/abort") == 2
+    assert often == {}
+    assert texts(root) == [*"abab", "c"]

@@ -1,8 +1,4 @@
-"""The timer's files as a broker left them: slots, units, fillers, the checkpoint; and the two settings that Java bends.
-
-The fixtures `timer` (stopped) and `timer-killed` hold delivered, cancelled, rolled and waiting messages (tests/vectors/how_made.md);
-what their records say comes from golden.jsonl, that is from Apache's own decoder.
-"""
+"""Delay levels, and the timer's files as a broker wrote them."""
 
 from __future__ import annotations
 
@@ -14,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from storage.errors import ConfigurationError
 from storage.format.delay import (
     CHECKPOINT_PAGE_BYTES,
+    DEFAULT_LEVELS,
     FILLER_SIZE,
     MAGIC_DELETE,
     MAGIC_ROLL,
@@ -26,6 +24,7 @@ from storage.format.delay import (
     decode_slots,
     decode_timer_checkpoint,
     decode_units,
+    deliver_time_ms,
     due_times_ms,
     effective_precision_ms,
     effective_window,
@@ -33,9 +32,56 @@ from storage.format.delay import (
     encode_timer_checkpoint,
     is_filler,
     is_unit,
+    parse_delay_levels,
 )
 from storage.format.java_hash import string_hash
+from storage.settings.nouns import DelayConfig
 from tests.support.fixture_stores import Fixture, golden_lines
+
+
+def test_the_default_levels() -> None:
+    delays = parse_delay_levels(DEFAULT_LEVELS)
+    assert len(delays) == 18
+    assert (delays[0], delays[3], delays[4], delays[17]) == (1_000, 30_000, 60_000, 7_200_000)
+
+
+def test_all_units() -> None:
+    assert parse_delay_levels("1s 2m 3h 4d") == (1_000, 120_000, 10_800_000, 345_600_000)
+
+
+@pytest.mark.parametrize(
+    "text", ["1", "s", "1x", "-1s", "1.5s", "1s,2s", "1S", "²s", "9" * 40 + "d", "9" * 5_000 + "s"]
+)
+def test_what_is_no_level_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        parse_delay_levels(text)
+
+
+def test_the_setting_is_named_once() -> None:
+    with pytest.raises(ConfigurationError) as failure:
+        DelayConfig(message_delay_level="1s 2x")
+    assert str(failure.value).count("messageDelayLevel") == 1
+    assert "'2x' is not a number" in str(failure.value)
+
+
+@pytest.mark.parametrize("name", ["clean", "recovered"])
+def test_the_broker_entered_these_deliver_times(name: str, pristine_store: Callable[[str], Fixture]) -> None:
+    fixture = pristine_store(name)
+    (config,) = golden_lines(fixture.golden, "config")
+    delays = parse_delay_levels(config["messageDelayLevel"])
+    levels = set()
+    for line in golden_lines(fixture.golden, "message"):
+        if line["cqTopic"] == "SCHEDULE_TOPIC_XXXX":
+            level = int(line["properties"]["DELAY"])
+            levels.add(level)
+            assert deliver_time_ms(level, line["storeTimestamp"], delays) == line["tagsCode"]
+            assert line["cqQueueId"] == level - 1
+    assert len(levels) >= 4
+
+
+def test_a_level_above_the_last_counts_as_the_last() -> None:
+    assert deliver_time_ms(99, 5, (1_000, 2_000)) == 2_005
+
 
 NAMES = ("timer", "timer-killed")
 TIMER_TOPIC = "rmq_sys_wheel_timer"
