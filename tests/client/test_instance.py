@@ -158,7 +158,7 @@ def test_a_route_is_kept_and_asked_for_again_when_that_is_wanted(cluster: Cluste
         assert [tuple(queue) for queue in queues] == [("T", "b", 0), ("T", "b", 1)]
         cluster.add("T", 3)
         assert len(run(client.subscribe_queues("T"), LIMIT_MS)) == 2
-        assert len(run(client.subscribe_queues("T", refresh=True), LIMIT_MS)) == 3
+        assert len(run(client.route("T", refresh=True), LIMIT_MS).subscribe_queues) == 3
         assert run(client.broker_address("b"), LIMIT_MS) == cluster.broker.address
         assert len(cluster.name_server.commands) == 2
 
@@ -331,7 +331,7 @@ def test_a_member_that_fails_takes_no_route_from_the_others(cluster: Cluster, ca
     with opened(cluster.name_server.address) as client:
         run(client.add_member(Failing("g")), LIMIT_MS)
         cluster.add("T", 5)
-        assert len(run(client.subscribe_queues("T", refresh=True), LIMIT_MS)) == 5
+        assert len(run(client.route("T", refresh=True), LIMIT_MS).subscribe_queues) == 5
         assert "consumer g did not take the route of topic T" in caplog.text
 
 
