@@ -30,6 +30,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, make_request, make_response, read_body, write_body
 from spark_mq.remoting.consumers import ConsumerData, HeartbeatData
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
+from tests.client.conftest import in_a_child
 from tests.support.planned_server import Peer, PlannedServer, closed_port, echo, planned_server
 
 LIMIT_MS = 20_000
@@ -395,19 +396,16 @@ def test_a_forked_child_makes_an_instance_of_its_own(cluster: Cluster) -> None:
     settings = ClientSettings((cluster.name_server.address,))
     parent = ClientInstance.of(settings)
     run(parent.route("T"), LIMIT_MS)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
+
+    def check() -> None:
+        with pytest.raises(ClientClosedError):
             run(parent.route("T"), LIMIT_MS)
-        except ClientClosedError:
-            own = ClientInstance.of(settings)
-            is_new = own is not parent and own.client_id != parent.client_id
-            code = 0 if is_new and run(own.route("T"), LIMIT_MS).topic == "T" else 2
-            own.release()
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+        own = ClientInstance.of(settings)
+        assert own is not parent
+        assert own.client_id != parent.client_id
+        assert run(own.route("T"), LIMIT_MS).topic == "T"
+        own.release()
+
+    in_a_child(check)
     assert run(parent.route("T", refresh=True), LIMIT_MS).topic == "T"
     parent.release()
