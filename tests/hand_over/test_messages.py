@@ -13,12 +13,12 @@ from spark_mq.hand_over.messages import (
     WORKING,
     HandOver,
     StagedCommit,
-    started_at,
     error_document,
     outcome_document,
     read_answer,
     read_request,
     request_document,
+    started_at,
     taken_document,
 )
 from storage.batch.commit import CommitOutcome
