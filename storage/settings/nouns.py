@@ -179,8 +179,6 @@ class SendConfig:
     broker_topic_enable: bool = field(default=True, metadata=_java("brokerTopicEnable"))
     trace_topic_enable: bool = field(default=False, metadata=_java("traceTopicEnable"))
     msg_trace_topic_name: str = field(default="RMQ_SYS_TRACE_TOPIC", metadata=_java("msgTraceTopicName"))
-    commercial_base_count: int = field(default=1, metadata=_java("commercialBaseCount"))
-    commercial_size_per_msg: int = field(default=4 * 1024, metadata=_java("commercialSizePerMsg", "bytes"))
 
 
 @dataclass(frozen=True, slots=True)
