@@ -1,4 +1,4 @@
-"""Messages with every field said: a put keeps them all, a broker's records are made again byte for byte, few make the records of many."""
+"""Messages with every field said: kept by a put, made again byte for byte, few as many."""
 
 from __future__ import annotations
 
