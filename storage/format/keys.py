@@ -172,7 +172,7 @@ def message_keys(
         is_first = np.zeros(len(rows), bool)
         is_first[first] = True
         new &= is_first
-    if len(rows) == count and new.all() and has_unique.all():  # one of each in every message
+    if np.array_equal(rows, np.arange(count)) and new.all() and has_unique.all():  # one of each in every message
         return np.full(count, 2, np.int32), np.stack((unique_hashes, hashes), axis=1).reshape(-1)
     rows, hashes = rows[new], hashes[new]
     counts = has_unique + np.bincount(rows, minlength=count)

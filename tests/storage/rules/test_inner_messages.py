@@ -1,4 +1,4 @@
-"""Messages with every field said: a put keeps them all, a broker's records are made again byte for byte, few make the records of many."""
+"""Every field of a message is put as said; records of a broker are made again byte for byte, and few make the records of many."""
 
 from __future__ import annotations
 
