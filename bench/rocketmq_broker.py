@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.ports import free_port
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import RequestCode
 from spark_mq.source.cluster_questions import ClusterQuestions, request
 

@@ -126,7 +126,7 @@ def load_checker(text: str) -> Checker:
 
 
 def first_answer(checkers: Sequence[Checker]) -> Checker:
-    """Asks one after the other until one knows. Raises OptionError for an answer that is none."""
+    """Calls the checkers in turn until one knows. Raises OptionError for an answer that is none."""
 
     def ask(message: Message) -> TransactionState:
         answers = (_state(checker(message)) for checker in checkers)
@@ -149,10 +149,10 @@ def run(
     *,
     checker: Annotated[
         str | None,
-        typer.Option("--checker", metavar="MODULE:CALLABLE", help="Python code that is asked about each message."),
+        typer.Option("--checker", metavar="MODULE:CALLABLE", help="Python code that is called for each message."),
     ] = None,
     threads: Annotated[
-        int, typer.Option("--threads", metavar="N", min=1, help="How many messages it asks about at a time.")
+        int, typer.Option("--threads", metavar="N", min=1, help="How many messages are checked at a time.")
     ] = Asking().threads,
     checkpoint: Annotated[
         list[str] | None,
@@ -163,7 +163,7 @@ def run(
     if checker is not None:
         checkers.append(load_checker(checker))
     if not checkers:
-        raise OptionError("--checker", "say who knows what became of the messages: --checker or --checkpoint")
+        raise OptionError("--checker", "give --checker or --checkpoint, which know what became of the messages")
     put = PutStatistics()
     report = check_transactions(
         path,

@@ -59,7 +59,7 @@ def _lines(levels: DeliveryReport, timed: TimerReport, at_ms: int) -> Iterator[s
         which = ", ".join(map(str, again))
         yield f"level {which}: no offset in delayOffset.json, {sum(again.values())} delivered from the queue's beginning, maybe again"
     for level, count in sorted(levels.stranded.items()):
-        yield f"level {level}: {count} messages, and messageDelayLevel has no such level: nobody delivers them"
+        yield f"level {level}: {count} messages, and messageDelayLevel has no such level: they are not delivered"
     if levels.half_count:
         yield f"{levels.half_count} half messages with a delay discarded, as a broker does"
     if timed.missing:
@@ -68,10 +68,10 @@ def _lines(levels: DeliveryReport, timed: TimerReport, at_ms: int) -> Iterator[s
         yield f"not delivered: level {wrong.level} offset {wrong.queue_offset}, record at {wrong.commitlog_offset}: {wrong.rule}"
     for place, rule in timed.undeliverable:
         yield f"not delivered: timer, record at {place}: {rule}"
-    untold = levels.undeliverable_count - len(levels.undeliverable)
-    untold += timed.undeliverable_count - len(timed.undeliverable)
-    if untold:
-        yield f"not delivered: {untold} more"
+    unnamed = levels.undeliverable_count - len(levels.undeliverable)
+    unnamed += timed.undeliverable_count - len(timed.undeliverable)
+    if unnamed:
+        yield f"not delivered: {unnamed} more"
 
 
 def _figures(levels: DeliveryReport, timed: TimerReport) -> dict[str, object]:

@@ -87,7 +87,7 @@ SMALL_TABLES = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.sna
 
 
 class Audit(Protocol):
-    """What `replay_letters` asks of a `ReplayAudit`."""
+    """What `replay_letters` needs of a `ReplayAudit`."""
 
     def open_plans(self) -> list[OpenPlan]: ...
     def plan(self, run: str, letters: Sequence[DeadLetter], log_end: int) -> None: ...
@@ -383,7 +383,7 @@ def _run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobRepor
         if not options.again:
             found = audit.without_settled(found)
     with failures_told("dead letters" if options.where is None else f"dead letters, --where {options.where}"):
-        # Without an audit the log is asked about all of them.
+        # Without an audit all of them are looked up in the log.
         letters = _collected(found, None if audit is None else options.limit + 1)
     return _replay(options, place, letters, audit, lines)
 

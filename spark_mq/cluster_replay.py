@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from itertools import count
 from typing import NamedTuple
 
+from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import (
     ClientError,
     GroupTakenError,
@@ -30,18 +31,11 @@ from spark_mq.client.errors import (
     TopicRouteNotFoundError,
 )
 from spark_mq.client.event_loop import run
-from spark_mq.client.group_calls import GroupCalls
-from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import Message, decode_records
-from spark_mq.client.message_calls import MessageCalls
-from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.producer import Producer
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.pulls import Pull, PullStatus
-from spark_mq.client.queue_calls import QueueCalls
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.subscriptions import subscription
+from spark_mq.client.pulls import Pull, PullStatus, subscription
+from spark_mq.client.send_results import SendResult, SendStatus
+from spark_mq.client.settings import ProducerSettings, with_namespace
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.frames import MOST_BODY_BYTES
 from spark_mq.replay import REFUSED, REPLAYED, REPLAYED_FROM, DeadLetter, Outcome, Target, copied_properties, target_of
@@ -87,13 +81,12 @@ class ClusterLetters:
         """Why a broker's retry topic takes no more copies, by topic and broker."""
         self._turn = count()
         self._producer: Producer | None = None
-        self._instance = ClientInstance.of(self._settings)
-        self._calls = QueueCalls(self._instance)
-        self._messages = MessageCalls(self._instance)
+        self._admin = AsyncAdmin(self._settings)
+        self._instance = self._admin.instance
 
     def close(self) -> None:
         """Leave the brokers."""
-        self._instance.release()
+        self._admin.release()
 
     def exist(self) -> bool:
         """Whether the group has any."""
@@ -110,9 +103,7 @@ class ClusterLetters:
             raise ReplayAtWorkError(f"this process replays dead letters of {self._group} already") from error
         with producer as self._producer:
             known = run(
-                GroupCalls(self._instance).producer_connection(
-                    with_namespace(self._namespace, self._producer_group), self._topic
-                )
+                self._admin.producer_connection(with_namespace(self._namespace, self._producer_group), self._topic)
             )
             others = {each.client_id for each in known.connections} - {self._producer.client_id}
             if others:
@@ -155,11 +146,11 @@ class ClusterLetters:
         have_expired, oldest_ms = set[str](), dict[str, int]()
         for queue in (queue for topic in sorted(topics) for queue in self._queues(topic)):
             start, end = self._start(queue), self._end(queue)
-            first = run(self._calls.search_offset(queue, max(mark - CLOCKS_MS, 0))) if end > start else end
+            first = run(self._admin.search_offset(queue, max(mark - CLOCKS_MS, 0))) if end > start else end
             if start > 0:
                 have_expired.add(queue.broker_name)
             if end > start:
-                first_ms = run(self._calls.earliest_time_ms(queue))
+                first_ms = run(self._admin.earliest_time_ms(queue))
                 oldest_ms[queue.broker_name] = min(first_ms, oldest_ms.get(queue.broker_name, first_ms))
             for record in self._records(queue, max(first, start), end, marked=True):
                 source = record.properties.get(REPLAYED_FROM)
@@ -226,7 +217,7 @@ class ClusterLetters:
         not say.
         """
         try:
-            if run(self._messages.view_message(sent.offset_message_id, topic)).record.topic == topic:
+            if run(self._admin.view_message(sent.offset_message_id, topic)).record.topic == topic:
                 return None
         except ClientError:  # the copy is stored, and `copies` finds it wherever it is
             return None
@@ -284,10 +275,10 @@ class ClusterLetters:
             return ()
 
     def _start(self, queue: MessageQueue) -> int:
-        return run(self._calls.min_offset(queue))
+        return run(self._admin.min_offset(queue))
 
     def _end(self, queue: MessageQueue) -> int:
-        return run(self._calls.max_offset(queue))
+        return run(self._admin.max_offset(queue))
 
     def _records(
         self, queue: MessageQueue, start: int, end: int, *, marked: bool = False, limit: int = 32
@@ -296,7 +287,7 @@ class ClusterLetters:
         wanted = subscription(queue.topic, "*", 1)
         while start < end:
             pull = Pull(queue, start, wanted, limit, suspend_ms=0, sends_subscription=True)
-            result = run(self._calls.pull(pull, self._group))
+            result = run(self._admin.pull(pull, self._group))
             if result.status is PullStatus.FOUND and (not marked or _MARK in bytes(result.records)):
                 yield from (record for record in decode_records(result.records) if record.queue_offset < end)
             if result.next_offset <= start:

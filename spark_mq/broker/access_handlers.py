@@ -7,22 +7,25 @@ whoever has none.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from spark_mq.access.acls import FILE_NAME as ACLS_FILE
 from spark_mq.access.acls import AclTable, PolicyType, acl_info, matching, parse_resource, read_acl
+from spark_mq.access.users import FILE_NAME as USERS_FILE
 from spark_mq.access.users import (
+    AccessRules,
     User,
     UserStatus,
     UserTable,
     UserType,
+    authenticate,
     by_name,
     refused,
     subject_of,
     user_info,
     user_name,
 )
-from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.requests import Handler, Request
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body, write_body_list
 from spark_mq.remoting.administration import (
@@ -35,15 +38,65 @@ from spark_mq.remoting.administration import (
     UserRequest,
 )
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.service.put_service import PutService
 
 _BLANK = "The username is blank"
+
+
+class AccessEntries:
+    """A broker's users and what they may do, as they are now; each change stands in its file before it holds.
+
+    Passwords stand there as they are, so the owner of the store alone may read the files (0600). Thread-safe: a table is
+    replaced whole. Java: AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl.
+    """
+
+    def __init__(self, service: PutService, rules: AccessRules) -> None:
+        """Reads them, and makes the rules' first users. Raises StateFileError, OSError."""
+        self._store = service.store
+        self.rules = rules
+        for name in (USERS_FILE, ACLS_FILE):
+            for ending in ("", ".bak", ".bad"):
+                service.store.writer.file_system.make_private(f"{service.root}/config/{name}{ending}")
+        self.users = service.state(USERS_FILE, UserTable.load) or UserTable()
+        self.acls = service.state(ACLS_FILE, AclTable.load) or AclTable()
+        self.change_users(self._with_first_users)
+
+    def _with_first_users(self, users: UserTable) -> UserTable:
+        for user in self.rules.first_users:
+            users = users if user.name in users.users else users.with_user(user)
+        return users
+
+    def change_users(self, change: Callable[[UserTable], UserTable]) -> None:
+        """Gives the table that `change` makes of it; what that raises comes out. Raises OSError."""
+        with self._store.tables_lock:
+            changed = change(self.users)
+            if changed is not self.users:
+                self._store.save_state(USERS_FILE, changed.to_text(), is_private=True)
+                self.users = changed
+
+    def change_acls(self, change: Callable[[AclTable], AclTable]) -> None:
+        """As `change_users`, of what they may do."""
+        with self._store.tables_lock:
+            changed = change(self.acls)
+            if changed is not self.acls:
+                self._store.save_state(ACLS_FILE, changed.to_text(), is_private=True)
+                self.acls = changed
+
+    def is_by_super_user(self, command: RemotingCommand) -> bool:
+        """Whether a SUPER user has signed the request; where nobody has to sign, any request counts."""
+        if not self.rules.authenticates:
+            return True
+        try:
+            return authenticate(self.users, command).is_super
+        except RequestRefusedError:
+            return False
 
 
 class AccessHandlers:
     """Answers what operators ask of users and their rights."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._access = parts.access
+    def __init__(self, access: AccessEntries) -> None:
+        self._access = access
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""

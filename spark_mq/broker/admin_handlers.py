@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from spark_mq.broker.broker_settings import settings_text, told_settings
-from spark_mq.broker.client_tables import too_old_to_ask
-from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.broker_store import BrokerStore, ServerFacts
+from spark_mq.broker.client_tables import Clients, too_old_to_ask
 from spark_mq.broker.put_plan import DiskUse
 from spark_mq.broker.request_table import Pool
 from spark_mq.broker.requests import UNSET, AskClients, Handler, Outcome, Request
 from spark_mq.broker.send_back import CURRENT_VERSION
-from spark_mq.broker.traffic import DayTotals
+from spark_mq.broker.traffic import DayTotals, Traffic
 from spark_mq.client.errors import request_text
 from spark_mq.remoting import (
     BodyError,
@@ -58,8 +58,11 @@ _POOLS = {
 class AdminHandlers:
     """Answers what operators ask of the broker itself, and of clients through it."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(self, store: BrokerStore, clients: Clients, traffic: Traffic, server: ServerFacts) -> None:
+        self._store = store
+        self._clients = clients
+        self._traffic = traffic
+        self._server = server
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -80,35 +83,36 @@ class AdminHandlers:
 
     def settings(self, asked: Request) -> RemotingCommand:
         """26."""
-        text = settings_text(self._parts.config)
-        version = to_text(self._parts.settings_version.to_document())
+        text = settings_text(self._store.config)
+        version = to_text(self._store.settings_version.to_document())
         return asked.answer(header=BrokerConfigAnswer(version=version), body=text.encode())
 
     def update_settings(self, asked: Request) -> RemotingCommand:
         """25."""
-        parts = self._parts
         try:
             told = told_settings(asked.body)
-            refusal = refusal_of_change(told, parts.config.clients.config_black_list)
+            refusal = refusal_of_change(told, self._store.config.clients.config_black_list)
             if refusal is not None:
                 return asked.answer(ResponseCode.NO_PERMISSION, refusal)
-            parts.change_settings(told, asked.now_ms)
+            self._store.change_settings(told, asked.now_ms)
         except (ConfigurationError, ValueError) as error:
             return asked.answer(ResponseCode.SYSTEM_ERROR, str(error))
         if "brokerPermission" in told:
-            parts.register_topics()
+            self._clients.register_topics()
         return asked.answer()
 
     def runtime_info(self, asked: Request) -> RemotingCommand:
         """28."""
-        return asked.answer(body=KvTable(table=runtime_info(self._parts, asked.now_ms)))
+        return asked.answer(
+            body=KvTable(table=runtime_info(self._store, self._clients, self._traffic, self._server, asked.now_ms))
+        )
 
     def ha_status(self, asked: Request) -> RemotingCommand:
         """907."""
-        slaves = tuple(self._parts.slaves())
+        slaves = tuple(self._server.slaves())
         body = HaRuntimeInfo(
-            is_master=not self._parts.is_slave,
-            master_commitlog_max_offset=self._parts.served.log_end,
+            is_master=not self._store.is_slave,
+            master_commitlog_max_offset=self._store.served.log_end,
             in_sync_slave_count=sum(slave.in_sync for slave in slaves),
             connections=slaves,
             client=HaClientInfo(),
@@ -117,18 +121,19 @@ class AdminHandlers:
 
     def ha_info(self, asked: Request) -> RemotingCommand:
         """906: where the log is served. What a slave is told of another master is not heeded; a controller or a name server says it."""
-        parts = self._parts
-        if parts.is_slave:
+        if self._store.is_slave:
             return asked.answer()
         told = HaInfo(
-            master_ha_address=parts.ha_address, master_flush_offset=parts.served.log_end, master_address=parts.address
+            master_ha_address=self._server.ha_address,
+            master_flush_offset=self._store.served.log_end,
+            master_address=self._store.address,
         )
         return asked.answer(header=told)
 
     def delay_offsets(self, asked: Request) -> RemotingCommand:
         """45: delayOffset.json, as far as it is on the disk. Nobody but a slave asks for it: its host is known from now on."""
-        self._parts.note_slave(asked.connection)
-        text = self._parts.service.state(DELAYS_FILE, lambda text, _: text)
+        self._clients.note_slave(asked.connection)
+        text = self._store.service.state(DELAYS_FILE, lambda text, _: text)
         return asked.answer(body=(text or _NO_DELAYS).encode())
 
     # Clients
@@ -141,17 +146,16 @@ class AdminHandlers:
     def consume_directly(self, asked: Request) -> Outcome:
         """309: handed on to the client, with the message."""
         told: ConsumeDirectlyRequest = asked.header
-        parts = self._parts
-        fields = dict(asked.command.ext_fields or {}) | {"brokerName": parts.broker_name}
-        if told.topic and (topic := parts.service.settings.topics.topics.get(told.topic)) is not None:
+        fields = dict(asked.command.ext_fields or {}) | {"brokerName": self._store.broker_name}
+        if told.topic and (topic := self._store.service.settings.topics.topics.get(told.topic)) is not None:
             fields["topicSysFlag"] = str(topic.topic_sys_flag)
-        if told.consumer_group and (group := parts.find_group(told.consumer_group)) is not None:
+        if told.consumer_group and (group := self._store.find_group(told.consumer_group)) is not None:
             fields["groupSysFlag"] = str(group.group_sys_flag)
         try:
             _, _, place = decode_offset_message_id(told.message_id or "")
         except ValueError as error:
             return asked.answer(ResponseCode.SYSTEM_ERROR, str(error))
-        record = parts.served.record_at(place)
+        record = self._store.served.record_at(place)
         if record is None:
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}")
         return self._ask_consumer(asked, told.consumer_group, told.client_id or "", fields, record)
@@ -164,8 +168,8 @@ class AdminHandlers:
         fields: Mapping[str, str] | None = None,
         body: bytes | None = None,
     ) -> Outcome:
-        with self._parts.lock:
-            client = self._parts.consumers.find(group, client_id)
+        with self._clients.lock:
+            client = self._clients.consumers.find(group, client_id)
         if client is None:
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         if client.version < ProtocolVersion.V3_1_8_SNAPSHOT:
@@ -180,7 +184,7 @@ class AdminHandlers:
             command.code,
             told and {name: text for name, text in told.items() if name not in CREDENTIALS},
             command.body if body is None else body,
-            encoding=self._parts.encoding,
+            encoding=self._clients.encoding,
         )
 
         def answer(answers: tuple[RemotingCommand | None, ...]) -> RemotingCommand:
@@ -196,8 +200,8 @@ class AdminHandlers:
         """223: where a group's clients are; one of them, or all."""
         told: ConsumerStatusRequest = asked.header
         wanted = (told.client_address or "").strip()
-        with self._parts.lock:
-            group = self._parts.consumers.groups.get(told.group)
+        with self._clients.lock:
+            group = self._clients.consumers.groups.get(told.group)
             clients = list(group.clients.values()) if group is not None else []
         if not clients:
             remark = f"No Any Consumer online in the consumer group: [{told.group}]"
@@ -208,7 +212,7 @@ class AdminHandlers:
         clients = [client for client in clients if wanted in ("", client.client_id)]
         fields = write_header(ConsumerStatusRequest(topic=told.topic, group=told.group))
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
-        question = make_request(code, fields, encoding=self._parts.encoding)
+        question = make_request(code, fields, encoding=self._clients.encoding)
 
         def answer(answers: tuple[RemotingCommand | None, ...]) -> RemotingCommand:
             table: dict[str, Mapping[MessageQueue, int]] = {}
@@ -229,8 +233,9 @@ class ReplicaHandlers:
     906, 907 and the other state files are among those of `AdminHandlers`.
     """
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(self, store: BrokerStore, server: ServerFacts) -> None:
+        self._store = store
+        self._server = server
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -244,43 +249,45 @@ class ReplicaHandlers:
 
     def timer_checkpoint(self, asked: Request) -> RemotingCommand:
         """60: the seven numbers of config/timercheck, zeros where it is not there."""
-        page = self._parts.timer_page()
+        page = self._server.timer_page()
         return asked.answer(body=page[: CHECKPOINT.itemsize].ljust(CHECKPOINT.itemsize, b"\0"))
 
     def timer_metrics(self, asked: Request) -> RemotingCommand:
         """61: config/timermetrics."""
-        if not self._parts.config.timer.timer_wheel_enable:
+        if not self._store.config.timer.timer_wheel_enable:
             return asked.answer(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
-        text = self._parts.service.state(TIMER_METRICS_FILE, lambda text, _: text)
+        text = self._store.service.state(TIMER_METRICS_FILE, lambda text, _: text)
         none = to_text({"dataVersion": DataVersion().to_document(), "timingCount": {}})
         return asked.answer(body=(text or none).encode())
 
     def request_modes(self, asked: Request) -> RemotingCommand:
         """402: config/messageRequestMode.json. A broker of ours only lets clients pull, but keeps what was set."""
-        text = self._parts.service.state(REQUEST_MODES_FILE, lambda text, _: text)
+        text = self._store.service.state(REQUEST_MODES_FILE, lambda text, _: text)
         return asked.answer(body=(text or _NO_MODES).encode())
 
     def epochs(self, asked: Request) -> RemotingCommand:
         """1007: where in the log each epoch begins and ends. Java: `mqadmin getBrokerEpoch`."""
-        found = self._parts.epochs()
+        found = self._server.epochs()
         if found is None:
             return asked.answer(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
         return asked.answer(body=found)
 
 
-def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
+def runtime_info(
+    store: BrokerStore, clients: Clients, traffic: Traffic, server: ServerFacts, now_ms: int
+) -> dict[str, str]:
     """By Java's names. What this broker does not have (POP, latencies of single puts) is told as nothing.
 
     Four names are ours: followingTrouble, of a slave that cannot follow; storeFailure, while the store takes nothing; storeReopened,
     when it was opened again since the process began, and why; requestsNotSupported, by code how many requests were answered so.
     """
-    puts, traffic, served, service = parts.statistics, parts.traffic, parts.served, parts.service
+    puts, served, service = traffic.puts, store.served, store.service
     put, size = puts.broker_put_nums, sum(found.value for found in list(puts.topic_put_size.values()))
-    with parts.lock:
+    with clients.lock:
         rates = traffic.rates.texts()
     info = {
-        "bootTimestamp": str(parts.started_ms),
-        "runtime": _span(now_ms - parts.started_ms),
+        "bootTimestamp": str(store.started_ms),
+        "runtime": _span(now_ms - store.started_ms),
         "brokerActive": "true",
         "brokerVersion": str(CURRENT_VERSION),
         "brokerVersionDesc": _RELEASE,
@@ -299,8 +306,8 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
         **_totals("Get", traffic.totals[1]),
         "dispatchBehindBytes": str(max(0, served.log_end - service.dispatched_end)),
         "pageCacheLockTimeMills": "0",
-        "earliestMessageTimeStamp": str(_earliest(parts)),
-        "startAcceptSendRequestTimeStamp": str(parts.config.send.start_accept_send_request_time_stamp),
+        "earliestMessageTimeStamp": str(_earliest(store)),
+        "startAcceptSendRequestTimeStamp": str(store.config.send.start_accept_send_request_time_stamp),
         "timerReadBehind": "0",
         "timerOffsetBehind": "0",
         "timerCongestNum": "0",
@@ -310,36 +317,36 @@ def runtime_info(parts: BrokerParts, now_ms: int) -> dict[str, str]:
         "remainHowManyDataToFlush": _readable(max(0, served.log_end - service.store.writer.synced_end)),
         "commitLogMinOffset": str(served.log_minimum if served.log_end else -1),
         "commitLogMaxOffset": str(served.log_end),
-        "EndTransactionQueueSize": str(parts.pool_load(Pool.END_TRANSACTION)[0]),
+        "EndTransactionQueueSize": str(server.pool_load(Pool.END_TRANSACTION)[0]),
         "EndTransactionThreadPoolQueueCapacity": str(Pool.END_TRANSACTION.capacity),
     }
-    info |= _delays(parts)
-    used = _disk_use(parts)
+    info |= _delays(store)
+    used = _disk_use(store)
     total, free = disk_room_bytes(service.root)
     info["commitLogDirCapacity"] = f"Total : {_readable(total)}, Free : {_readable(free)}."
     info |= {"commitLogDiskRatio": f"{used.log_used:.2f}", "consumeQueueDiskRatio": f"{used.queues_used:.2f}"}
     info |= {f"commitLogDiskRatio_{path}": f"{_used(path):.2f}" for path in service.settings.log_directories}
     for name, pool in _POOLS.items():
-        waiting, head_ms = (0, 0) if pool is None else parts.pool_load(pool)
+        waiting, head_ms = (0, 0) if pool is None else server.pool_load(pool)
         info[f"{name}ThreadPoolQueueSize"] = str(waiting)
         info[f"{name}ThreadPoolQueueCapacity"] = str(100_000 if pool is None else pool.capacity)
         info[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = str(head_ms)
-    if (trouble := parts.following_trouble()) is not None:
+    if (trouble := server.following_trouble()) is not None:
         info["followingTrouble"] = trouble
     if (failure := service.failure) is not None:
         info["storeFailure"] = str(failure)
-    if parts.store_reopened is not None:
-        info["storeReopened"] = parts.store_reopened
-    if unsupported := parts.unsupported():
+    if server.store_reopened is not None:
+        info["storeReopened"] = server.store_reopened
+    if unsupported := server.unsupported():
         info["requestsNotSupported"] = ", ".join(
             f"{request_text(code) if code >= 0 else 'others'}: {count}" for code, count in sorted(unsupported.items())
         )
     return info
 
 
-def _delays(parts: BrokerParts) -> dict[str, str]:
+def _delays(store: BrokerStore) -> dict[str, str]:
     """Of each delay level that was delivered: how far, and the queue's end. Java: ScheduleMessageService.buildRunningStats."""
-    service, served = parts.service, parts.served
+    service, served = store.service, store.served
     try:
         offsets = service.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets()
     except StateFileError:  # their delivery says so, again and again
@@ -355,9 +362,9 @@ def _totals(kind: str, totals: DayTotals) -> dict[str, str]:
     return {f"msg{kind}Total{moment}": str(count) for moment, count in zip(moments, totals, strict=True)}
 
 
-def _disk_use(parts: BrokerParts) -> DiskUse:
-    log = min(_used(path) for path in parts.service.settings.log_directories)
-    return DiskUse(log, _used(f"{parts.service.root}/consumequeue"))
+def _disk_use(store: BrokerStore) -> DiskUse:
+    log = min(_used(path) for path in store.service.settings.log_directories)
+    return DiskUse(log, _used(f"{store.service.root}/consumequeue"))
 
 
 def _used(path: str) -> float:
@@ -366,8 +373,8 @@ def _used(path: str) -> float:
     return used / 100 if used >= 0 else used
 
 
-def _earliest(parts: BrokerParts) -> int:
-    record = parts.served.record_at(parts.served.log_minimum)
+def _earliest(store: BrokerStore) -> int:
+    record = store.served.record_at(store.served.log_minimum)
     found = None if record is None else decode_record(record)
     return getattr(found, "store_time_ms", -1)
 

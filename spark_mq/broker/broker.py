@@ -17,15 +17,20 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import NamedTuple
 
 from spark_mq.access.users import AccessRules
-from spark_mq.broker.access_handlers import AccessHandlers
+from spark_mq.broker.access_handlers import AccessEntries, AccessHandlers
 from spark_mq.broker.admin_handlers import AdminHandlers, ReplicaHandlers
+from spark_mq.broker.broker_store import BrokerStore, ServerFacts
 from spark_mq.broker.client_handlers import AssignmentHandlers, ClientHandlers
+from spark_mq.broker.client_tables import Clients
+from spark_mq.broker.consumer_filters import ConsumerFilters
 from spark_mq.broker.group_handlers import GroupHandlers
+from spark_mq.broker.group_offsets import GroupOffsets
+from spark_mq.broker.held_pulls import Pulls
 from spark_mq.broker.message_handlers import MessageHandlers
 from spark_mq.broker.offset_handlers import OffsetHandlers, ProgressHandlers
-from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.pull import PullHandler
 from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.requests import (
@@ -39,6 +44,7 @@ from spark_mq.broker.requests import (
     Tell,
 )
 from spark_mq.broker.topic_handlers import TopicHandlers
+from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import (
     BodyError,
     HeaderEncoding,
@@ -54,9 +60,10 @@ from spark_mq.remoting.messages import CheckTransactionStateRequest
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.epoch_times import current_time_ms, is_time, steady_time_ms
 from storage.errors import PutRefusedError, StoreNotWritableError, StoreServedError
-from storage.format.bloom_filter import MapsOf
+from storage.format.bloom_filter import BloomFilter, MapsOf
 from storage.format.properties import PROPERTIES_LIMIT_BYTES
 from storage.format.record import Message, encode_record
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.log.dispatch import QueueEntries
 from storage.names import retry_topic
 from storage.pending import Pending
@@ -64,7 +71,8 @@ from storage.rules.half_messages import PRODUCER_GROUP, WAIT, TransactionState, 
 from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.service.put_service import PutService
-from storage.tables.consumer_groups import FILTERS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupConfig
+from storage.settings.load import StoreConfig
+from storage.tables.consumer_groups import FILTERS_FILE, OFFSETS_FILE, ConsumerFilterTable, ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TOPICS_FILE, TopicConfig
 from storage.transaction.check import Asking, CheckReport, check_half_messages
@@ -77,6 +85,18 @@ FILTERS_SAVED_MS = 10_000
 """How often expressions are saved, if any has changed. Java: BrokerController.initializeBrokerScheduledTasks, as of the next one."""
 PROTECTION_MS = 180_000
 """How often groups are looked at that read slowly."""
+
+
+class BrokerParts(NamedTuple):
+    """What the handlers of one broker share. Each takes those parts that it needs."""
+
+    store: BrokerStore
+    clients: Clients
+    offsets: GroupOffsets
+    pulls: Pulls
+    traffic: Traffic
+    access: AccessEntries
+    server: ServerFacts
 
 
 class Broker:
@@ -92,28 +112,40 @@ class Broker:
         memory_bytes: int | None = None,
         access: AccessRules | None = None,
         is_slave: bool = False,
+        server: ServerFacts | None = None,
     ) -> None:
         """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds,
         `steady` those of a clock that nobody sets, which silence and waiting go by;
-        `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; whoever has the sockets asks for it.
-        `is_slave`: it takes no messages, and gives some where slaveReadEnable.
+        `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; the server checks it.
+        `is_slave`: it takes no messages, and gives some where slaveReadEnable. `server` knows what only the server around it does.
 
         Raises StateFileError where a table of the store cannot be read, OSError.
         """
-        settings = service.settings
-        statistics = PutStatistics(settings.broker_name, settings.cluster)
-        self.parts = BrokerParts(
-            service,
-            statistics=statistics,
-            memory_bytes=memory_bytes,
+        settings, config = service.settings, service.config
+        store = BrokerStore(service, clock=clock, memory_bytes=memory_bytes, is_slave=is_slave)
+        filters = ConsumerFilters(
+            BloomFilter.of(
+                config.filters.max_error_rate_of_bloom_filter, config.filters.expect_consumer_num_use_filter
+            ),
+            service.state(FILTERS_FILE, ConsumerFilterTable.load),
             clock=clock,
-            steady=steady,
-            access=access,
-            is_slave=is_slave,
+            kept_ms=config.filters.filter_data_clean_time_span,
         )
+        offsets = GroupOffsets(service.state(OFFSETS_FILE, ConsumerOffsets.load))
+        offsets.configure(config.clients)
+        self.parts = BrokerParts(
+            store=store,
+            clients=Clients(config.clients, filters, clock=clock, steady=steady),
+            offsets=offsets,
+            pulls=Pulls(config.pull),
+            traffic=Traffic(PutStatistics(settings.broker_name, settings.cluster), settings.cluster),
+            access=AccessEntries(service, access or AccessRules()),
+            server=server or ServerFacts(),
+        )
+        store.on_settings_changed += (self._configure, self.parts.clients.configure, self.parts.pulls.configure)
         self._wake = wake
-        self._messages = MessageHandlers(self.parts)
-        self._pulls = PullHandler(self.parts)
+        self._messages = MessageHandlers(store, self.parts.clients, self.parts.traffic)
+        self._pulls = PullHandler(store, self.parts.clients, self.parts.pulls, offsets, self.parts.traffic)
         self._handlers = self._handler_table()
         self._topics_seen = service.settings.topics
         self._saving = threading.Lock()
@@ -124,20 +156,24 @@ class Broker:
         self._resources.enter_context(service.mapping(self._maps_of))
 
     def _handler_table(self) -> Mapping[int, Handler]:
-        parts = self.parts
+        store, clients, offsets, _, traffic, access, server = self.parts
         return {
             **self._messages.table(),
             **dict.fromkeys((RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE), self._pulls.pull),
-            **ClientHandlers(parts).table(),
-            **AssignmentHandlers(parts).table(),
-            **OffsetHandlers(parts).table(),
-            **TopicHandlers(parts).table(),
-            **GroupHandlers(parts).table(),
-            **ProgressHandlers(parts).table(),
-            **AdminHandlers(parts).table(),
-            **ReplicaHandlers(parts).table(),
-            **AccessHandlers(parts).table(),
+            **ClientHandlers(store, clients).table(),
+            **AssignmentHandlers(store, clients, server).table(),
+            **OffsetHandlers(store, clients, offsets).table(),
+            **TopicHandlers(store, clients, offsets, traffic).table(),
+            **GroupHandlers(store, clients, offsets, traffic).table(),
+            **ProgressHandlers(store, clients, offsets, traffic).table(),
+            **AdminHandlers(store, clients, traffic, server).table(),
+            **ReplicaHandlers(store, server).table(),
+            **AccessHandlers(access).table(),
         }
+
+    def _configure(self, config: StoreConfig) -> None:
+        with self.parts.clients.lock:
+            self.parts.offsets.configure(config.clients)
 
     # Requests
 
@@ -174,7 +210,7 @@ class Broker:
         try:
             return answers()
         finally:
-            self.heed_batch()
+            self.on_batch_appended()
 
     def answer_again(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
         """The answer to a pull that has waited (`RunAgain`). Raises nothing."""
@@ -205,27 +241,30 @@ class Broker:
             told = connection.address, outcome.code, outcome.remark
             _LOG.info("one-way request %d of %s is refused: %d %s", command.code, *told)
         self._note_topics()
-        if self.parts.events:
+        if self.parts.clients.events:
             self._wake()
         return outcome
 
-    def heed_copy(self, name: str) -> None:
+    def on_table_copied(self, name: str) -> None:
         """A table of the master's was taken over; of offsets the greater ones count, none of topics that are gone.
 
         Raises StateFileError, OSError.
         """
         parts = self.parts
-        if name == OFFSETS_FILE and (copied := parts.service.state(OFFSETS_FILE, ConsumerOffsets.load)) is not None:
-            with parts.lock:
+        if (
+            name == OFFSETS_FILE
+            and (copied := parts.store.service.state(OFFSETS_FILE, ConsumerOffsets.load)) is not None
+        ):
+            with parts.clients.lock:
                 parts.offsets.raise_to(copied)
-        self.heed_batch()
+        self.on_batch_appended()
         if name == TOPICS_FILE:  # before offsets are taken over again
             self.save_offsets()
 
-    def heed_batch(self) -> None:
+    def on_batch_appended(self) -> None:
         """A sink's batch was appended, beside all requests: it may have made topics."""
         self._note_topics()
-        if self.parts.events:
+        if self.parts.clients.events:
             self._wake()
 
     def store_group_offsets(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
@@ -235,56 +274,56 @@ class Broker:
         Raises StoreServedError, StoreNotWritableError, StateFileError, OSError.
         """
         parts = self.parts
-        with parts.lock:
+        with parts.clients.lock:
             if any(parts.offsets.has_reset(group, topic, queue_id) for topic, queue_id in offsets):
-                raise StoreServedError(parts.service.root, f"a reset of group {group} waits for its next pull")
-            entry = parts.groups.get(group, SubscriptionGroupConfig(group))
-            if retry_topic(group) not in parts.topics:
+                raise StoreServedError(parts.store.service.root, f"a reset of group {group} waits for its next pull")
+            entry = parts.store.groups.get(group, SubscriptionGroupConfig(group))
+            if retry_topic(group) not in parts.store.topics:
                 count = entry.retry_queue_count
-                parts.service.make_topic(TopicConfig(retry_topic(group), count, count))
-            if group not in parts.groups:
-                parts.service.make_group(entry)
+                parts.store.service.make_topic(TopicConfig(retry_topic(group), count, count))
+            if group not in parts.store.groups:
+                parts.store.service.make_group(entry)
             for (topic, queue_id), offset in offsets.items():
-                parts.offsets.commit(group, topic, queue_id, offset, parts.clock())
-        self.heed_batch()
+                parts.offsets.commit(group, topic, queue_id, offset, parts.store.clock())
+        self.on_batch_appended()
         self.save_offsets()
 
     def _note_topics(self) -> None:
         """Name servers hear of topics that a request has made or changed."""
-        seen, table = self._topics_seen, self.parts.service.settings.topics
+        seen, table = self._topics_seen, self.parts.store.service.settings.topics
         if table is seen:
             return
         self._topics_seen = table
         known = seen.topics
-        if self.parts.is_slave:
-            with self.parts.lock:
+        if self.parts.store.is_slave:
+            with self.parts.clients.lock:
                 for gone in known.keys() - table.topics.keys():
                     self.parts.offsets.forget_topic(gone)
         changed = tuple(name for name, config in table.topics.items() if known.get(name) is not config)
         if changed:
-            self.parts.events.append(RegisterTopics(changed))
+            self.parts.clients.events.append(RegisterTopics(changed))
 
     # Connections and events
 
     def closed(self, connection: ClientConnection) -> None:
         """A connection ended: its client has left, and others hear of it."""
         parts = self.parts
-        with parts.lock:
-            parts.producers.closed(connection)
-            gone, changes = parts.consumers.closed(connection)
+        with parts.clients.lock:
+            parts.clients.producers.closed(connection)
+            gone, changes = parts.clients.consumers.closed(connection)
             for group in gone:
-                parts.filters.unregister(group)
+                parts.clients.filters.unregister(group)
             for change in changes:
-                parts.tell_of(change)
-        with parts.held_lock:
-            parts.held.drop([connection])
-        if parts.events:
+                parts.clients.tell_of(change)
+        with parts.pulls.held_lock:
+            parts.pulls.held.drop([connection])
+        if parts.clients.events:
             self._wake()
 
     def take_events(self) -> list[BrokerEvent]:
         """What is to be done on connections, in order; it is taken once."""
         self._wake_pulls()
-        events = self.parts.events
+        events = self.parts.clients.events
         return [events.popleft() for _ in range(len(events))]
 
     def _arrived(self, entered: Sequence[QueueEntries]) -> None:
@@ -292,8 +331,8 @@ class Broker:
         parts, is_noted = self.parts, False
         for entries in entered:
             name = entries.topic, entries.queue_id
-            if parts.held.has(name):
-                parts.arrivals.note(name, entries.entries["tags_code"])
+            if parts.pulls.held.has(name):
+                parts.pulls.arrivals.note(name, entries.entries["tags_code"])
                 is_noted = True
         if is_noted:
             self._wake()
@@ -301,17 +340,19 @@ class Broker:
     def _wake_pulls(self) -> None:
         """Pulls that wait for what has arrived are to be run again."""
         parts = self.parts
-        if not (arrived := parts.arrivals.take()):
+        if not (arrived := parts.pulls.arrivals.take()):
             return
-        now_ms = parts.steady()
-        with parts.held_lock:
+        now_ms = parts.clients.steady()
+        with parts.pulls.held_lock:
             for name, tags_codes in arrived.items():
-                parts.run_again(parts.held.arrived(name, parts.served.maximum(*name), tags_codes, now_ms))
+                parts.clients.run_again(
+                    parts.pulls.held.arrived(name, parts.store.served.maximum(*name), tags_codes, now_ms)
+                )
 
     def _maps_of(self, topic: str) -> MapsOf | None:
         """Who makes the bit maps of a topic's messages, where they are switched on. In the thread that puts them."""
         parts = self.parts
-        return parts.filters.maps_of(topic) if parts.config.filters.enable_calc_filter_bit_map else None
+        return parts.clients.filters.maps_of(topic) if parts.store.config.filters.enable_calc_filter_bit_map else None
 
     # Duties
 
@@ -320,16 +361,18 @@ class Broker:
 
         It is due by the steady clock; what is written then has the time `now_ms`.
         """
-        parts, steady_ms = self.parts, self.parts.steady()
-        with parts.held_lock:
-            parts.run_again(parts.held.look(steady_ms, parts.served.maximum))
-        with parts.lock:
+        parts, steady_ms = self.parts, self.parts.clients.steady()
+        with parts.pulls.held_lock:
+            parts.clients.run_again(parts.pulls.held.look(steady_ms, parts.store.served.maximum))
+        with parts.clients.lock:
             parts.traffic.sample(now_ms)
             if is_time(steady_ms, self._looked_ms, EXPIRY_LOOK_MS):
                 self._looked_ms = steady_ms
-                silent = dict.fromkeys((*parts.producers.expire(steady_ms), *parts.consumers.expire(steady_ms)))
-                parts.events.extend(Close(connection) for connection in silent)
-        if is_time(steady_ms, self._saved_ms, parts.config.clients.flush_consumer_offset_interval):
+                silent = dict.fromkeys(
+                    (*parts.clients.producers.expire(steady_ms), *parts.clients.consumers.expire(steady_ms))
+                )
+                parts.clients.events.extend(Close(connection) for connection in silent)
+        if is_time(steady_ms, self._saved_ms, parts.store.config.clients.flush_consumer_offset_interval):
             self._saved_ms = steady_ms
             self.save_offsets()
         if is_time(steady_ms, self._filters_ms, FILTERS_SAVED_MS):
@@ -338,7 +381,7 @@ class Broker:
         if is_time(steady_ms, self._protected_ms, PROTECTION_MS):
             self._protected_ms = steady_ms
             self._protect()
-        if parts.events:
+        if parts.clients.events:
             self._wake()
         self._messages.ender.write_due(now_ms)
 
@@ -350,25 +393,27 @@ class Broker:
         parts = self.parts
         self._messages.ender.write_all(now_ms)
         unasked = Asking(threads=1)
-        rules = CheckRules.of(parts.config)
+        rules = CheckRules.of(parts.store.config)
         report = check_half_messages(
-            parts.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, rules=rules, asking=unasked
+            parts.store.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, rules=rules, asking=unasked
         )
         for place, _ in report.asked_again:
-            self._ask_producer(parts.service.message_by_commitlog_offset(place))
-        if parts.events:
+            self._ask_producer(parts.store.service.message_by_commitlog_offset(place))
+        if parts.clients.events:
             self._wake()
         return report
 
     def _ask_producer(self, half: Message) -> None:
         parts = self.parts
-        with parts.lock:
-            connection = parts.producers.any_of(half.properties.get(PRODUCER_GROUP, ""))
+        with parts.clients.lock:
+            connection = parts.clients.producers.any_of(half.properties.get(PRODUCER_GROUP, ""))
         if connection is None:
             _LOG.warning("no producer of group %s is there to be asked", half.properties.get(PRODUCER_GROUP))
             return
         try:
-            parts.events.append(Tell(connection, check_request(half, parts.broker_name, parts.encoding)))
+            parts.clients.events.append(
+                Tell(connection, check_request(half, parts.store.broker_name, parts.clients.encoding))
+            )
         except PutRefusedError as error:
             _LOG.warning("nobody is asked: %s", error)
 
@@ -378,33 +423,33 @@ class Broker:
 
     def save_offsets(self) -> None:
         """Groups' offsets onto the disk, if any has changed. Raises OSError, StateFileError."""
-        store, parts = self.parts.service.store, self.parts
+        store, parts = self.parts.store.service.store, self.parts
         with self._saving:
             with (
-                parts.lock
+                parts.clients.lock
             ):  # not within the tables': a heartbeat that makes its group's entry takes theirs within this one
                 if not parts.offsets.take_change():
                     return
                 known = parts.offsets.table()
             try:
                 with store.tables_lock:
-                    store.save_state(OFFSETS_FILE, parts.with_own_groups(known).to_text())
+                    store.save_state(OFFSETS_FILE, parts.store.with_own_groups(known).to_text())
             except OSError:
-                with parts.lock:
+                with parts.clients.lock:
                     parts.offsets.note_unsaved()
                 raise
 
     def save_filters(self) -> None:
         """Groups' expressions onto the disk, if any has changed. Raises OSError."""
-        with self.parts.lock:
-            table = self.parts.filters.take_change()
+        with self.parts.clients.lock:
+            table = self.parts.clients.filters.take_change()
         if table is None:
             return
         try:
-            self.parts.service.store.save_state(FILTERS_FILE, table.to_text())
+            self.parts.store.service.store.save_state(FILTERS_FILE, table.to_text())
         except OSError:
-            with self.parts.lock:
-                self.parts.filters.note_unsaved()
+            with self.parts.clients.lock:
+                self.parts.clients.filters.note_unsaved()
             raise
 
     def _protect(self) -> None:
@@ -412,22 +457,22 @@ class Broker:
 
         Departure: the entry is saved. Java's is on from the next start, if no other group was saved meanwhile.
         """
-        parts, clients = self.parts, self.parts.config.clients
+        parts, clients = self.parts, self.parts.store.config.clients
         if not clients.disable_consume_if_consumer_read_slowly:
             return
-        with parts.lock:
+        with parts.clients.lock:
             slow = parts.traffic.behind(clients.consumer_fallbehind_threshold)
         for name, behind in slow.items():
-            group = parts.find_group(name)
+            group = parts.store.find_group(name)
             if group is not None and group.consume_enable:
                 _LOG.warning("the group %s reads %d bytes behind the log's end, and is switched off", name, behind)
-                parts.service.save_group(replace(group, consume_enable=False))
+                parts.store.service.save_group(replace(group, consume_enable=False))
 
     def close(self, now_ms: int) -> None:
         """Save what is in memory. The service stays open. Raises OSError; all the same it lets go of everything."""
         with ExitStack() as closing:  # the last one first
-            closing.callback(self.parts.pulled.close)
-            closing.callback(self.parts.served.close)
+            closing.callback(self.parts.store.pulled.close)
+            closing.callback(self.parts.store.served.close)
             closing.callback(self._close_ender, now_ms)
             closing.callback(self._messages.sender.close)
             closing.callback(self.save_filters)
@@ -444,7 +489,7 @@ class Broker:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close(self.parts.clock())
+        self.close(self.parts.store.clock())
 
 
 def check_request(half: Message, broker_name: str, encoding: HeaderEncoding) -> RemotingCommand:

@@ -9,9 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 
-from spark_mq.broker.client_tables import KnownClient
+from spark_mq.broker.broker_store import BrokerStore, ServerFacts
+from spark_mq.broker.client_tables import Clients, KnownClient
 from spark_mq.broker.consumer_filters import SQL92, is_tag_type
-from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.requests import NO_FIELDS, Handler, Request
 from spark_mq.broker.sql92 import SqlError, compile_expression
 from spark_mq.client.allocation import Allocation, Averagely, AveragelyByCircle, sorted_client_ids
@@ -47,8 +47,9 @@ _LOG = logging.getLogger(__name__)
 class ClientHandlers:
     """Answers 34, 35, 38, 41, 42 and 46."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(self, store: BrokerStore, clients: Clients) -> None:
+        self._store = store
+        self._clients = clients
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -67,13 +68,13 @@ class ClientHandlers:
         beat = read_body(HeartbeatData, asked.body)
         command = asked.command
         is_v2, is_changed = beat.heartbeat_fingerprint != 0, False
-        seen_ms = self._parts.steady()
-        with self._parts.lock:
+        seen_ms = self._clients.steady()
+        with self._clients.lock:
             client = KnownClient(asked.connection, beat.client_id, command.language.name, command.version, seen_ms)
             for data in beat.consumers:
                 is_changed |= self._consumes(data, client, beat, is_v2=is_v2)
             for producer in beat.producers:
-                self._parts.producers.register(
+                self._clients.producers.register(
                     producer.group_name,
                     KnownClient(asked.connection, beat.client_id, client.language, client.version, seen_ms),
                 )
@@ -83,58 +84,56 @@ class ClientHandlers:
 
     def _consumes(self, data: ConsumerData, client: KnownClient, beat: HeartbeatData, *, is_v2: bool) -> bool:
         """Whether the group's subscriptions may be others than the broker knows."""
-        parts = self._parts
-        if parts.config.pull.reject_pull_consumer_enable and data.consume_type == ConsumeType.CONSUME_ACTIVELY:
+        if self._store.config.pull.reject_pull_consumer_enable and data.consume_type == ConsumeType.CONSUME_ACTIVELY:
             return False
-        known = parts.fingerprints.get(data.group_name)
-        parts.fingerprints[data.group_name] = beat.heartbeat_fingerprint
+        known = self._clients.fingerprints.get(data.group_name)
+        self._clients.fingerprints[data.group_name] = beat.heartbeat_fingerprint
         is_changed = known is not None and known != beat.heartbeat_fingerprint
-        group = parts.find_group(data.group_name)
+        group = self._store.find_group(data.group_name)
         if group is None:
             return is_changed
         self._make_retry_topic(data, group)
         with_subscriptions = not (is_v2 and beat.without_sub)
         of_group = KnownClient(client.connection, client.client_id, client.language, client.version, client.seen_ms)
-        change = parts.consumers.register(
+        change = self._clients.consumers.register(
             data,
             of_group,
             notifies=group.notify_consumer_ids_changed_enable,
             with_subscriptions=with_subscriptions,
         )
-        parts.tell_of(change)
+        self._clients.tell_of(change)
         if with_subscriptions:
-            parts.filters.register(data.group_name, data.subscriptions)
+            self._clients.filters.register(data.group_name, data.subscriptions)
         return is_changed
 
     def _make_retry_topic(self, data: ConsumerData, group: SubscriptionGroupConfig) -> None:
         """Java: TopicConfigManager.createTopicInSendMessageBackMethod."""
-        topics = self._parts.topics
+        topics = self._store.topics
         is_ordered = any((found := topics.get(sub.topic)) is not None and found.order for sub in data.subscriptions)
         name = retry_topic(data.group_name)
         known = topics.get(name)
         if known is None:
             count, flag = group.retry_queue_count, UNIT_SUBSCRIBED if data.unit_mode else 0
             new = TopicConfig(name, count, count, topic_sys_flag=flag, order=is_ordered)
-            self._parts.service.make_topic(new)
+            self._store.service.make_topic(new)
         elif known.order != is_ordered:
-            self._parts.change_topic(name, order=is_ordered)
+            self._store.change_topic(name, order=is_ordered)
 
     def unregister(self, asked: Request) -> RemotingCommand:
         """35."""
         request: UnregisterClientRequest = asked.header
-        parts = self._parts
-        with parts.lock:
+        with self._clients.lock:
             if request.producer_group is not None:
-                parts.producers.unregister(request.producer_group, asked.connection, request.client_id or "")
+                self._clients.producers.unregister(request.producer_group, asked.connection, request.client_id or "")
             if request.consumer_group is not None:
-                group = parts.find_group(request.consumer_group)
+                group = self._store.find_group(request.consumer_group)
                 notifies = group is None or group.notify_consumer_ids_changed_enable
-                is_gone, change = parts.consumers.unregister(
+                is_gone, change = self._clients.consumers.unregister(
                     request.consumer_group, asked.connection, notifies=notifies
                 )
                 if is_gone:
-                    parts.filters.unregister(request.consumer_group)
-                parts.tell_of(change)
+                    self._clients.filters.unregister(request.consumer_group)
+                self._clients.tell_of(change)
         return asked.answer(header=NO_FIELDS)
 
     def check_client(self, asked: Request) -> RemotingCommand:
@@ -142,7 +141,7 @@ class ClientHandlers:
         subscription = read_body(CheckClientBody, asked.body).subscription if asked.body else None
         if subscription is None or is_tag_type(subscription.expression_type):
             return asked.answer()
-        if not self._parts.config.pull.enable_property_filter:
+        if not self._store.config.pull.enable_property_filter:
             remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
         if subscription.expression_type != SQL92:
@@ -156,8 +155,8 @@ class ClientHandlers:
     def consumer_list(self, asked: Request) -> RemotingCommand:
         """38: the ids of a group's clients, which share the queues among themselves."""
         request: ConsumerGroupRequest = asked.header
-        with self._parts.lock:
-            ids = self._parts.consumers.client_ids(request.consumer_group)
+        with self._clients.lock:
+            ids = self._clients.consumers.client_ids(request.consumer_group)
         if not ids:
             remark = f"no consumer for this group, {request.consumer_group}"
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark, NO_FIELDS)
@@ -166,16 +165,17 @@ class ClientHandlers:
     def lock(self, asked: Request) -> RemotingCommand:
         """41."""
         body = read_body(LockBody, asked.body)
-        parts = self._parts
-        with parts.lock:
-            granted = parts.locks.lock(body.consumer_group or "", body.queues, body.client_id or "", parts.steady())
+        with self._clients.lock:
+            granted = self._clients.locks.lock(
+                body.consumer_group or "", body.queues, body.client_id or "", self._clients.steady()
+            )
         return asked.answer(body=LockedQueues(queues=granted))
 
     def unlock(self, asked: Request) -> RemotingCommand:
         """42."""
         body = read_body(LockBody, asked.body)
-        with self._parts.lock:
-            self._parts.locks.unlock(body.consumer_group or "", body.queues, body.client_id or "")
+        with self._clients.lock:
+            self._clients.locks.unlock(body.consumer_group or "", body.queues, body.client_id or "")
         return asked.answer()
 
 
@@ -190,8 +190,10 @@ class AssignmentHandlers:
     Apache broker has kept, and one that a request sets is refused.
     """
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(self, store: BrokerStore, clients: Clients, server: ServerFacts) -> None:
+        self._store = store
+        self._clients = clients
+        self._server = server
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -209,18 +211,21 @@ class AssignmentHandlers:
 
     def _share(self, asked: AssignmentQuestion) -> Sequence[MessageQueue] | None:
         """What the client is to read; None where nobody can say."""
-        parts, topic, group = self._parts, asked.topic, asked.consumer_group
+        topic, group = asked.topic, asked.consumer_group
         if asked.message_model is None:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "messageModel: CLUSTERING or BROADCASTING is expected")
-        queues = parts.subscribed_queues(topic)
+        queues = self._server.subscribed_queues(topic, self._store.own_queues)
         if queues is None:
             if not topic.startswith(RETRY_PREFIX):
                 _LOG.warning("group %.255s gets no queues of topic %.127s: it does not exist", group, topic)
             return None
-        if asked.message_model == MessageModel.BROADCASTING or not parts.config.clients.server_load_balancer_enable:
+        if (
+            asked.message_model == MessageModel.BROADCASTING
+            or not self._store.config.clients.server_load_balancer_enable
+        ):
             return queues
-        with parts.lock:
-            client_ids = parts.consumers.client_ids(group)
+        with self._clients.lock:
+            client_ids = self._clients.consumers.client_ids(group)
         strategy, client_id = _STRATEGIES.get(asked.strategy_name), asked.client_id or ""
         if strategy is None:
             _LOG.warning("group %.255s gets no queues: this broker has no strategy %.100r", group, asked.strategy_name)
@@ -232,19 +237,18 @@ class AssignmentHandlers:
     def set_mode(self, asked: Request) -> RemotingCommand:
         """401: it is kept for an Apache broker that may have the store later."""
         told = read_body(RequestModeBody, asked.body)
-        parts = self._parts
         if told.topic.startswith(RETRY_PREFIX):
             return asked.answer(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        if told.topic not in parts.topics:
+        if told.topic not in self._store.topics:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{told.topic}] not exist")
-        if parts.find_group(told.consumer_group) is None:
+        if self._store.find_group(told.consumer_group) is None:
             return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
         if told.mode != RequestMode.PULL:
             remark = f"mode {told.mode} is not supported: this broker answers no POP requests, so PULL is the only mode"
             return asked.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
-        store = parts.service.store
+        store = self._store.service.store
         with store.tables_lock:
-            known = parts.service.state(REQUEST_MODES_FILE, lambda text, _: text)
+            known = self._store.service.state(REQUEST_MODES_FILE, lambda text, _: text)
             text = with_request_mode(known, told.topic, told.consumer_group, told.mode, told.pop_share_queue_num)
             store.save_state(REQUEST_MODES_FILE, text)
         return asked.answer()

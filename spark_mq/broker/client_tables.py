@@ -1,17 +1,26 @@
-"""What is known of clients, as tables: who produces and consumes in which group, and which client has a queue for itself. Pure."""
+"""What is known of clients, as tables: who produces and consumes in which group, and which client has a queue for itself."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from spark_mq.broker.requests import ClientConnection
-from spark_mq.remoting import MessageQueue, ProtocolVersion
-from spark_mq.remoting.consumers import ConsumerData, MessageModel, SubscriptionData
+from spark_mq.broker.consumer_filters import ConsumerFilters
+from spark_mq.broker.held_pulls import HeldPull
+from spark_mq.broker.requests import BrokerEvent, ClientConnection, RegisterTopics, RunAgain, Tell
+from spark_mq.remoting import HeaderEncoding, MessageQueue, ProtocolVersion, RequestCode, make_request, write_header
+from spark_mq.remoting.consumers import ConsumerData, ConsumerGroupRequest, MessageModel, SubscriptionData
+from storage.names import host_of
+from storage.settings.load import StoreConfig
+from storage.settings.nouns import ClientsConfig
 
 PRODUCER_EXPIRES_MS = 120_000
+
+_SLAVE_HOSTS_KEPT = 64
 
 
 @dataclass(slots=True)
@@ -333,3 +342,83 @@ class QueueLocks:
     def holds_any(self, group: str, now_ms: int) -> bool:
         """Whether any lock of the group has not expired. Java: isLockAllExpired."""
         return any(not lock.is_expired(now_ms) for lock in self._groups.get(group, {}).values())
+
+
+class Clients:
+    """The clients of one broker, and what is to be sent to them.
+
+    What is not thread-safe by itself is touched under `lock`; so are the groups' offsets and the figures of `Traffic`.
+    """
+
+    def __init__(
+        self,
+        config: ClientsConfig,
+        filters: ConsumerFilters,
+        *,
+        clock: Callable[[], int],
+        steady: Callable[[], int],
+        encoding: HeaderEncoding = HeaderEncoding.JSON,
+    ) -> None:
+        """`clock` is the machine's, ms."""
+        self.lock = threading.RLock()
+        self.consumers = ConsumerTable(
+            expires_ms=config.channel_expired_timeout, subscription_expires_ms=config.subscription_expired_timeout
+        )
+        self.producers = ProducerTable()
+        self.locks = QueueLocks()
+        self.filters = filters
+        self.fingerprints: dict[str, int] = {}
+        """Of groups, what the last heartbeat said of its subscriptions in short."""
+        self.slave_hosts: dict[str, None] = {}
+        """Hosts that have asked for what only slaves ask for, the last ones; with access control these have signed."""
+        self.events: deque[BrokerEvent] = deque()
+        self.steady = steady
+        """Of a clock that nobody sets: how long a client is silent, or waits."""
+        self.encoding = encoding
+        self._clock = clock
+        self._config = config
+
+    def configure(self, config: StoreConfig) -> None:
+        """An operator has changed settings: these hold from now on."""
+        with self.lock:
+            self._config = config.clients
+            self.consumers.expires_ms = config.clients.channel_expired_timeout
+            self.consumers.subscription_expires_ms = config.clients.subscription_expired_timeout
+
+    def note_slave(self, connection: ClientConnection) -> None:
+        """It has asked for what only slaves ask for."""
+        host = host_of(connection.address)
+        with self.lock:
+            self.slave_hosts.pop(host, None)
+            self.slave_hosts[host] = None
+            if len(self.slave_hosts) > _SLAVE_HOSTS_KEPT:
+                del self.slave_hosts[next(iter(self.slave_hosts))]
+
+    def shown_ms(self, steady_ms: int) -> int:
+        """When a moment of the steady clock was, by the machine's, as it is set now."""
+        return self._clock() - (self.steady() - steady_ms)
+
+    # Events
+
+    def tell(
+        self, connection: ClientConnection, code: RequestCode, fields: Mapping[str, str], body: bytes = b""
+    ) -> None:
+        """A one-way request to a client."""
+        command = make_request(code, fields, body, is_oneway=True, encoding=self.encoding)
+        self.events.append(Tell(connection, command))
+
+    def tell_of(self, change: Change | None) -> None:
+        """All clients of a group hear that others came or went, if the broker tells such things."""
+        if change is None or not self._config.notify_consumer_ids_changed_enable:
+            return
+        fields = write_header(ConsumerGroupRequest(consumer_group=change.group))
+        for connection in change.connections:
+            self.tell(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
+
+    def run_again(self, pulls: Iterable[HeldPull]) -> None:
+        """Pulls that waited are to be answered now."""
+        self.events.extend(RunAgain(pull.connection, pull.command) for pull in pulls)
+
+    def register_topics(self, *topics: str) -> None:
+        """Name servers are to be told now."""
+        self.events.append(RegisterTopics(topics))

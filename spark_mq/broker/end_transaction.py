@@ -43,7 +43,7 @@ from storage.rules.half_messages import (
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
-from storage.service.put_group import PutResult
+from storage.service.put_group import PutMessageResult
 from storage.service.put_service import DirectService, PutService
 from storage.settings.load import StoreConfig
 from storage.store import MessageStore
@@ -390,7 +390,7 @@ class TransactionEnder:
                 self._fresh[half.commitlog_offset] = end
         return status
 
-    def _put(self, message: InnerMessage, now_ms: int, *, is_heard: bool = True) -> PutResult:
+    def _put(self, message: InnerMessage, now_ms: int, *, is_heard: bool = True) -> PutMessageResult:
         settings = self._service.settings
         rules = PutRules(
             config=self._config,
@@ -403,7 +403,7 @@ class TransactionEnder:
         try:
             plan = plan_inner(message, rules, may_wait=False)
         except PutRefusedError as refused:
-            return PutResult(refused.status, reason=refused.reason)
+            return PutMessageResult(refused.status, reason=refused.reason)
         # Without waiting for replicas, as Java: what a fail-over takes back is asked about again.
         waiting = self._service.put_later(plan.messages, needs_copies=False, is_heard=is_heard)
         put = put_result(waiting, message.topic)

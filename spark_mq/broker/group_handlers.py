@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from spark_mq.broker.client_tables import KnownClient, subscriptions_by_topic
+from spark_mq.broker.broker_store import BrokerStore
+from spark_mq.broker.client_tables import Clients, KnownClient, subscriptions_by_topic
 from spark_mq.broker.entries import AttributeRefusedError, changed_attributes
-from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.requests import Handler, Request
+from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.administration import (
     ClientConnection,
@@ -43,8 +45,11 @@ from storage.tables.topics import QUEUE_COUNT_LIMIT
 class GroupHandlers:
     """Answers what operators ask of groups."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(self, store: BrokerStore, clients: Clients, offsets: GroupOffsets, traffic: Traffic) -> None:
+        self._store = store
+        self._clients = clients
+        self._offsets = offsets
+        self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -73,7 +78,7 @@ class GroupHandlers:
 
     def _save(self, asked: Request, told: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
         """Departures: a name that no group may have is refused, and more retry queues than a topic may have; Java takes either."""
-        groups = self._parts.groups
+        groups = self._store.groups
         try:
             for group in told:
                 known = groups.get(validate_group(group.group))
@@ -81,7 +86,7 @@ class GroupHandlers:
                     remark = f"a group can have {QUEUE_COUNT_LIMIT} retry queues, not {group.retry_queue_count}"
                     return asked.answer(ResponseCode.INVALID_PARAMETER, remark)
                 attributes = changed_attributes(None if known is None else known.attributes, group.attributes, {})
-                self._parts.service.save_group(replace(group, attributes=attributes))
+                self._store.service.save_group(replace(group, attributes=attributes))
         except (AttributeRefusedError, NameIllegalError) as refused:
             return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return asked.answer()
@@ -89,30 +94,30 @@ class GroupHandlers:
     def delete(self, asked: Request) -> RemotingCommand:
         """207; with `clean_offset` its offsets too."""
         told: DeleteGroupRequest = asked.header
-        self._parts.service.delete_group(told.group_name)
-        with self._parts.lock:
-            self._parts.traffic.forget(group=told.group_name)
+        self._store.service.delete_group(told.group_name)
+        with self._clients.lock:
+            self._traffic.forget(group=told.group_name)
         if told.clean_offset:
-            with self._parts.lock:
-                self._parts.offsets.forget_group(told.group_name)
+            with self._clients.lock:
+                self._offsets.forget_group(told.group_name)
         return asked.answer()
 
     def forbid(self, asked: Request) -> RemotingCommand:
         """353: take a topic from a group, or give it back, which gives back all of them; without a wish it is only told."""
         told: GroupForbiddenRequest = asked.header
-        service = self._parts.service
+        service = self._store.service
         bits = max(0, service.forbidden.get(told.group, {}).get(told.topic, 0))
         if told.readable is not None:
             bits = bits & ~1 if told.readable else bits | 1
             service.forbid(told.group, told.topic, bits)
-        readable = not self._parts.is_forbidden(told.group, told.topic)
+        readable = not self._store.is_forbidden(told.group, told.topic)
         return asked.answer(remark="", body=GroupForbidden(group=told.group, topic=told.topic, readable=readable))
 
     def all_groups(self, asked: Request) -> RemotingCommand:
         """201."""
-        table = self._parts.service.group_table
+        table = self._store.service.group_table
         body = SubscriptionGroupTable(
-            subscription_group_table=dict(self._parts.groups),
+            subscription_group_table=dict(self._store.groups),
             forbidden_table=table.forbidden,
             data_version=table.version,
         )
@@ -121,7 +126,7 @@ class GroupHandlers:
     def config(self, asked: Request) -> RemotingCommand:
         """352. Asking makes the group where the broker may make it."""
         told: GroupRequest = asked.header
-        found = self._parts.find_group(told.group)
+        found = self._store.find_group(told.group)
         if found is None:
             return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
         return asked.answer(body=found)
@@ -131,8 +136,8 @@ class GroupHandlers:
     def consumers(self, asked: Request) -> RemotingCommand:
         """203."""
         told: ConsumerGroupRequest = asked.header
-        with self._parts.lock:
-            group = self._parts.consumers.groups.get(told.consumer_group)
+        with self._clients.lock:
+            group = self._clients.consumers.groups.get(told.consumer_group)
             if group is None:
                 remark = f"the consumer group[{told.consumer_group}] not online"
                 return asked.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
@@ -148,8 +153,8 @@ class GroupHandlers:
     def producers(self, asked: Request) -> RemotingCommand:
         """204."""
         told: ProducerGroupRequest = asked.header
-        with self._parts.lock:
-            group = self._parts.producers.groups.get(told.producer_group)
+        with self._clients.lock:
+            group = self._clients.producers.groups.get(told.producer_group)
             if group is None:
                 remark = f"the producer group[{told.producer_group}] not exist"
                 return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
@@ -158,7 +163,7 @@ class GroupHandlers:
 
     def all_producers(self, asked: Request) -> RemotingCommand:
         """328."""
-        with self._parts.lock:
+        with self._clients.lock:
             groups = {
                 name: tuple(
                     ProducerInfo(
@@ -166,26 +171,26 @@ class GroupHandlers:
                         remote_ip=f"/{client.connection.address}",
                         language=client.language,
                         version=client.version,
-                        last_update_time_ms=self._parts.shown_ms(client.seen_ms),
+                        last_update_time_ms=self._clients.shown_ms(client.seen_ms),
                     )
                     for client in clients.values()
                 )
-                for name, clients in self._parts.producers.groups.items()
+                for name, clients in self._clients.producers.groups.items()
             }
         return asked.answer(body=ProducerTable(data=groups))
 
     def topics_of(self, asked: Request) -> RemotingCommand:
         """343: topics in which the group has offsets."""
         told: GroupRequest = asked.header
-        with self._parts.lock:
-            topics = tuple(sorted(self._parts.offsets.topics_of(told.group)))
-        return asked.answer(body=TopicList(topics=topics, broker_address=self._parts.address))
+        with self._clients.lock:
+            topics = tuple(sorted(self._offsets.topics_of(told.group)))
+        return asked.answer(body=TopicList(topics=topics, broker_address=self._store.address))
 
     def subscription(self, asked: Request) -> RemotingCommand:
         """345."""
         told: GroupTopicRequest = asked.header
-        with self._parts.lock:
-            found = self._parts.consumers.subscription(told.group, told.topic or "")
+        with self._clients.lock:
+            found = self._clients.consumers.subscription(told.group, told.topic or "")
         return asked.answer(body=GroupSubscription(group=told.group, topic=told.topic, subscription=found))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from storage.names import is_system_group
+from storage.settings.nouns import ClientsConfig
 from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.document import DataVersion
 
@@ -22,9 +23,9 @@ class GroupOffsets:
     """The offsets of all groups. For one thread at a time. −1 = none."""
 
     def __init__(
-        self, table: ConsumerOffsets | None = None, *, version_step: int = 500, heeds_resets: bool = True
+        self, table: ConsumerOffsets | None = None, *, version_step: int = 500, uses_resets: bool = True
     ) -> None:
-        """`version_step`: so many commits raise the table's version; `heeds_resets` is useServerSideResetOffset."""
+        """`version_step`: so many commits raise the table's version; `uses_resets` is useServerSideResetOffset."""
         found = table or ConsumerOffsets()
         self.version: DataVersion = found.version
         self._document = found.document
@@ -32,9 +33,14 @@ class GroupOffsets:
         self._pulled: dict[Key, dict[int, int]] = {}
         self._resets: dict[Key, dict[int, int]] = {}
         self.version_step = max(1, version_step)
-        self.heeds_resets = heeds_resets
+        self.uses_resets = uses_resets
         self._commits = 0
         self._is_changed = False
+
+    def configure(self, config: ClientsConfig) -> None:
+        """An operator has changed settings: these hold from now on."""
+        self.version_step = max(1, config.consumer_offset_update_version_step)
+        self.uses_resets = config.use_server_side_reset_offset
 
     # One queue
 
@@ -52,7 +58,7 @@ class GroupOffsets:
 
     def offset(self, group: str, topic: str, queue_id: int) -> int:
         """The pending reset, else what was committed."""
-        if self.heeds_resets:
+        if self.uses_resets:
             reset = self._resets.get((topic, group), {}).get(queue_id)
             if reset is not None:
                 return reset

@@ -1,4 +1,4 @@
-"""Pulls that found nothing and wait for messages: woken when some come that they want, or when their time is up. Pure.
+"""Pulls that found nothing and wait for messages: woken when some come that they want, or when their time is up.
 
 A pull is looked at when entries of its queue can be read, and all of them every few seconds, when no tags are known and every message
 counts as wanted. Who puts only notes which queues (`Arrivals`); who has the sockets looks.
@@ -18,6 +18,8 @@ import numpy as np
 from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import RemotingCommand
 from storage.epoch_times import is_time
+from storage.settings.load import StoreConfig
+from storage.settings.nouns import PullConfig
 
 LONG_POLLING_LOOK_MS = 5_000
 MOST_WAIT_MS = 120_000
@@ -178,3 +180,23 @@ class HeldPulls:
             self._size_bytes -= load.size_bytes
             for name in load.names & self._queues.keys():
                 self._keep(name, [pull for pull in self._queues[name] if pull.connection != connection])
+
+
+def _look_ms(pull: PullConfig) -> int:
+    return LONG_POLLING_LOOK_MS if pull.long_polling_enable else pull.short_polling_time_mills
+
+
+class Pulls:
+    """The pulls of one broker that wait, and the queues for which messages have arrived."""
+
+    def __init__(self, config: PullConfig) -> None:
+        self.held = HeldPulls(_look_ms(config))
+        self.held_lock = threading.Lock()
+        """Guards `held` alone, and nothing else is taken within it."""
+        self.arrivals = Arrivals()
+        """Queues whose pulls are to be looked at."""
+
+    def configure(self, config: StoreConfig) -> None:
+        """An operator has changed settings: these hold from now on."""
+        with self.held_lock:
+            self.held.look_interval_ms = _look_ms(config.pull)

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from spark_mq.broker.broker_store import BrokerStore
+from spark_mq.broker.client_tables import Clients
 from spark_mq.broker.end_transaction import TransactionEnder
-from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import SENDS
 from spark_mq.broker.requests import UNSET, AskClients, ClientConnection, Handler, Outcome, Request
 from spark_mq.broker.send import SendMessageHandler, broker_properties, properties_of
 from spark_mq.broker.send_back import SendBackHandler
 from spark_mq.broker.send_run import SendRun
+from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import Header, HeaderError, RemotingCommand, RequestCode, make_request, read_header, write_header
 from spark_mq.remoting import messages as wire
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
@@ -30,6 +32,7 @@ from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC
 from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
 from storage.rules.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
+from storage.service.served_store import ServedStore
 from storage.transaction.check_plan import CheckRules
 from storage.transaction.discard import redrive_one
 
@@ -45,17 +48,19 @@ _TAG = "_RECALL_TAG_"
 class MessageHandlers:
     """Answers 10, 310, 320, 324, 325, 370, 36, 37, 323, 12 and 33."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
-        service, clock = parts.service, parts.clock
+    def __init__(self, store: BrokerStore, clients: Clients, traffic: Traffic) -> None:
+        self._store = store
+        self._clients = clients
+        self._traffic = traffic
+        service, clock = store.service, store.clock
         self.sender = SendMessageHandler(
-            service, statistics=parts.statistics, clock=clock, holds_order_lock=self._holds_lock
+            service, statistics=traffic.puts, clock=clock, holds_order_lock=self._holds_lock
         )
-        self.returner = SendBackHandler(service, statistics=parts.statistics, clock=clock)
-        self.ender = TransactionEnder(service, clock(), statistics=parts.statistics)
+        self.returner = SendBackHandler(service, statistics=traffic.puts, clock=clock)
+        self.ender = TransactionEnder(service, clock(), statistics=traffic.puts)
         for handler in (self.sender, self.returner, self.ender):
-            handler.state = replace(handler.state, is_slave=parts.is_slave)
-            parts.heed_settings.append(handler.configure)
+            handler.state = replace(handler.state, is_slave=store.is_slave)
+            store.on_settings_changed.append(handler.configure)
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -78,8 +83,8 @@ class MessageHandlers:
             handler.state = replace(handler.state, is_writable=is_writable)
 
     def _holds_lock(self, group: str) -> bool:
-        with self._parts.lock:
-            return self._parts.locks.holds_any(group, self._parts.steady())
+        with self._clients.lock:
+            return self._clients.locks.holds_any(group, self._clients.steady())
 
     def begin_run(self, connection: ClientConnection, run: RequestRun, now_ms: int) -> Pending[RunAnswers] | None:
         """Many sends in two steps. None, with nothing done: they must be taken one by one, where one may be refused and others not."""
@@ -110,8 +115,8 @@ class MessageHandlers:
         if client_id is None:
             remark = "reply message properties[REPLY_TO_CLIENT] is null"
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
-        with self._parts.lock:
-            connection = self._parts.producers.of_client(client_id)
+        with self._clients.lock:
+            connection = self._clients.producers.of_client(client_id)
         if connection is None:
             remark = f"push reply message fail, channel of <{client_id}> not found."
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
@@ -126,7 +131,7 @@ class MessageHandlers:
 
     def _pushed_reply(self, asked: Request, properties: Mapping[str, str]) -> RemotingCommand:
         header: wire.SendMessageRequest = asked.header
-        own = broker_properties(self._parts.config.send) | {"PUSH_REPLY_TIME": str(asked.now_ms)}
+        own = broker_properties(self._store.config.send) | {"PUSH_REPLY_TIME": str(asked.now_ms)}
         pushed = wire.ReplyMessageRequest(
             producer_group=header.producer_group or "",
             topic=header.topic,
@@ -140,16 +145,16 @@ class MessageHandlers:
             reconsume_times=header.reconsume_times,
             unit_mode=bool(header.unit_mode),
             born_host=asked.connection.address,
-            store_host=self._parts.address,
+            store_host=self._store.address,
             store_time_ms=asked.now_ms,
         )
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return make_request(code, write_header(pushed), asked.body, encoding=self._parts.encoding)
+        return make_request(code, write_header(pushed), asked.body, encoding=self._clients.encoding)
 
     def recall(self, asked: Request) -> RemotingCommand:
         """370: a timed message shall not be delivered. A message is put that deletes it when its time comes."""
         header: wire.RecallMessageRequest = asked.header
-        parts, send = self._parts, self._parts.config.send
+        send = self._store.config.send
         region = {"MSG_REGION": send.region_id}
 
         def refusal(code: ResponseCode, why: str) -> RemotingCommand:
@@ -157,21 +162,21 @@ class MessageHandlers:
 
         if not send.recall_message_enable:
             return refusal(ResponseCode.NO_PERMISSION, "operation is forbidden")
-        if parts.is_slave:
+        if self._store.is_slave:
             return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, "broker service not available")
         if asked.now_ms < send.start_accept_send_request_time_stamp:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
-        if header.topic not in parts.topics:
+        if header.topic not in self._store.topics:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
         handle = read_recall_handle(header.recall_handle)
         if handle is None:
             return asked.answer(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", region)
         if handle.topic != header.topic:
             return refusal(ResponseCode.ILLEGAL_OPERATION, "topic not match")
-        if handle.broker_name != parts.broker_name:
+        if handle.broker_name != self._store.broker_name:
             return refusal(ResponseCode.ILLEGAL_OPERATION, "broker service not available")
         left_ms = handle.time_ms - asked.now_ms
-        if not 0 < left_ms < parts.config.timer.timer_max_delay_sec * 1_000:
+        if not 0 < left_ms < self._store.config.timer.timer_max_delay_sec * 1_000:
             return refusal(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
         deletion = wire.SendMessageRequest(
             producer_group=header.producer_group,
@@ -202,17 +207,17 @@ class MessageHandlers:
         names into the half topic, as often as it is told.
         """
         header: wire.ResumeCheckHalfMessageRequest = asked.header
-        parts, failed = self._parts, f"Put message back to {HALF_TOPIC} failed."
+        failed = f"Put message back to {HALF_TOPIC} failed."
         place = place_of_id(header.message_id)
-        record = None if place is None else parts.served.record_at(place)
+        record = None if place is None else self._store.served.record_at(place)
         half = None if record is None else message_in(record)
         if half is None or half.topic != DISCARD_TOPIC:
             why = f"{header.message_id} names no message of {DISCARD_TOPIC}"
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} {why}")
-        if parts.is_slave:
+        if self._store.is_slave:
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} this broker is a slave")
-        with parts.service.exclusive() as store:
-            report = redrive_one(store, half, asked.now_ms, CheckRules.of(parts.config))
+        with self._store.service.exclusive() as store:
+            report = redrive_one(store, half, asked.now_ms, CheckRules.of(self._store.config))
         if not report.put_back:
             why = "was put back before" if report.back_before else "has ended" if report.ended else "is too old"
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} It {why}")
@@ -226,8 +231,8 @@ class MessageHandlers:
         header: wire.QueryMessageRequest = asked.header
         most = min(header.max_messages, _MOST_QUERIED)
         if (asked.command.ext_fields or {}).get("_UNIQUE_KEY_QUERY") == "true":
-            most = self._parts.config.pull.default_query_max_num
-        served = self._parts.served
+            most = self._store.config.pull.default_query_max_num
+        served = self._store.served
         found = served.records_by_key(header.topic, header.key, most, header.begin_time_ms, header.end_time_ms)
         records = [record for record in found if message_in(record).topic == header.topic]
         time_ms, place = served.index_end() if records else (0, 0)
@@ -240,7 +245,7 @@ class MessageHandlers:
     def view(self, asked: Request) -> RemotingCommand:
         """33: the message at a place of the log."""
         header: wire.ViewMessageRequest = asked.header
-        record = self._parts.served.record_at(header.commitlog_offset)
+        record = self._store.served.record_at(header.commitlog_offset)
         if record is None:
             remark = f"can not find message by the offset, {header.commitlog_offset}"
             return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
@@ -290,10 +295,10 @@ def recall_properties(handle: RecallHandle, producer_group: str | None, now_ms: 
     return properties | ({"PGROUP": producer_group} if producer_group else {})
 
 
-def named_topic(parts: BrokerParts, header: Header) -> str | None:
+def named_topic(served: ServedStore, header: Header) -> str | None:
     """The topic that the message was sent to, also while it waits elsewhere; None where the header names no message that is there."""
     place = _place(header)
-    raw = None if place is None else parts.served.record_at(place)
+    raw = None if place is None else served.record_at(place)
     if raw is None:
         return None
     record = message_in(raw)

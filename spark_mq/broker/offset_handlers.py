@@ -14,10 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from spark_mq.broker.client_tables import too_old_to_ask
+from spark_mq.broker.broker_store import BrokerStore
+from spark_mq.broker.client_tables import Clients, too_old_to_ask
 from spark_mq.broker.consumer_filters import message_filter
-from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
+from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, write_body, write_header
 from spark_mq.remoting.administration import (
     BrokerConsumeStatsRequest,
@@ -62,8 +64,10 @@ _MOST_ENTRIES = 4_096
 class OffsetHandlers:
     """Answers 14, 15, 29, 30, 31, 32 and 222."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(self, store: BrokerStore, clients: Clients, offsets: GroupOffsets) -> None:
+        self._store = store
+        self._clients = clients
+        self._offsets = offsets
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -89,16 +93,16 @@ class OffsetHandlers:
             queue_id = physical_queue_id(queue, request.queue_id)
         except RequestRefusedError as refused:
             return asked.answer(refused.code, refused.remark)
-        with self._parts.lock:
-            offset = self._parts.offsets.offset(group, topic, queue_id)
+        with self._clients.lock:
+            offset = self._offsets.offset(group, topic, queue_id)
         if offset >= 0:
             return asked.answer(header=OffsetAnswer(queue_offset=_logical(queue, offset)))
         if request.set_zero_if_not_found is False:
             remark = "Not found, do not set to zero, maybe this group boot first"
             return asked.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
-        served = self._parts.served
+        served = self._store.served
         if served.minimum(topic, queue_id) <= 0 and served.is_in_memory(
-            topic, queue_id, 0, self._parts.limits.memory_bytes
+            topic, queue_id, 0, self._store.limits.memory_bytes
         ):
             return asked.answer(header=OffsetAnswer(queue_offset=_logical(queue, 0)))
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
@@ -107,41 +111,43 @@ class OffsetHandlers:
     def update(self, asked: Request) -> RemotingCommand:
         """15. Offsets may go back; while a reset waits for the group's next pull they are dropped."""
         request: UpdateConsumerOffsetRequest = asked.header
-        parts, group, topic = self._parts, request.consumer_group, request.topic
+        group, topic = request.consumer_group, request.topic
         try:
             queue = self._queue(request)
             queue_id = physical_queue_id(queue, request.queue_id)
         except RequestRefusedError as refused:
             return asked.answer(refused.code, refused.remark)
-        if group not in parts.groups:
+        if group not in self._store.groups:
             remark = f"Group {group} not exist!"
             return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark, NO_FIELDS)
-        if topic not in parts.topics:
+        if topic not in self._store.topics:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", NO_FIELDS)
-        with parts.lock:
-            if parts.config.clients.use_server_side_reset_offset and parts.offsets.has_reset(group, topic, queue_id):
+        with self._clients.lock:
+            if self._store.config.clients.use_server_side_reset_offset and self._offsets.has_reset(
+                group, topic, queue_id
+            ):
                 return asked.answer(remark="Offset has been previously reset", header=NO_FIELDS)
-            parts.offsets.commit(group, topic, queue_id, _physical(queue, request.commit_offset), asked.now_ms)
+            self._offsets.commit(group, topic, queue_id, _physical(queue, request.commit_offset), asked.now_ms)
         return asked.answer(header=NO_FIELDS)
 
     def reset(self, asked: Request) -> RemotingCommand:
         """222: a group goes on elsewhere, by an offset of one queue or by a time (below 0: the end) of one or of all."""
         request: ResetOffsetRequest = asked.header
-        parts, group, topic = self._parts, request.group, request.topic
-        if not parts.config.clients.use_server_side_reset_offset:
+        group, topic = request.group, request.topic
+        if not self._store.config.clients.use_server_side_reset_offset:
             return self._reset_by_clients(asked, request)
-        if parts.is_slave:
+        if self._store.is_slave:
             return asked.answer(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
-        config = parts.topics.get(topic)
+        config = self._store.topics.get(topic)
         if config is None:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
-        if not group.strip() or group not in parts.groups:
+        if not group.strip() or group not in self._store.groups:
             return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
         offset = request.queue_offset
         if request.queue_id >= 0 and offset is not None and offset != -1:
             minimum, maximum = (
-                parts.served.minimum(topic, request.queue_id),
-                parts.served.maximum(topic, request.queue_id),
+                self._store.served.minimum(topic, request.queue_id),
+                self._store.served.maximum(topic, request.queue_id),
             )
             if not minimum <= offset <= maximum + 1:
                 remark = f"Target offset {offset} not in consume queue range [{minimum}-{maximum}]"
@@ -152,18 +158,18 @@ class OffsetHandlers:
             offsets = {queue_id: self._at_time(topic, queue_id, request.time_ms) for queue_id in ids}
         if not offsets:
             return asked.answer(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
-        with parts.lock:
+        with self._clients.lock:
             for queue_id, target in offsets.items():
-                parts.offsets.reset(group, topic, queue_id, target)
+                self._offsets.reset(group, topic, queue_id, target)
         return asked.answer(body=self._offset_table(topic, offsets))
 
     def _at_time(self, topic: str, queue_id: int, time_ms: int) -> int:
         if time_ms < 0:
-            return self._parts.served.maximum(topic, queue_id)
-        return self._parts.served.offset_by_time(topic, queue_id, time_ms)
+            return self._store.served.maximum(topic, queue_id)
+        return self._store.served.offset_by_time(topic, queue_id, time_ms)
 
     def _offset_table(self, topic: str, offsets: dict[int, int]) -> OffsetTable:
-        name = self._parts.broker_name
+        name = self._store.broker_name
         return OffsetTable(
             offset_table={MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
         )
@@ -173,23 +179,23 @@ class OffsetHandlers:
 
         Departure: of all queues that are read. Java takes those that are written, and leaves the others of a topic that shrinks.
         """
-        parts, group, topic = self._parts, request.group, request.topic
-        config: TopicConfig | None = parts.topics.get(topic)
+        group, topic = request.group, request.topic
+        config: TopicConfig | None = self._store.topics.get(topic)
         if config is None:
             remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, remark)
         offsets = {}
         for queue_id in range(config.read_queue_count):
-            with parts.lock:
-                known = parts.offsets.offset(group, topic, queue_id)
+            with self._clients.lock:
+                known = self._offsets.offset(group, topic, queue_id)
             if known == -1:
                 return asked.answer(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
             target = max(0, self._at_time(topic, queue_id, request.time_ms))
             offsets[queue_id] = target if request.is_force or target < known else known
         table = self._offset_table(topic, offsets)
         fields = write_header(ResetOffsetRequest(topic=topic, group=group, time_ms=request.time_ms, is_force=False))
-        with parts.lock:
-            found = parts.consumers.groups.get(group)
+        with self._clients.lock:
+            found = self._clients.consumers.groups.get(group)
             clients = list(found.clients.values()) if found is not None else []
             if not clients:
                 remark = f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {request.time_ms}"
@@ -197,7 +203,9 @@ class OffsetHandlers:
             for client in clients:
                 if (refusal := too_old_to_ask(client)) is not None:
                     return asked.answer(ResponseCode.SYSTEM_ERROR, refusal)
-                parts.tell(client.connection, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, write_body(table))
+                self._clients.tell(
+                    client.connection, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, write_body(table)
+                )
         return asked.answer(body=table)
 
     # Of queues
@@ -208,7 +216,7 @@ class OffsetHandlers:
         return self._of_queue(
             asked,
             request,
-            lambda queue_id: self._parts.served.offset_by_time(
+            lambda queue_id: self._store.served.offset_by_time(
                 request.topic, queue_id, request.time_ms, upper=(request.boundary_type or "").upper() == "UPPER"
             ),
         )
@@ -216,18 +224,18 @@ class OffsetHandlers:
     def maximum(self, asked: Request) -> RemotingCommand:
         """30."""
         request: MaxOffsetRequest = asked.header
-        return self._of_queue(asked, request, lambda queue_id: self._parts.served.maximum(request.topic, queue_id))
+        return self._of_queue(asked, request, lambda queue_id: self._store.served.maximum(request.topic, queue_id))
 
     def minimum(self, asked: Request) -> RemotingCommand:
         """31. The remark is empty, and not absent."""
         request: QueueRequest = asked.header
-        answer = self._of_queue(asked, request, lambda queue_id: self._parts.served.minimum(request.topic, queue_id))
+        answer = self._of_queue(asked, request, lambda queue_id: self._store.served.minimum(request.topic, queue_id))
         return answer._replace(remark="") if answer.code == ResponseCode.SUCCESS else answer
 
     def earliest(self, asked: Request) -> RemotingCommand:
         """32."""
         request: QueueRequest = asked.header
-        time_ms = self._parts.served.earliest_store_time(request.topic, request.queue_id)
+        time_ms = self._store.served.earliest_store_time(request.topic, request.queue_id)
         return asked.answer(header=TimeAnswer(time_ms=time_ms))
 
     def _of_queue(
@@ -241,7 +249,7 @@ class OffsetHandlers:
         return asked.answer(header=OffsetAnswer(queue_offset=_logical(queue, offset)))
 
     def _queue(self, request: _OfQueue) -> LogicalQueue:
-        return logical_queue(self._parts.mappings, request.topic, request.queue_id, logical=request.is_logical)
+        return logical_queue(self._store.mappings, request.topic, request.queue_id, logical=request.is_logical)
 
 
 _OfQueue = (
@@ -261,8 +269,11 @@ def _physical(queue: LogicalQueue, offset: int) -> int:
 class ProgressHandlers:
     """Answers what operators ask of progress."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(self, store: BrokerStore, clients: Clients, offsets: GroupOffsets, traffic: Traffic) -> None:
+        self._store = store
+        self._clients = clients
+        self._offsets = offsets
+        self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -280,9 +291,9 @@ class ProgressHandlers:
 
     def all_offsets(self, asked: Request) -> RemotingCommand:
         """43: what consumerOffset.json is to hold, the progress of the broker's own duties and of sinks too."""
-        with self._parts.lock:
-            known = self._parts.offsets.table()
-        return asked.answer(body=self._parts.with_own_groups(known).to_text().encode())
+        with self._clients.lock:
+            known = self._offsets.table()
+        return asked.answer(body=self._store.with_own_groups(known).to_text().encode())
 
     def consume_stats(self, asked: Request) -> RemotingCommand:
         """208."""
@@ -292,13 +303,13 @@ class ProgressHandlers:
         if listed:
             topics: Iterable[str] = dict.fromkeys(listed)
         else:
-            with self._parts.lock:
-                own = [told.topic] if (told.topic or "").strip() else self._parts.offsets.topics_of(group)
+            with self._clients.lock:
+                own = [told.topic] if (told.topic or "").strip() else self._offsets.topics_of(group)
             topics = [topic for topic in own if topic and self._is_subscribed(group, topic)]
         offsets: dict[MessageQueue, OffsetWrapper] = {}
         rate = 0.0
         for topic in topics:
-            if (config := self._parts.topics.get(topic)) is not None:
+            if (config := self._store.topics.get(topic)) is not None:
                 offsets |= self._wrappers(group, config, config.read_queue_count, with_pulls=True)
                 rate += self._rate(group, topic)
         return asked.answer(body=ConsumeStats(offset_table=offsets, consume_tps=rate))
@@ -307,12 +318,12 @@ class ProgressHandlers:
         """317: of all groups. Departure: of all queues that are read, as 208 says; Java counts those that are written."""
         told: BrokerConsumeStatsRequest = asked.header
         found, behind, in_flight = [], 0, 0
-        for group in self._parts.groups:
-            with self._parts.lock:
-                topics = self._parts.offsets.topics_of(group)
+        for group in self._store.groups:
+            with self._clients.lock:
+                topics = self._offsets.topics_of(group)
             stats = []
             for topic in topics:
-                config = self._parts.topics.get(topic)
+                config = self._store.topics.get(topic)
                 if config is None or (told.is_order and not config.order) or not self._is_subscribed(group, topic):
                     continue
                 offsets = self._wrappers(group, config, config.read_queue_count, with_pulls=False)
@@ -322,7 +333,7 @@ class ProgressHandlers:
             found.append({group: tuple(stats)})
         body = ConsumeStatsList(
             consume_stats=tuple(found),
-            broker_address=self._parts.address,
+            broker_address=self._store.address,
             total_diff=behind,
             total_inflight_diff=in_flight,
         )
@@ -330,28 +341,28 @@ class ProgressHandlers:
 
     def _is_subscribed(self, group: str, topic: str) -> bool:
         """Whether the group subscribes to the topic, as far as anything is known of it."""
-        with self._parts.lock:
-            consumers = self._parts.consumers
+        with self._clients.lock:
+            consumers = self._clients.consumers
             return consumers.subscription(group, topic) is not None or consumers.subscription_count(group) == 0
 
     def _rate(self, group: str, topic: str) -> float:
-        with self._parts.lock:
-            return self._parts.traffic.per_second("GROUP_GET_NUMS", f"{topic}@{group}")
+        with self._clients.lock:
+            return self._traffic.per_second("GROUP_GET_NUMS", f"{topic}@{group}")
 
     def _wrappers(
         self, group: str, topic: TopicConfig, queue_count: int, *, with_pulls: bool
     ) -> dict[MessageQueue, OffsetWrapper]:
-        parts, name = self._parts, topic.topic
+        name = topic.topic
         found = {}
         for queue_id in range(queue_count):
-            with parts.lock:
-                offset = parts.offsets.offset(group, name, queue_id)
-                pulled = parts.offsets.pulled(group, name, queue_id) if with_pulls else 0
-            if name not in parts.mappings.mappings:
+            with self._clients.lock:
+                offset = self._offsets.offset(group, name, queue_id)
+                pulled = self._offsets.pulled(group, name, queue_id) if with_pulls else 0
+            if name not in self._store.mappings.mappings:
                 offset = max(0, offset)
-            time_ms = parts.served.store_time(name, queue_id, offset - 1) if offset > 0 else 0
-            found[MessageQueue(name, parts.broker_name, queue_id)] = OffsetWrapper(
-                broker_offset=parts.served.maximum(name, queue_id),
+            time_ms = self._store.served.store_time(name, queue_id, offset - 1) if offset > 0 else 0
+            found[MessageQueue(name, self._store.broker_name, queue_id)] = OffsetWrapper(
+                broker_offset=self._store.served.maximum(name, queue_id),
                 consumer_offset=offset,
                 pull_offset=max(offset, pulled) if with_pulls else 0,
                 last_time_ms=max(0, time_ms),
@@ -361,23 +372,26 @@ class ProgressHandlers:
     def time_spans(self, asked: Request) -> RemotingCommand:
         """303: how old the messages of a topic's queues are, and where a group is among them."""
         told: ConsumeTimeSpanRequest = asked.header
-        parts, topic = self._parts, told.topic
-        config = parts.topics.get(topic)
+        topic = told.topic
+        config = self._store.topics.get(topic)
         if config is None:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         spans = []
         for queue_id in range(config.write_queue_count):
-            maximum, first_ms = parts.served.maximum(topic, queue_id), parts.served.earliest_store_time(topic, queue_id)
-            with parts.lock:
-                offset = parts.offsets.offset(told.group, topic, queue_id)
-            read_ms = parts.served.store_time(topic, queue_id, offset - 1) if offset > 0 else first_ms
+            maximum, first_ms = (
+                self._store.served.maximum(topic, queue_id),
+                self._store.served.earliest_store_time(topic, queue_id),
+            )
+            with self._clients.lock:
+                offset = self._offsets.offset(told.group, topic, queue_id)
+            read_ms = self._store.served.store_time(topic, queue_id, offset - 1) if offset > 0 else first_ms
             delay_ms = 0
             if offset < maximum:
-                delay_ms = parts.clock() - parts.served.store_time(topic, queue_id, offset)
-            last_ms = parts.served.store_time(topic, queue_id, maximum - 1)
+                delay_ms = self._store.clock() - self._store.served.store_time(topic, queue_id, offset)
+            last_ms = self._store.served.store_time(topic, queue_id, maximum - 1)
             spans.append(
                 QueueTimeSpan(
-                    queue=MessageQueue(topic, parts.broker_name, queue_id),
+                    queue=MessageQueue(topic, self._store.broker_name, queue_id),
                     min_time_ms=first_ms,
                     max_time_ms=last_ms,
                     consume_time_ms=read_ms,
@@ -392,14 +406,16 @@ class ProgressHandlers:
     def corrections(self, asked: Request) -> RemotingCommand:
         """308: the smallest offset of any group by queue; the greatest number where the compared group is before it."""
         told: CorrectionOffsetRequest = asked.header
-        parts, topic = self._parts, told.topic
-        minimums = {queue_id: parts.served.minimum(topic, queue_id) for queue_id in parts.served.queue_ids(topic)}
+        topic = told.topic
+        minimums = {
+            queue_id: self._store.served.minimum(topic, queue_id) for queue_id in self._store.served.queue_ids(topic)
+        }
         without = (
             frozenset((told.filter_groups or "").split(",")) if (told.filter_groups or "").strip() else frozenset()
         )
-        with parts.lock:
-            smallest = parts.offsets.smallest(topic, minimums, without)
-            compared = dict(parts.offsets.of(told.compare_group, topic))
+        with self._clients.lock:
+            smallest = self._offsets.smallest(topic, minimums, without)
+            compared = dict(self._offsets.of(told.compare_group, topic))
         for queue_id, offset in compared.items():
             if smallest.get(queue_id, _LONG_MAX) > offset:
                 smallest[queue_id] = _LONG_MAX
@@ -408,19 +424,19 @@ class ProgressHandlers:
     def clone(self, asked: Request) -> RemotingCommand:
         """314. As in Java a blank topic clones nothing that exists."""
         told: CloneGroupOffsetRequest = asked.header
-        parts, source = self._parts, told.source_group
+        source = told.source_group
         if (told.topic or "").strip():
             topic = told.topic or ""
-            if topic in parts.topics and (told.offline or self._is_subscribed(source, topic)):
-                with parts.lock:
-                    parts.offsets.clone(source, told.destination_group, topic)
+            if topic in self._store.topics and (told.offline or self._is_subscribed(source, topic)):
+                with self._clients.lock:
+                    self._offsets.clone(source, told.destination_group, topic)
         return asked.answer()
 
     def figures(self, asked: Request) -> RemotingCommand:
         """315."""
         told: BrokerStatsRequest = asked.header
-        with self._parts.lock:
-            found = self._parts.traffic.stats(told.stats_name, told.stats_key)
+        with self._clients.lock:
+            found = self._traffic.stats(told.stats_name, told.stats_key)
         if found is None:
             return asked.answer(
                 ResponseCode.SYSTEM_ERROR, f"The stats <{told.stats_name}> <{told.stats_key}> not exist"
@@ -430,30 +446,30 @@ class ProgressHandlers:
     def entries(self, asked: Request) -> RemotingCommand:
         """321."""
         told: QueryConsumeQueueRequest = asked.header
-        parts, topic, queue_id = self._parts, told.topic or "", told.queue_id
-        maximum = parts.served.maximum(topic, queue_id)
+        topic, queue_id = told.topic or "", told.queue_id
+        maximum = self._store.served.maximum(topic, queue_id)
         if not maximum:
             return asked.answer(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         subscription, filter_data, wanted = None, None, ALL_MESSAGES
         if (group := told.consumer_group) is not None:
-            with parts.lock:
-                subscription = parts.consumers.subscription(group, topic)
-                known = parts.filters.find(topic, group)
+            with self._clients.lock:
+                subscription = self._clients.consumers.subscription(group, topic)
+                known = self._clients.filters.find(topic, group)
             filter_data = f"{group}@{topic} is not online!"
             if subscription is not None:
                 filter_data = "null" if known is None else known.filter.to_text()
-                bits = None if known is None else parts.filters.bit_test(known)
+                bits = None if known is None else self._clients.filters.bit_test(known)
                 wanted = message_filter(subscription, None if known is None else known.expression, bits)
         if not 0 <= told.index < maximum:
             return asked.answer(remark=f"Index {told.index} of {queue_id}@{topic} is not exist!")
-        rows = parts.served.entries(topic, queue_id, told.index, min(max(0, told.count), _MOST_ENTRIES), wanted)
+        rows = self._store.served.entries(topic, queue_id, told.index, min(max(0, told.count), _MOST_ENTRIES), wanted)
         found = tuple(_shown_entry(row, is_judged=subscription is not None) for row in rows)
         body = ConsumeQueueEntries(
             subscription=subscription,
             filter_data=filter_data,
             entries=found,
             max_queue_index=maximum,
-            min_queue_index=parts.served.minimum(topic, queue_id),
+            min_queue_index=self._store.served.minimum(topic, queue_id),
         )
         return asked.answer(remark=UNSET, body=body)
 

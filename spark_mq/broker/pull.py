@@ -10,11 +10,14 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from spark_mq.broker.broker_store import BrokerStore
+from spark_mq.broker.client_tables import Clients
 from spark_mq.broker.consumer_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
-from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldPull
-from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.group_offsets import GroupOffsets
+from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldPull, Pulls
 from spark_mq.broker.requests import Outcome, Request, Waiting
 from spark_mq.broker.sql92 import Expression
+from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, write_header
 from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
 from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
@@ -84,12 +87,18 @@ class _Pull(NamedTuple):
 class PullHandler:
     """Answers pulls (11) and lite pulls (361)."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(
+        self, store: BrokerStore, clients: Clients, pulls: Pulls, offsets: GroupOffsets, traffic: Traffic
+    ) -> None:
+        self._store = store
+        self._clients = clients
+        self._pulls = pulls
+        self._offsets = offsets
+        self._traffic = traffic
 
     @property
     def _config(self) -> PullConfig:
-        return self._parts.config.pull
+        return self._store.config.pull
 
     def pull(self, asked: Request) -> Outcome:
         """A client's pull: it may wait for messages."""
@@ -101,48 +110,48 @@ class PullHandler:
 
     def _answer(self, asked: Request, *, may_wait: bool) -> Outcome:
         request: PullMessageRequest = asked.header
-        if self._parts.is_slave and not self._config.slave_read_enable:
+        if self._store.is_slave and not self._config.slave_read_enable:
             return asked.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
         if request.sys_flag & COMMITS_OFFSET and request.commit_offset is None:
             raise HeaderError(PullMessageRequest.__name__, "commitOffset", None, "sysFlag says that it counts")
         try:
-            with self._parts.lock:
+            with self._clients.lock:
                 pull = self._checked(asked, request)
-                reset = self._parts.offsets.take_reset(request.consumer_group, request.topic, pull.queue_id)
+                reset = self._offsets.take_reset(request.consumer_group, request.topic, pull.queue_id)
         except _Refusal as refused:
             forbidden = {} if refused.forbidden_type is None else {"forbiddenType": str(refused.forbidden_type)}
             return asked.answer(refused.code, refused.remark, forbidden)
         except RequestRefusedError as refused:
             return asked.answer(refused.code, refused.remark)
-        begun_ms = self._parts.steady()
-        if reset is not None and self._parts.config.clients.use_server_side_reset_offset:
+        begun_ms = self._clients.steady()
+        if reset is not None and self._store.config.clients.use_server_side_reset_offset:
             found = self._reset(request.topic, pull.queue_id, reset)
             code, remark = ResponseCode.PULL_OFFSET_MOVED, _RESET
         else:
-            found = self._parts.pulled.get(
-                request.topic, pull.queue_id, pull.queue_offset, pull.max_messages, self._parts.limits, pull.wanted
+            found = self._store.pulled.get(
+                request.topic, pull.queue_id, pull.queue_offset, pull.max_messages, self._store.limits, pull.wanted
             )
             code, remark = pull_code(found.status, pull.queue_offset), found.status.value
         place = PullPlace(code, found.next_begin_offset, found.min_offset, found.max_offset)
         if pull.physical is not None:
             place = logical_pull(pull.queue, pull.physical, place)
-        with self._parts.lock:
-            if found.behind_bytes is not None and self._parts.config.clients.disk_fall_recorded:
+        with self._clients.lock:
+            if found.behind_bytes is not None and self._store.config.clients.disk_fall_recorded:
                 behind = found.behind_bytes
-                self._parts.traffic.looked(request.consumer_group, request.topic, pull.queue_id, behind)
+                self._traffic.looked(request.consumer_group, request.topic, pull.queue_id, behind)
             self._store_offsets(request, pull, found.next_begin_offset, may_wait, asked.now_ms)
             if place.code == ResponseCode.SUCCESS:
-                self._parts.traffic.pulled(
+                self._traffic.pulled(
                     request.consumer_group,
                     request.topic,
                     pull.queue_id,
                     found.message_count,
                     len(found.body),
-                    self._parts.steady() - begun_ms,
+                    self._clients.steady() - begun_ms,
                 )
             else:
-                self._parts.traffic.missed()
-        if place.code == ResponseCode.PULL_OFFSET_MOVED and self._parts.is_slave and remark != _RESET:
+                self._traffic.missed()
+        if place.code == ResponseCode.PULL_OFFSET_MOVED and self._store.is_slave and remark != _RESET:
             place = place._replace(  # the master may have what is not here yet (Java: offsetCheckInSlave=false)
                 code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_begin_offset=request.queue_offset
             )
@@ -152,7 +161,7 @@ class PullHandler:
         return self._response(asked, pull, found, place, remark)
 
     def _reset(self, topic: str, queue_id: int, offset: int) -> RawGet:
-        served = self._parts.pulled
+        served = self._store.pulled
         minimum = served.minimum(topic, queue_id)
         return RawGet(GetStatus.OFFSET_TOO_SMALL, offset, minimum, served.maximum(topic, queue_id))
 
@@ -179,7 +188,7 @@ class PullHandler:
         self, request: PullMessageRequest, pull: _Pull, next_offset: int, may_wait: bool, now_ms: int
     ) -> None:
         """Java: tryCommitOffset."""
-        offsets, group, topic = self._parts.offsets, request.consumer_group, request.topic
+        offsets, group, topic = self._offsets, request.consumer_group, request.topic
         offsets.note_pull(group, topic, pull.queue_id, next_offset)
         if may_wait and request.sys_flag & COMMITS_OFFSET and request.commit_offset is not None:
             offsets.commit(group, topic, pull.queue_id, request.commit_offset, now_ms)
@@ -194,44 +203,45 @@ class PullHandler:
             asked.connection,
             asked.command,
             pull.queue_offset,
-            self._parts.steady(),
+            self._clients.steady(),
             timeout_ms,
             pull.wanted.tags_codes,
             asked.command.size_bytes,
         )
-        parts = self._parts
-        with parts.held_lock:
-            if not parts.held.hold(name, held):
+        with self._pulls.held_lock:
+            if not self._pulls.held.hold(name, held):
                 return False
-            maximum = parts.served.maximum(*name)
+            maximum = self._store.served.maximum(*name)
             if maximum > found.max_offset:
-                parts.run_again(parts.held.arrived(name, maximum, None, parts.steady()))
+                self._clients.run_again(self._pulls.held.arrived(name, maximum, None, self._clients.steady()))
         return True
 
     # Checks, in Java's order
 
     def _checked(self, asked: Request, request: PullMessageRequest) -> _Pull:
-        parts, no_permission = self._parts, ResponseCode.NO_PERMISSION
-        if not parts.config.send.broker_permission & PERM_READ:
-            raise _Refusal(no_permission, f"the broker[{parts.ip}] pulling message is forbidden", _FORBIDDEN_BROKER)
+        no_permission = ResponseCode.NO_PERMISSION
+        if not self._store.config.send.broker_permission & PERM_READ:
+            raise _Refusal(
+                no_permission, f"the broker[{self._store.ip}] pulling message is forbidden", _FORBIDDEN_BROKER
+            )
         if asked.command.code == RequestCode.LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
-            remark = f"the broker[{parts.ip}] for lite pull consumer is forbidden"
+            remark = f"the broker[{self._store.ip}] for lite pull consumer is forbidden"
             raise _Refusal(no_permission, remark, _FORBIDDEN_BROKER)
         group_name = request.consumer_group
-        group = parts.find_group(group_name)
+        group = self._store.find_group(group_name)
         if group is None:
             remark = f"subscription group [{group_name}] does not exist, {_FAQ_GROUP}"
             raise _Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.consume_enable:
             raise _Refusal(no_permission, f"subscription group no permission, {group_name}", _FORBIDDEN_GROUP)
-        topic = parts.topics.get(request.topic)
+        topic = self._store.topics.get(request.topic)
         if topic is None:
             remark = f"topic[{request.topic}] not exist, apply first please! {_FAQ_GROUP}"
             raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not topic.perm & PERM_READ:
             remark = f"the topic[{request.topic}] pulling message is forbidden"
             raise _Refusal(no_permission, remark, _FORBIDDEN_TOPIC)
-        queue = logical_queue(parts.mappings, request.topic, request.queue_id, logical=request.is_logical)
+        queue = logical_queue(self._store.mappings, request.topic, request.queue_id, logical=request.is_logical)
         physical = physical_pull(queue, request.queue_offset, request.max_messages)
         queue_id = request.queue_id if physical is None else physical.item.queue_id
         if physical is not None and not physical.is_here:
@@ -266,12 +276,12 @@ class PullHandler:
             except ValueError:
                 remark = "parse the consumer's subscription failed"
                 raise _Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
-            self._parts.consumers.tell(group.group, told, self._parts.steady())
+            self._clients.consumers.tell(group.group, told, self._clients.steady())
             subscription, expression, bits = told, compiled(told), None
         else:
             subscription, expression, bits = self._heartbeat_subscription(request, group), None, None
             if not is_tag_type(subscription.expression_type):
-                filters = self._parts.filters
+                filters = self._clients.filters
                 known = filters.find(request.topic, group.group)
                 if known is None:
                     remark = "The broker's consumer filter data is not exist!Your expression may be wrong!"
@@ -283,23 +293,23 @@ class PullHandler:
         if not is_tag_type(subscription.expression_type) and not self._config.enable_property_filter:
             remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
             raise _Refusal(ResponseCode.SYSTEM_ERROR, remark)
-        if self._parts.config.filters.filter_support_retry and request.topic.startswith(RETRY_PREFIX):
+        if self._store.config.filters.filter_support_retry and request.topic.startswith(RETRY_PREFIX):
             return subscription, retry_filter(subscription, lambda topic: self._expression(topic, group.group), bits)
         return subscription, message_filter(subscription, expression, bits)
 
     def _expression(self, topic: str, group: str) -> Expression | None:
-        known = self._parts.filters.find(topic, group)
+        known = self._clients.filters.find(topic, group)
         return None if known is None else known.expression
 
     def _heartbeat_subscription(self, request: PullMessageRequest, config: SubscriptionGroupConfig) -> SubscriptionData:
         name = request.consumer_group
-        group = self._parts.consumers.groups.get(name)
+        group = self._clients.consumers.groups.get(name)
         if group is None:
             raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, with_advice("the consumer's group info not exist"))
         if not config.consume_broadcast_enable and group.is_broadcasting:
             remark = f"the consumer group[{name}] can not consume by broadcast way"
             raise _Refusal(ResponseCode.NO_PERMISSION, remark, _FORBIDDEN_BROADCAST)
-        if self._parts.is_forbidden(config.group, request.topic):
+        if self._store.is_forbidden(config.group, request.topic):
             remark = f"the consumer group[{name}] is forbidden for topic[{request.topic}]"
             raise _Refusal(ResponseCode.NO_PERMISSION, remark, _FORBIDDEN_SUBSCRIPTION)
         found = group.subscriptions.get(request.topic)
@@ -313,7 +323,7 @@ class PullHandler:
         """Where pull consumers are not wanted: those of unknown connections. Java: isRejectPullConsumerEnable."""
         if not self._config.reject_pull_consumer_enable:
             return
-        group = self._parts.consumers.groups.get(name)
+        group = self._clients.consumers.groups.get(name)
         is_active = group is None or group.consume_type == ConsumeType.CONSUME_ACTIVELY
         is_known = group is not None and asked.connection in group.clients
         if is_active and not is_known and name not in _PULLING_GROUPS and not is_system_group(name):

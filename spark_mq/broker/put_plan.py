@@ -1,7 +1,7 @@
 """A put of a broker: what a request is stored as, past every rule, and what its end means to a client. Pure, but for the last part.
 
     send ─▶ UNIQ_KEY ─▶ CLUSTER ─▶ half message ─┐
-    sent back, committed ────────────────────────┴▶ guards ─▶ delay ─▶ sizes ─▶ PutPlan ─▶ put ─▶ PutResult ─▶ code and remark
+    sent back, committed ────────────────────────┴▶ guards ─▶ delay ─▶ sizes ─▶ PutPlan ─▶ put ─▶ PutMessageResult ─▶ code and remark
 
 FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE are codes of their own and still mean that the message is stored: their
 answers say where.
@@ -53,7 +53,7 @@ from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_pr
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
-from storage.service.put_group import PutResult
+from storage.service.put_group import PutMessageResult
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import TimerConfig
@@ -350,21 +350,21 @@ def recall_handle(properties: Mapping[str, str], broker_name: str | None) -> str
 # What is asked of the store beside a put.
 
 
-def put_result(put: Callable[[], PutResult], topic: str) -> PutResult:
+def put_result(put: Callable[[], PutMessageResult], topic: str) -> PutMessageResult:
     """How a put ended, where it may raise: as a status."""
     try:
         return put()
     except MessageIllegalError as error:
         is_of_properties = error.what == "properties"
         status = PutStatus.PROPERTIES_SIZE_EXCEEDED if is_of_properties else PutStatus.MESSAGE_ILLEGAL
-        return PutResult(status, reason=str(error))
+        return PutMessageResult(status, reason=str(error))
     except LogFileNotMadeError as error:
-        return PutResult(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error))
+        return PutMessageResult(PutStatus.CREATE_MAPPED_FILE_FAILED, reason=str(error))
     except StoreNotWritableError as error:
-        return PutResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
+        return PutMessageResult(PutStatus.SERVICE_NOT_AVAILABLE, reason=str(error))
     except OSError as error:  # a part may stand in the log; the client must not take that for stored
         _LOG.exception("a put to %s failed", topic)
-        return PutResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
+        return PutMessageResult(PutStatus.UNKNOWN_ERROR, reason=str(error))
 
 
 def state_now(service: PutService, state: BrokerState, *, is_heard: bool = True) -> BrokerState:

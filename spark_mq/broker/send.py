@@ -3,9 +3,10 @@
     SEND ─begin─▶ static topic ─judge─▶ start gate ─▶ topic and queue ─▶ retry or dead letter ─▶ plan (`put_plan.py`) ─▶ PUT
     answer ◀─ code and remark, static topic ◀─ statistics ◀────────────────────────────────────────────────── its end ◀──┘
 
-Six types hold the message on this way: RemotingCommand (the request; in the end its answer), SendMessageRequest (its header, beside
-body and connection in a `Request`), InnerMessage (what the broker makes of it), PutPlan (the same as records' parts), PutResult (where
-it stands), SendMessageAnswer (the answer's header). Many sends that look alike go the same way as columns (`send_run.py`).
+Six types hold the message on this way: RemotingCommand (the request; in the end its answer), SendMessageRequest (its header, which a
+`Request` holds beside body and connection), InnerMessage (what the broker makes of it), PutPlan (the same as parts of records),
+PutMessageResult (where it stands), SendMessageAnswer (the answer's header). Many sends that look alike go the same way as columns
+(`send_run.py`).
 
 What a message gets from the broker: MSG_REGION and TRACE_ON (anew), CLUSTER, UNIQ_KEY if it has none; POP_CK, which only a broker
 may say, is taken off; WAIT stays as the client wrote it. `asyncSendEnable` decides in Java which thread waits for the disk; here
@@ -62,7 +63,7 @@ from storage.rules.response_codes import REJECTED, RequestRefusedError, Response
 from storage.rules.sizes import Limits, refuse_any_excess
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
 from storage.rules.topics import TopicWish, check_queue, check_start, check_topic, known_topics
-from storage.service.put_group import PutResult
+from storage.service.put_group import PutMessageResult
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
@@ -176,9 +177,9 @@ class SendMessageHandler:
         except RequestRefusedError as refused:
             return Pending.done(request.answer(refused.code, refused.remark, self._added))
         except PutRefusedError as refused:
-            return Pending.done(self._refusal(request, PutResult(refused.status, reason=refused.reason)))
+            return Pending.done(self._refusal(request, PutMessageResult(refused.status, reason=refused.reason)))
 
-        def answer(put: Callable[[], PutResult]) -> RemotingCommand:
+        def answer(put: Callable[[], PutMessageResult]) -> RemotingCommand:
             result = put_result(put, plan.message.topic)
             if not result.status.is_stored:
                 return self._refusal(request, result)
@@ -252,7 +253,7 @@ class SendMessageHandler:
     # Answering
 
     def _stored(
-        self, request: Request, plan: PutPlan, put: PutResult, queue_id: int, queue: LogicalQueue
+        self, request: Request, plan: PutPlan, put: PutMessageResult, queue_id: int, queue: LogicalQueue
     ) -> RemotingCommand:
         """Java: SendMessageProcessor.handlePutMessageResult."""
         properties = plan.message.properties
@@ -266,15 +267,15 @@ class SendMessageHandler:
         )
         return request.answer(response_code(put.status), None, write_header(header) | self._added)
 
-    def _refusal(self, request: Request, put: PutResult) -> RemotingCommand:
+    def _refusal(self, request: Request, put: PutMessageResult) -> RemotingCommand:
         return request.answer(response_code(put.status), self._remark(put), self._added)
 
-    def _remark(self, put: PutResult) -> str | None:
+    def _remark(self, put: PutMessageResult) -> str | None:
         limit = self._config.commit_log.max_message_size
         disk_use = disk_use_of(self._service)
         return remark(put.status, max_message_size=limit, timer=self._config.timer, disk_use=disk_use)
 
-    def _count(self, plan: PutPlan, put: PutResult, queue_id: int, latency_ms: int) -> None:
+    def _count(self, plan: PutPlan, put: PutMessageResult, queue_id: int, latency_ms: int) -> None:
         message = plan.message
         self.statistics.put(message.topic, message.queue_id, put.message_count, plan.size_bytes)
         self.statistics.put_latency(message.topic, queue_id, latency_ms)
@@ -323,7 +324,7 @@ class SendMessageHandler:
         return messages
 
     def _run_answers(
-        self, run: SendRun, messages: InnerMessages, put: Callable[[], PutResult], begin_ms: int
+        self, run: SendRun, messages: InnerMessages, put: Callable[[], PutMessageResult], begin_ms: int
     ) -> RunAnswers:
         result = put_result(put, run.kinds[0].topic)
         code = response_code(result.status)

@@ -8,13 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from spark_mq.broker.broker_store import BrokerStore
+from spark_mq.broker.client_tables import Clients
 from spark_mq.broker.entries import (
     AttributeRefusedError,
     changed_attributes,
     parse_attributes,
 )
-from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
+from spark_mq.broker.traffic import Traffic
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.administration import (
     CreateTopicRequest,
@@ -38,8 +41,11 @@ CLEANS_WHEN_ASKED = 20
 class TopicHandlers:
     """Answers what operators ask of topics."""
 
-    def __init__(self, parts: BrokerParts) -> None:
-        self._parts = parts
+    def __init__(self, store: BrokerStore, clients: Clients, offsets: GroupOffsets, traffic: Traffic) -> None:
+        self._store = store
+        self._clients = clients
+        self._offsets = offsets
+        self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
         """Who answers which code."""
@@ -79,7 +85,7 @@ class TopicHandlers:
             self._check_type(change)
             _check_counts(wanted)
             _check_filter_type(wanted)
-            if wanted != self._parts.topics.get(told.topic):
+            if wanted != self._store.topics.get(told.topic):
                 self._save([wanted])
         except RequestRefusedError as refused:
             return asked.answer(refused.code, refused.remark)
@@ -95,7 +101,7 @@ class TopicHandlers:
                 self._check_name(topic.topic)
                 self._check_type(topic.attributes)
                 _check_counts(topic)
-                if topic == self._parts.topics.get(topic.topic):
+                if topic == self._store.topics.get(topic.topic):
                     return asked.answer(remark=UNSET)
             self._save(wanted)
         except RequestRefusedError as refused:
@@ -105,13 +111,13 @@ class TopicHandlers:
         return asked.answer(remark=UNSET)
 
     def _save(self, wanted: Iterable[TopicConfig]) -> None:
-        known = self._parts.topics
+        known = self._store.topics
         for topic in wanted:
             present = known.get(topic.topic)
             attributes = changed_attributes(None if present is None else present.attributes, topic.attributes)
             if "+reserve.time" in topic.attributes:
                 raise AttributeRefusedError("Update topic reserveTime not supported")
-            self._parts.service.save_topic(replace(topic, attributes=attributes))
+            self._store.service.save_topic(replace(topic, attributes=attributes))
 
     def delete(self, asked: Request) -> RemotingCommand:
         """215: entry, offsets and queues; messages stay in the log until they expire.
@@ -128,32 +134,31 @@ class TopicHandlers:
             return asked.answer(refused.code, refused.remark)
         except NameIllegalError as illegal:
             return asked.answer(ResponseCode.INVALID_PARAMETER, str(illegal))
-        parts = self._parts
-        parts.service.delete_topic(told.topic)
-        with parts.lock:  # behind the entry, without which no offset is taken
-            parts.offsets.forget_topic(told.topic)
-            parts.traffic.forget(topic=told.topic)
-        parts.list_files()
+        self._store.service.delete_topic(told.topic)
+        with self._clients.lock:  # behind the entry, without which no offset is taken
+            self._offsets.forget_topic(told.topic)
+            self._traffic.forget(topic=told.topic)
+        self._store.list_files()
         return asked.answer()
 
     def clean_unused(self, asked: Request) -> RemotingCommand:
         """316: queues of topics that have no entry."""
-        kept = self._parts.topics
-        for topic in self._parts.served.topics():
+        kept = self._store.topics
+        for topic in self._store.served.topics():
             if topic not in kept and not self._is_system(topic):
-                self._parts.service.delete_queues(topic)
-        self._parts.list_files()
+                self._store.service.delete_queues(topic)
+        self._store.list_files()
         return asked.answer()
 
     def clean_expired(self, asked: Request) -> RemotingCommand:
         """306. Files of queues whose messages have expired are left to retention, which deletes the log's."""
-        self._parts.list_files()
+        self._store.list_files()
         return asked.answer()
 
     def delete_expired(self, asked: Request) -> RemotingCommand:
         """329: the next turns of retention do not wait for the hour. Java: executeDeleteFilesManually."""
-        with self._parts.lock:
-            self._parts.cleans_asked_for = CLEANS_WHEN_ASKED
+        with self._clients.lock:
+            self._store.cleans_asked_for = CLEANS_WHEN_ASKED
         return asked.answer()
 
     def _check_name(self, topic: str) -> None:
@@ -162,37 +167,36 @@ class TopicHandlers:
         self._check_system(topic)
 
     def _check_system(self, topic: str) -> None:
-        if self._parts.config.clients.validate_system_topic_when_update_topic and self._is_system(topic):
+        if self._store.config.clients.validate_system_topic_when_update_topic and self._is_system(topic):
             remark = f"The topic[{topic}] is conflict with system topic."
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, remark)
 
     def _check_type(self, change: Mapping[str, str]) -> None:
         mixes = change.get("+message.type") == "MIXED"
-        if mixes and not self._parts.config.clients.enable_mixed_message_type:
+        if mixes and not self._store.config.clients.enable_mixed_message_type:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
 
     def _is_system(self, topic: str) -> bool:
-        settings = self._parts.service.settings
+        settings = self._store.service.settings
         return is_system_topic(topic, broker_name=settings.broker_name, cluster_name=settings.cluster)
 
     # What is told
 
     def all_topics(self, asked: Request) -> RemotingCommand:
         """21."""
-        parts = self._parts
         body = TopicConfigTable(
-            topic_config_table=dict(parts.topics),
-            data_version=parts.service.settings.topics.version,
-            mapping_data_version=parts.mappings_version,
+            topic_config_table=dict(self._store.topics),
+            data_version=self._store.service.settings.topics.version,
+            mapping_data_version=self._store.mappings_version,
             topic_queue_mapping_info_map={},
-            topic_queue_mapping_detail_map=parts.mappings.document.get("topicQueueMappingTable") or {},
+            topic_queue_mapping_detail_map=self._store.mappings.document.get("topicQueueMappingTable") or {},
         )
         return asked.answer(header=NO_FIELDS, body=body)
 
     def config(self, asked: Request) -> RemotingCommand:
         """351."""
         told: TopicRequest = asked.header
-        found = self._parts.topics.get(told.topic)
+        found = self._store.topics.get(told.topic)
         if found is None:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {told.topic}")
         return asked.answer(body=found)
@@ -200,31 +204,31 @@ class TopicHandlers:
     def stats(self, asked: Request) -> RemotingCommand:
         """202: where the topic's queues begin and end, and when their last messages were stored."""
         told: TopicRequest = asked.header
-        topic, served = told.topic, self._parts.served
-        found = self._parts.topics.get(topic)
+        topic, served = told.topic, self._store.served
+        found = self._store.topics.get(topic)
         if found is None:
             return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         offsets = {}
         for queue_id in range(max(found.write_queue_count, found.read_queue_count)):
             maximum = served.maximum(topic, queue_id)
             time_ms = served.store_time(topic, queue_id, maximum - 1) if maximum > 0 else 0
-            offsets[MessageQueue(topic, self._parts.broker_name, queue_id)] = TopicOffset(
+            offsets[MessageQueue(topic, self._store.broker_name, queue_id)] = TopicOffset(
                 min_offset=max(0, served.minimum(topic, queue_id)), max_offset=maximum, last_update_time_ms=time_ms
             )
-        with self._parts.lock:
-            rate = self._parts.traffic.per_second("TOPIC_PUT_NUMS", topic)
+        with self._clients.lock:
+            rate = self._traffic.per_second("TOPIC_PUT_NUMS", topic)
         return asked.answer(body=TopicStatsTable(offset_table=offsets, topic_put_tps=rate))
 
     def groups_of(self, asked: Request) -> RemotingCommand:
         """300: groups with offsets in the topic, and, as Java has it, the topic's own name where any group subscribes to it."""
         told: TopicRequest = asked.header
-        with self._parts.lock:
-            groups = self._parts.consumers.groups_of(told.topic) | set(self._parts.offsets.groups_of(told.topic))
+        with self._clients.lock:
+            groups = self._clients.consumers.groups_of(told.topic) | set(self._offsets.groups_of(told.topic))
         return asked.answer(body=GroupList(groups=tuple(sorted(groups))))
 
     def system_topics(self, asked: Request) -> RemotingCommand:
         """305."""
-        settings, config = self._parts.service.settings, self._parts.config
+        settings, config = self._store.service.settings, self._store.config
         built_in = built_in_topics(settings.broker_name, settings.cluster, config.send, config.timer)
         return asked.answer(body=TopicList(topics=tuple(sorted(SYSTEM_TOPICS | built_in.keys()))))
 

@@ -45,7 +45,7 @@ class Traffic:
     """The figures of one broker by name and key, as TOPIC_PUT_NUMS of a topic. For one thread at a time; times are ms."""
 
     def __init__(self, puts: PutStatistics, cluster: str) -> None:
-        self._puts = puts
+        self.puts = puts
         self._cluster = cluster
         self._pulled: dict[str, defaultdict[str, Sum]] = {
             name: defaultdict(Sum)
@@ -67,7 +67,7 @@ class Traffic:
         self._pulled["GROUP_GET_SIZE"][key].add(size_bytes)
         self._pulled["GROUP_GET_LATENCY"][f"{queue_id}@{key}"].add(latency_ms)
         self._pulled["BROKER_GET_NUMS"][self._cluster].add(messages)
-        if not is_system_topic(topic, broker_name=self._puts.broker_name, cluster_name=self._puts.cluster_name):
+        if not is_system_topic(topic, broker_name=self.puts.broker_name, cluster_name=self.puts.cluster_name):
             self._got += messages
 
     def missed(self) -> None:
@@ -96,7 +96,7 @@ class Traffic:
     def totals(self) -> tuple[DayTotals, DayTotals]:
         """What was put and pulled since the broker began, without what is in system topics. Java: BrokerStats."""
         puts, gets = self._mornings
-        return puts._replace(now=self._puts.broker_put_nums_without_system_topic), gets._replace(now=self._got)
+        return puts._replace(now=self.puts.broker_put_nums_without_system_topic), gets._replace(now=self._got)
 
     def _note_morning(self, now_ms: int) -> None:
         morning_ms = self._next_morning_ms
@@ -109,7 +109,7 @@ class Traffic:
     def sample(self, now_ms: int) -> None:
         """Take the samples that are due."""
         self._note_morning(now_ms)
-        self.rates.sample(now_ms, self._puts.broker_put_nums)
+        self.rates.sample(now_ms, self.puts.broker_put_nums)
         for number, span_ms in enumerate(SPANS_MS):
             sampled_ms, samples = self._sampled_ms[number], self._samples[number]
             if not is_time(now_ms, sampled_ms, span_ms):
@@ -134,7 +134,7 @@ class Traffic:
         return BrokerStats(minute=minute, hour=hour, day=day)
 
     def _sums(self) -> Iterator[tuple[_Name, int, int]]:
-        puts = self._puts
+        puts = self.puts
         tables: dict[str, Mapping[str, Sum]] = {
             "TOPIC_PUT_NUMS": puts.topic_put_nums,
             "TOPIC_PUT_SIZE": puts.topic_put_size,

@@ -100,10 +100,10 @@ class Duties:
 
     def _expire(self) -> None:
         parts = self._broker.parts
-        config = parts.config.retention
-        with parts.lock:
-            asked_for = parts.cleans_asked_for
-            parts.cleans_asked_for = max(0, asked_for - 1)
+        config = parts.store.config.retention
+        with parts.clients.lock:
+            asked_for = parts.store.cleans_asked_for
+            parts.store.cleans_asked_for = max(0, asked_for - 1)
         with self._service.exclusive() as store:
             files = store.writer.file_system
             assert isinstance(files, LocalFileSystem)
@@ -111,4 +111,4 @@ class Duties:
             apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
         self._broker.set_writable(is_writable=not plan.occasion.is_full)
         if not plan.is_empty:
-            parts.list_files()
+            parts.store.list_files()

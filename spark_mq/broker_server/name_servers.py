@@ -18,16 +18,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from spark_mq.broker.broker import BrokerParts
 from spark_mq.broker.entries import wire_mapping
-from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.requests import Turns
 from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
 from spark_mq.client.calls import read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError, NameServerUnreachableError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run
-from spark_mq.client.name_servers import NameServers
-from spark_mq.client.remoting_client import RemotingClient
+from spark_mq.client.remoting_client import NameServers, RemotingClient
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_request, write_body, write_header
 from spark_mq.remoting.routes import (
@@ -68,27 +67,27 @@ def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0)
 
     With enableSlaveActingMaster a broker that is silent for `brokerNotActiveTimeoutMillis` counts as gone.
     """
-    acts = parts.config.replication.enable_slave_acting_master
-    settings = parts.service.settings
-    version = parts.topics_version
+    acts = parts.store.config.replication.enable_slave_acting_master
+    settings = parts.store.service.settings
+    version = parts.store.topics_version
     table = TopicConfigTable(
         topic_config_table=_topics(parts),
         data_version=replace(version, state_version=epoch) if epoch else version,
-        mapping_data_version=parts.mappings_version,
+        mapping_data_version=parts.store.mappings_version,
         topic_queue_mapping_info_map={
-            topic: wire_mapping(mapping) for topic, mapping in parts.mappings.mappings.items()
+            topic: wire_mapping(mapping) for topic, mapping in parts.store.mappings.mappings.items()
         },
     )
     body = write_body(RegisterBrokerBody(topic_config_table=table))
     header = RegisterBrokerRequest(
-        broker_name=parts.broker_name,
-        broker_address=parts.address,
+        broker_name=parts.store.broker_name,
+        broker_address=parts.store.address,
         cluster_name=settings.cluster,
-        ha_server_address=parts.ha_address or "",
+        ha_server_address=parts.server.ha_address or "",
         broker_id=broker_id,
         body_crc32=zlib.crc32(body) & _CRC_BITS,
         enable_acting_master=True if acts else None,
-        heartbeat_timeout_ms=parts.config.replication.broker_not_active_timeout_millis if acts else None,
+        heartbeat_timeout_ms=parts.store.config.replication.broker_not_active_timeout_millis if acts else None,
     )
     return make_request(RequestCode.REGISTER_BROKER, write_header(header), body)
 
@@ -96,9 +95,9 @@ def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0)
 def _topics(parts: BrokerParts) -> dict[str, TopicConfig]:
     """Where the broker may not be read or written, nor may its topics; as in Java their entries say less then.
 
-    Departure: that is so, too, while its store takes nothing (`BrokerParts.permission`). Java's clients send on to it, in vain.
+    Departure: that is so, too, while its store takes nothing (`BrokerStore.permission`). Java's clients send on to it, in vain.
     """
-    found, permission = dict(parts.topics), parts.permission
+    found, permission = dict(parts.store.topics), parts.store.permission
     if permission & _READ_AND_WRITE == _READ_AND_WRITE:
         return found
     return {
@@ -115,9 +114,9 @@ def _topics(parts: BrokerParts) -> dict[str, TopicConfig]:
 def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand:
     """The request 104 of a broker that ends."""
     header = BrokerAddressRequest(
-        broker_name=parts.broker_name,
-        broker_address=parts.address,
-        cluster_name=parts.service.settings.cluster,
+        broker_name=parts.store.broker_name,
+        broker_address=parts.store.address,
+        cluster_name=parts.store.service.settings.cluster,
         broker_id=broker_id,
     )
     return make_request(RequestCode.UNREGISTER_BROKER, write_header(header))
@@ -270,10 +269,10 @@ class Registration:
         if not answer.body:
             return
         ordered = read_answer_body(KvTable, answer, address, RequestCode.REGISTER_BROKER).table.keys()
-        topics = self._parts.topics
+        topics = self._parts.store.topics
         for name in ordered & topics.keys():
             if not topics[name].order:
-                self._parts.change_topic(name, order=True)
+                self._parts.store.change_topic(name, order=True)
 
 
 # The brokers of one name, where a slave stands in for a master that is gone (enableSlaveActingMaster).

@@ -14,7 +14,7 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import TimeoutError as AnswerTimeoutError
 from contextlib import ExitStack
 from dataclasses import replace
@@ -23,9 +23,9 @@ from functools import partial
 from spark_mq.access.acls import BODY, Demand
 from spark_mq.access.authorization import check_allowed, demands_of
 from spark_mq.access.users import User, authenticate, refused
-from spark_mq.broker.broker import Broker
+from spark_mq.broker.broker import Broker, BrokerParts
+from spark_mq.broker.broker_store import ServerFacts
 from spark_mq.broker.message_handlers import named_topic
-from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, SENDS, Pool
 from spark_mq.broker.requests import (
     AskClients,
@@ -58,6 +58,7 @@ from spark_mq.remoting import (
     REQUEST_BODIES,
     BodyError,
     HeaderError,
+    MessageQueue,
     RemotingCommand,
     RemotingError,
     RequestCode,
@@ -65,6 +66,8 @@ from spark_mq.remoting import (
     read_body,
     read_header,
 )
+from spark_mq.remoting.administration import HaConnectionInfo
+from spark_mq.remoting.controllers import EpochEntryCache
 from spark_mq.remoting.request_runs import RequestRun
 from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer, is_this_host
@@ -111,22 +114,26 @@ class RunningBroker:
         self._service = service
         self.place = StorePlace.of(service.store)
         self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
-        self.broker = Broker(service, wake=self._wake, access=configuration.access.rules, is_slave=is_slave)
+        self._facts = _Facts(self)
+        self.broker = Broker(
+            service,
+            wake=self._wake,
+            access=configuration.access.rules,
+            is_slave=is_slave,
+            server=self._facts,
+        )
         """What answers."""
         self._gate = Gate(self.broker.parts)
         self._peers: dict[ClientConnection, Peer] = {}
         self._is_woken = False
         gathers = {Pool.SEND: service.append_waiting}
         self._pools = {pool: RequestPool(configuration.pool(pool), gathers.get(pool)) for pool in Pool}
-        self.broker.parts.pool_load = lambda pool: (self._pools[pool].size, self._pools[pool].head_wait_ms())
-        self.broker.parts.unsupported = lambda: self._remoting.unsupported_counts
         self._queues: SubscribedQueues | None = None
         if configuration.client is not None:
-            clients = self.broker.parts
+            store = self.broker.parts.store
             self._queues = SubscribedQueues(
-                configuration.client, lambda: clients.config.clients.load_balance_poll_name_server_interval
+                configuration.client, lambda: store.config.clients.load_balance_poll_name_server_interval
             )
-            clients.subscribed_queues = self._queues.of
         process = configuration.process
         self._duties = Duties(
             service,
@@ -139,7 +146,7 @@ class RunningBroker:
         self._batches = (
             None
             if is_slave
-            else BatchServer(service, committed=self.broker.heed_batch, store_offsets=self.broker.store_group_offsets)
+            else BatchServer(service, committed=self.broker.on_batch_appended, store_offsets=self.broker.store_group_offsets)
         )
         self._mode = mode
         self.keeper: SyncKeeper | None = None
@@ -154,11 +161,7 @@ class RunningBroker:
         elif is_slave:
             known = known_master(configuration)
             self.following = Following(service, self.broker, configuration, known)
-        if self.following is not None:
-            follower = self.following.follower
-            self.broker.parts.following_trouble = lambda: follower.status.trouble
-        self._answer_replicas()
-        self.broker.parts.ha_address = told_ha_address(configuration, self.broker.parts.ip)
+        self._facts.ha_address = told_ha_address(configuration, self.broker.parts.store.ip)
         self.replication: ReplicationListener | None = None
         """Where slaves connect."""
         self._registration = Registration(
@@ -177,7 +180,7 @@ class RunningBroker:
             and configuration.store.replication.enable_slave_acting_master
         ):
             parts = self.broker.parts
-            own = Member(service.settings.cluster, parts.broker_name, process.broker_id, parts.address)
+            own = Member(service.settings.cluster, parts.store.broker_name, process.broker_id, parts.store.address)
             self.group = MemberGroup(own, configuration.client, self._heed_group)
         self._stands_in = False
         self._timer: asyncio.TimerHandle | None = None
@@ -210,10 +213,9 @@ class RunningBroker:
             self._service,
             self._configuration,
             None if self._mode is None else self._mode.epochs,
-            self.broker.parts.slave_hosts.__contains__,
+            self.broker.parts.clients.slave_hosts.__contains__,
         )
         self._keep_in_sync(listener)  # before anything is taken: who is in sync must be waited for
-        self.broker.parts.slaves = lambda: slaves_told(listener, self._service.sendable_end)
         if self.group is not None and self.following is None:
             await asyncio.to_thread(self._take_back)
         server = self._configuration.server
@@ -232,27 +234,13 @@ class RunningBroker:
             self.group.start()
         self._print_watermark()
 
-    def _answer_replicas(self) -> None:
-        root, files = self._service.root, self._service.store.writer.file_system
-        mode, parts = self._mode, self.broker.parts
-        parts.timer_page = lambda: files.read_file(timer_checkpoint_path(root)) or b""
-        if mode is not None:
-            identity = self._configuration.store.identity
-            parts.epochs = lambda: epochs_told(
-                mode.epochs.entries,
-                identity.broker_cluster_name,
-                parts.broker_name,
-                mode.role.own_id,
-                self._service.log_end,
-            )
-
     def _take_back(self) -> None:
         """A master hears what its slaves have kept while it was gone, before anybody hears of it."""
         assert self.group is not None
         assert self._configuration.client is not None
         found = self.group.ask()
         slaves = [] if found is None else found.slaves_of(self.group.own)
-        take_back(self._service, self._configuration.client, slaves, self.broker.heed_copy)
+        take_back(self._service, self._configuration.client, slaves, self.broker.on_table_copied)
 
     def _heed_group(self, group: Group) -> None:
         process = self._configuration.process
@@ -294,7 +282,7 @@ class RunningBroker:
     @property
     def configuration(self) -> Configuration:
         """What it was started with, with what operators have changed since."""
-        return replace(self._configuration, store=self.broker.parts.config)
+        return replace(self._configuration, store=self.broker.parts.store.config)
 
     def tell_name_servers(self) -> None:
         """What it can do has changed: name servers hear of it now."""
@@ -307,7 +295,7 @@ class RunningBroker:
 
     def note_reopened(self, failure: str) -> None:
         """Its store was opened again after this: operators hear of it."""
-        self.broker.parts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"
+        self._facts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"
 
     def heed_term(self, told: Term) -> None:
         """What a controller says, where it changes no role."""
@@ -487,6 +475,50 @@ class RunningBroker:
         self._timer = self._loop.call_later(_WATERMARK_SECONDS, self._print_watermark)
 
 
+class _Facts(ServerFacts):
+    """What a running broker knows beside its `Broker`."""
+
+    def __init__(self, running: RunningBroker) -> None:
+        self._running = running
+
+    def pool_load(self, pool: Pool) -> tuple[int, int]:
+        found = self._running._pools[pool]
+        return found.size, found.head_wait_ms()
+
+    def following_trouble(self) -> str | None:
+        following = self._running.following
+        return None if following is None else following.follower.status.trouble
+
+    def slaves(self) -> Sequence[HaConnectionInfo]:
+        running = self._running
+        if running.replication is None:
+            return ()
+        return slaves_told(running.replication, running._service.sendable_end)
+
+    def timer_page(self) -> bytes:
+        service = self._running._service
+        return service.store.writer.file_system.read_file(timer_checkpoint_path(service.root)) or b""
+
+    def subscribed_queues(
+        self, topic: str, own: Callable[[str], Sequence[MessageQueue] | None]
+    ) -> Sequence[MessageQueue] | None:
+        queues = self._running._queues
+        return own(topic) if queues is None else queues.of(topic)
+
+    def unsupported(self) -> Mapping[int, int]:
+        return self._running._remoting.unsupported_counts
+
+    def epochs(self) -> EpochEntryCache | None:
+        running, mode = self._running, self._running._mode
+        if mode is None:
+            return None
+        cluster, name = (
+            running._configuration.store.identity.broker_cluster_name,
+            running.broker.parts.store.broker_name,
+        )
+        return epochs_told(mode.epochs.entries, cluster, name, mode.role.own_id, running._service.log_end)
+
+
 # Sends are refused at once while the log takes none: at the door, and out of their queue. One put may hold the log for as long as a
 # disk takes; behind it every other send would wait, and its client with it. What has waited for too long is refused by the pool
 # itself (`remoting_server/pools.py`). Java: SendMessageProcessor.rejectRequest, BrokerFastFailure.cleanExpiredRequest.
@@ -573,12 +605,12 @@ class Gate:
             raise refused("parse authorization context error.") from None
 
         def message_topic() -> str:
-            topic = named_topic(parts, header)
+            topic = named_topic(parts.store.served, header)
             if topic is None:
                 raise refused(no_message)
             return topic
 
-        return demands_of(row.needs, header, body, parts.service.settings.cluster, message_topic)
+        return demands_of(row.needs, header, body, parts.store.service.settings.cluster, message_topic)
 
 
 class Following:
@@ -608,7 +640,7 @@ class Following:
         )
         period_s = _PERIOD_S_CONTROLLED if is_controlled else PERIOD_S
         self._copies = StateCopies(
-            service, master, period_s, copied=broker.heed_copy, follows=lambda: self.follower.agrees
+            service, master, period_s, copied=broker.on_table_copied, follows=lambda: self.follower.agrees
         )
         self._is_controlled = is_controlled
 

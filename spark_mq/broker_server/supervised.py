@@ -118,5 +118,5 @@ class SupervisedBroker:
 
 
 def _try_disk(failed: RunningBroker) -> None:
-    with failed.broker.parts.service.exclusive() as store:
+    with failed.broker.parts.store.service.exclusive() as store:
         store.writer.try_disk()

@@ -130,8 +130,10 @@ def load_command(name: str) -> Any:
     from spark_mq.command_options import with_options
 
     module, _, function = COMMANDS[name].place.partition(".")
+    command = getattr(import_module(f"spark_mq.cli.{module}"), function)
+    paragraphs = (" ".join(paragraph.split()) for paragraph in command.__doc__.split("\n\n"))
     of_one = typer.Typer(add_completion=False)
-    of_one.command(name)(with_options(getattr(import_module(f"spark_mq.cli.{module}"), function)))
+    of_one.command(name, help="\n\n".join(paragraphs))(with_options(command))  # Typer would keep the source's line ends
     return typer.main.get_command(of_one)
 
 
@@ -237,8 +239,22 @@ def options(
         typer.echo(_FIRST_STEPS)
 
 
+class _WithoutPandas:
+    """Finds no pandas. Arrow imports it with the first array that it makes, to see whether the values are pandas': 0.2 s in vain."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
+_MAY_USE_PANDAS = {"demo", "doctor", "job"}
+"""Commands that run Spark, or look at what is installed."""
+
+
 def main() -> None:
     """The entry point: `app`, with UTF-8 output and warnings as single lines."""
+    if not _MAY_USE_PANDAS.intersection(sys.argv):
+        sys.meta_path.insert(0, _WithoutPandas())
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")

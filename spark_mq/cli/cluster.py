@@ -18,16 +18,14 @@ from spark_mq.cli.message_lines import message_line
 from spark_mq.cli.output import print_json, print_table, say, time_in_words, time_text
 from spark_mq.cli.places import AsJson, Everything, RequiredTopic, refuse_unknown_topic
 from spark_mq.client.admin import AsyncAdmin
-from spark_mq.client.consumer_settings import PullSettings, PushSettings
 from spark_mq.client.errors import ClientError, ResponseError
 from spark_mq.client.event_loop import run
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.pull_consumer import PullConsumer
+from spark_mq.client.pulls import ExpressionType
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.subscriptions import ExpressionType
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings, PushSettings
 from spark_mq.command_options import NO_CLUSTER, Connection
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.remoting.consumers import ConsumeType

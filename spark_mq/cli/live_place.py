@@ -18,11 +18,9 @@ from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import MalformedResponseError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.message import MessageQueue, decode_records
-from spark_mq.client.namespaces import with_namespace, without_namespace
-from spark_mq.client.pulls import Pull, PullResult, PullStatus
+from spark_mq.client.pulls import Pull, PullResult, PullStatus, Subscription, subscription
 from spark_mq.client.routes import TopicRoute
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.subscriptions import Subscription, subscription
+from spark_mq.client.settings import ClientSettings, with_namespace, without_namespace
 from spark_mq.remoting.administration import OffsetWrapper, TopicOffset
 from spark_mq.source.offsets import QueueId
 from storage import Message
@@ -193,7 +191,7 @@ class LivePlace:
 
     def by_message_id(self, msg_id: str, topic: str | None) -> list[FoundMessage]:
         decode_offset_message_id(msg_id)
-        run(self.admin.cluster_info())  # a name server that is away is told before the broker that the id names
+        run(self.admin.cluster_info())  # so an error names a missing name server first, not the broker of the id
         try:
             found = run(self.admin.view_message(msg_id, None if topic is None else self.at_brokers(topic)))
         except MalformedResponseError:  # no message begins there
@@ -225,20 +223,20 @@ class LivePlace:
         stats = together([partial(self._consume_stats, name) for name in groups])
         self._look_at(dict.fromkeys(queue.topic for found in stats for queue in found))
         for name, found in zip(groups, stats, strict=True):
-            for queue, (stored, told) in found.items():
+            for queue, (stored, offsets) in found.items():
                 ends = self._stats[queue.topic].get(queue)
                 newest_ms = None if ends is None or not ends.max_offset else ends.last_update_time_ms
-                yield lag_entry(name, queue, stored, told.broker_offset, behind(stored, told, newest_ms))
+                yield lag_entry(name, queue, stored, offsets.broker_offset, behind(stored, offsets, newest_ms))
 
     async def _consume_stats(self, group: str) -> dict[QueueId, tuple[int | None, OffsetWrapper]]:
-        """What the group has stored in each queue of its topics. Brokers say 0 also where nothing is stored, so 0 is asked again."""
+        """What the group has stored in each queue of its topics. Brokers say 0 also if nothing is stored, so a 0 is checked again."""
         at_brokers = self.at_brokers(group)
         found = {}
-        for queue, told in (await self.admin.consume_stats(at_brokers)).items():
-            stored: int | None = told.consumer_offset
+        for queue, offsets in (await self.admin.consume_stats(at_brokers)).items():
+            stored: int | None = offsets.consumer_offset
             if stored == 0:
                 stored = await self.admin.group_offset(at_brokers, queue)
-            found[QueueId(self.here(queue.topic), queue.broker_name, queue.queue_id)] = stored, told
+            found[QueueId(self.here(queue.topic), queue.broker_name, queue.queue_id)] = stored, offsets
         return found
 
 
@@ -262,16 +260,18 @@ async def _gathered(calls: Sequence[Callable[[], Awaitable[T]]]) -> list[T]:
             task.cancel()
 
 
-def behind(stored: int | None, told: OffsetWrapper, newest_ms: int | None) -> tuple[int | None, int | None, int | None]:
-    """Rows, bytes and ms from where a group goes on to the queue's end. Brokers tell no bytes. An offset behind the end is of another
+def behind(
+    stored: int | None, offsets: OffsetWrapper, newest_ms: int | None
+) -> tuple[int | None, int | None, int | None]:
+    """Rows, bytes and ms from where a group goes on to the queue's end. Brokers give no bytes. An offset behind the end is of another
     life of the topic. `newest_ms` is when the queue's newest message was stored.
     """
-    if stored is None or stored > told.broker_offset:
+    if stored is None or stored > offsets.broker_offset:
         return None, None, None
-    if stored == told.broker_offset:
+    if stored == offsets.broker_offset:
         return 0, 0, 0
-    is_known = newest_ms is not None and told.last_time_ms > 0
-    return told.broker_offset - stored, None, newest_ms - told.last_time_ms if is_known and newest_ms else None
+    is_known = newest_ms is not None and offsets.last_time_ms > 0
+    return offsets.broker_offset - stored, None, newest_ms - offsets.last_time_ms if is_known and newest_ms else None
 
 
 def _all_of(topic: str) -> Subscription:

@@ -45,7 +45,7 @@ class Unreadable(NamedTuple):
 
 
 def message_line(message: Message, *, broker_name: str | None = None, body: bool = False) -> dict[str, Any]:
-    """The message's columns, in their order; without `broker_name` where nobody knows it, without the body unless it is asked for."""
+    """The message's columns, in their order; without `broker_name` if it is not known; with the body only if `body`."""
     line: dict[str, Any] = {"topic": message.topic}
     if broker_name is not None:
         line["broker_name"] = broker_name

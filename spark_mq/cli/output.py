@@ -25,7 +25,7 @@ from storage.files.os_errors import from_os_error
 
 _WIDTH_OF_A_FILE = 200
 _LEAST_COLUMN = 14
-"""A column of texts that is folded keeps so many characters; where they do not fit, each row is printed by itself."""
+"""A folded column of texts keeps so many characters. If they do not fit, each row is printed by itself."""
 _WHOLE_WORD = 48
 """Words up to this length are not folded, so that a name can be copied."""
 _GAP = 2
@@ -36,13 +36,13 @@ _AGES = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
 
 
 def print_json(document: Any) -> None:
-    """One line of JSON, whatever a program takes for the end of a line."""
+    """One line of JSON, also for programs that take other characters as the end of a line."""
     text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
     sys.stdout.write(text.translate(_LINE_ENDS) + "\n")
 
 
 def console() -> Console:
-    """Where people read: the terminal in its width (or COLUMNS), a file in a fixed one."""
+    """The terminal in its width (or COLUMNS); a file in a fixed width."""
     is_known = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit()
     return Console(width=None if is_known else _WIDTH_OF_A_FILE, highlight=False)
 
@@ -142,7 +142,7 @@ def time_in_words(time_ms: int | None, now_ms: int) -> str | None:
 
 
 def duration_in_words(duration_ms: int) -> str:
-    """In the greatest unit of which there is a whole one: `3 minutes`, `1 day`, `12 ms`."""
+    """In whole units, the greatest that fits: `3 minutes`, `1 day`, `12 ms`."""
     seconds = duration_ms // 1_000
     for unit, length in _AGES:
         if count := seconds // length:

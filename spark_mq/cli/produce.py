@@ -35,7 +35,7 @@ from storage.rules.row_columns import overruled
 from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
 
-_KEY_PREFIX_SIZE = 10  # of keys that nobody gets to see
+_KEY_PREFIX_SIZE = 10  # of keys that are not written
 
 OneStoreOrCluster = Annotated[
     str | None,
@@ -61,7 +61,7 @@ class _Written:
         self.first_offsets: dict[tuple[str, int], int] = {}
 
     def add(self, results: pa.RecordBatch) -> None:
-        """What `put_batch` answered. Nobody else appends meanwhile, so the offsets of a queue have no gaps."""
+        """The results of `put_batch`. No other writer appends meanwhile, so the offsets of a queue have no gaps."""
         topics, queue_ids, offsets = (
             results.column(name).to_pylist() for name in ("topic", "queue_id", "queue_offset")
         )
@@ -118,12 +118,15 @@ def produce(
 ) -> None:
     """Write a message for each line of standard input.
 
-    The messages go to a store, which is made where none is and closed cleanly afterwards, or to a running cluster. With --json a line
-    has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id, sharding_key, flag,
-    born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key: what `spark-mq dump
-    --bodies` prints. Lines are appended a thousand at a time; a bad one is refused with its whole thousand, and where it is among the
-    first of a new store, no store is made. --topic comes before what a line says. A cluster takes no retry_group, reconsume_times and
-    origin_msg_id, and its messages are born when they are sent.
+    The messages go to a store, which is made if there is none and closed cleanly afterwards, or to a running cluster.
+
+    With --json a line has body (a text) or body_base64, and any of topic, tags, keys (a text or a list), properties, queue_id,
+    sharding_key, flag, born_timestamp (ms), delay_level, deliver_at (ms), retry_group, reconsume_times, origin_msg_id and unique_key:
+    what `spark-mq dump --bodies` prints. --topic overrides the topic of a line. A cluster takes no retry_group, reconsume_times and
+    origin_msg_id, and sets the born timestamp itself.
+
+    Lines are appended a thousand at a time. A bad line is refused with its whole thousand; if it is among the first of a new store, no
+    store is made.
     """
     if topic is None and not objects:
         raise UsageError("give --topic: a line is a body and nothing else")
@@ -235,7 +238,7 @@ def _refused(lines: Sequence[Line], error: RowIllegalError) -> LineError:
 def _put_lines(
     store: MessageStore, written: _Written, options: Mapping[str, Any], source: _Input
 ) -> CommandError | None:
-    """Append standard input. Returns why it ended before its end, so that the store is closed before that is told.
+    """Append standard input. Returns why it ended early, so that the store is closed before the error is printed.
 
     A topic that is made here goes on getting the queues that lines name.
     """

@@ -19,17 +19,12 @@ from spark_mq.cli.app import CommandError
 from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_lines, say_overruled
 from spark_mq.cli.output import print_table, say
 from spark_mq.cli.places import refuse_other_shape
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError, MessageRefusedError, ResponseError, TopicRouteNotFoundError
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.producer import Producer
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.selectors import by_hash
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
+from spark_mq.client.producer import Producer, by_hash
+from spark_mq.client.send_results import SendResult, SendStatus
+from spark_mq.client.settings import ClientSettings, ProducerSettings, with_namespace
 from spark_mq.remoting.frames import MOST_BODY_BYTES
 from storage.format.properties import is_reserved_name
 from storage.names import MASTER_ID, validate_user_topic
@@ -123,7 +118,7 @@ def send_input(settings: ClientSettings, topic: str | None, new: NewTopics, *, o
 
 
 def _find_or_make(producer: Producer, topic: str, new: NewTopics) -> None:
-    """Raises CommandError for a topic that is not there and not to be made, ClientError where its route cannot be asked for."""
+    """Raises CommandError if the topic is missing and must not be made, ClientError if its route cannot be looked up."""
     if new.are_made is not None:
         with Admin(producer.settings) as admin:
             is_there = with_namespace(producer.settings.namespace, topic) in admin.topics()

@@ -5,8 +5,9 @@
     with Admin(ClientSettings("ns1:9876;ns2:9876")) as admin:
         print(admin.topics())
 
-Imports words, format, messages, rules and the codec (`spark_mq/remoting/`). All I/O is asynchronous; the public classes are synchronous
-faces, safe for threads. Begin with `remoting_client.py`.
+Imports words, format, rules and the codec (`spark_mq/remoting/`). All I/O is asynchronous, but for `blocking_connection.py`; the public
+classes are synchronous faces, safe for threads.
+Begin with `remoting_client.py` (connections), `instance.py` (what producers and consumers share), `producer.py`, `push_consumer.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from spark_mq.client.admin import Admin, AsyncAdmin
-    from spark_mq.client.consumer_settings import PullSettings, PushSettings
+    from spark_mq.client.admin import Admin, AsyncAdmin, NewTopic
     from spark_mq.client.errors import (
         AccessDeniedError,
         BrokerUnreachableError,
@@ -30,18 +30,21 @@ if TYPE_CHECKING:
         TooManyInFlightError,
         TopicRouteNotFoundError,
     )
-    from spark_mq.client.first_offsets import ConsumeFrom
     from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus, OrderlyContext
     from spark_mq.client.message import Message, MessageExt, MessageQueue
-    from spark_mq.client.producer import Producer
-    from spark_mq.client.producer_settings import ProducerSettings
+    from spark_mq.client.producer import Producer, by_hash, by_random
     from spark_mq.client.pull_consumer import PullConsumer
     from spark_mq.client.push_consumer import PushConsumer
-    from spark_mq.client.selectors import by_hash, by_random
-    from spark_mq.client.send_results import SendResult
-    from spark_mq.client.send_retries import SendStatus
-    from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
-    from spark_mq.client.topic_calls import NewTopic
+    from spark_mq.client.send_results import SendResult, SendStatus
+    from spark_mq.client.settings import (
+        ClientSettings,
+        ConsumeFrom,
+        Credentials,
+        ProducerSettings,
+        PullSettings,
+        PushSettings,
+        TlsSettings,
+    )
     from spark_mq.client.transaction_producer import (
         TransactionListener,
         TransactionProducer,
@@ -93,36 +96,36 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:
-    # Loaded when they are asked for: a task that pulls needs no admin.
+    # Loaded at first use: a task that pulls needs no admin.
     _LAZY = {
         "Admin": "admin",
         "AsyncAdmin": "admin",
         "ClientSettings": "settings",
         "ConcurrentContext": "listeners",
-        "ConsumeFrom": "first_offsets",
+        "ConsumeFrom": "settings",
         "ConsumeStatus": "listeners",
         "Credentials": "settings",
         "Message": "message",
         "MessageExt": "message",
-        "MessageModel": "consumer_settings",
+        "MessageModel": "settings",
         "MessageQueue": "message",
-        "NewTopic": "topic_calls",
+        "NewTopic": "admin",
         "OrderlyContext": "listeners",
         "Producer": "producer",
-        "ProducerSettings": "producer_settings",
+        "ProducerSettings": "settings",
         "PullConsumer": "pull_consumer",
-        "PullSettings": "consumer_settings",
+        "PullSettings": "settings",
         "PushConsumer": "push_consumer",
-        "PushSettings": "consumer_settings",
+        "PushSettings": "settings",
         "SendResult": "send_results",
-        "SendStatus": "send_retries",
+        "SendStatus": "send_results",
         "TlsSettings": "settings",
         "TransactionListener": "transaction_producer",
         "TransactionProducer": "transaction_producer",
         "TransactionResult": "transaction_producer",
         "TransactionState": "transaction_producer",
-        "by_hash": "selectors",
-        "by_random": "selectors",
+        "by_hash": "producer",
+        "by_random": "producer",
     }
 
     def __dir__() -> list[str]:

@@ -1,45 +1,117 @@
-"""What an operator asks of a cluster. Java: DefaultMQAdminExt, mqadmin.
+"""What an operator asks of a cluster. Java: DefaultMQAdminExt, MQAdminImpl, mqadmin.
 
-with Admin(ClientSettings("ns1:9876;ns2:9876")) as admin:
-    admin.create_topic(NewTopic("orders", 4, 4))
-    for queue, offsets in admin.topic_stats("orders").items():
-        print(queue, offsets.min_offset, offsets.max_offset)
+    with Admin(ClientSettings("ns1:9876;ns2:9876")) as admin:
+        admin.create_topic(NewTopic("orders", 4, 4))
+        for queue, offsets in admin.topic_stats("orders").items():
+            print(queue, offsets.min_offset, offsets.max_offset)
+
+Where several brokers are asked, all are asked at once, whatever one of them answers; then the first error is raised, so that a part is
+never taken for the whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping
+import asyncio
+import ipaddress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass
+from functools import wraps
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
+from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
+from spark_mq.client.consumer_calls import QueueCalls
+from spark_mq.client.errors import (
+    ClientError,
+    ClientSettingError,
+    MalformedResponseError,
+    ResponseError,
+    TopicRouteNotFoundError,
+    request_text,
+)
 from spark_mq.client.event_loop import run
-from spark_mq.client.group_calls import GroupCalls
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.message import MessageExt
-from spark_mq.client.message_calls import FoundMessages, MessageCalls
-from spark_mq.client.pulls import Pull, PullResult
-from spark_mq.client.queue_calls import QueueCalls
-from spark_mq.client.routes import TopicRoute
+from spark_mq.client.message import MessageExt, decode_records
+from spark_mq.client.routes import TopicRoute, read_address
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic, TopicCalls
-from spark_mq.remoting import MessageQueue
+from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.administration import (
+    ClientConnection,
     ConsumerConnection,
+    ConsumeStats,
+    CreateTopicRequest,
+    DeleteGroupRequest,
     OffsetWrapper,
     ProducerConnection,
+    SubscriptionGroupTable,
     TopicOffset,
+    TopicRequest,
+    TopicStatsTable,
 )
-from spark_mq.remoting.consumers import ConsumerRunningInfo
-from spark_mq.remoting.routes import (
-    ClusterInfo,
+from spark_mq.remoting.codes import ProtocolVersion
+from spark_mq.remoting.command import UNIQUE_KEY_QUERY
+from spark_mq.remoting.consumers import (
+    ConsumerGroupRequest,
+    ConsumerList,
+    ConsumerRunningInfo,
+    ConsumerRunningInfoRequest,
+    ConsumeStatsRequest,
+    GroupRequest,
+    OffsetTable,
+    ProducerGroupRequest,
+    ResetOffsetRequest,
 )
+from spark_mq.remoting.messages import QueryMessageAnswer, QueryMessageRequest, ViewMessageRequest
+from spark_mq.remoting.routes import ClusterInfo, DeleteTopicRequest, KvTable, TopicList
+from storage.errors import CorruptRecordError
+from storage.format.record import Message as Record
+from storage.format.record import decode_offset_message_id
 from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.names import (
+    MASTER_ID,
+    address_text,
+    dead_letter_topic,
+    retry_topic,
+    same_address,
+    validate_group,
+    validate_topic,
+)
+from storage.rules.response_codes import ResponseCode
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
+_READ_WRITE = 6
+_RUNNING_INFO_MS = 10_000  # so long the broker waits for the client
+_END_OF_TIME = 0x7FFF_FFFF_FFFF_FFFF
+_QUERY_TIMEOUTS = 3  # Java gives an index look-up three times as long
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-class AsyncAdmin(TopicCalls, QueueCalls, GroupCalls, MessageCalls):
-    """All calls, for those who live on the event loop, over a client instance that is shared with producers and consumers.
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to be made, or to become so. Java's mqadmin makes 8 queues too.
+
+    `attributes` are set (`message.type`: NORMAL, FIFO, DELAY, TRANSACTION …); a broker that does not know one refuses.
+    """
+
+    topic: str
+    read_queue_count: int = 8
+    write_queue_count: int = 8
+    perm: int = _READ_WRITE
+    is_order: bool = False
+    attributes: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundMessages:
+    """What brokers found, and until when their index knows."""
+
+    messages: tuple[MessageExt, ...]
+    index_time_ms: int
+
+
+class AsyncAdmin(QueueCalls):
+    """All calls, for callers on the event loop, over a client instance that is shared with producers and consumers.
 
     Names of topics and groups are as brokers know them (`namespace%name`). Every call raises ClientError: no answer in time, no
     connection, no route, a refusal. Made on any thread, used and closed on the loop's.
@@ -74,6 +146,360 @@ class AsyncAdmin(TopicCalls, QueueCalls, GroupCalls, MessageCalls):
     ) -> None:
         await self.close()
 
+    # Topics and brokers.
+
+    async def route(self, topic: str) -> TopicRoute:
+        """Where the topic's queues are, asked for now."""
+        return await self._instance.route(topic, refresh=True)
+
+    async def cluster_info(self) -> ClusterInfo:
+        """All brokers with their addresses, and which cluster has which."""
+        return await self._instance.name_servers.cluster_info()
+
+    async def topics(self, cluster: str | None = None) -> tuple[str, ...]:
+        """The names of all topics, or of a cluster's; sorted."""
+        return await self._instance.name_servers.topics(cluster)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
+        """Beginning, end and last store time of each queue at each broker (202)."""
+        route = await self._instance.route(topic, refresh=True)
+        answers = await self._ask_topic(RequestCode.GET_TOPIC_STATS_INFO, topic, route.read_addresses)
+        code = RequestCode.GET_TOPIC_STATS_INFO
+        bodies = [read_answer_body(TopicStatsTable, answer, address, code) for address, answer in answers]
+        return {queue: offsets for body in bodies for queue, offsets in sorted(body.offset_table.items())}
+
+    async def topic_config(self, topic: str) -> dict[str, TopicConfig]:
+        """The topic as each of its brokers holds it (351), by broker name."""
+        route = await self._instance.route(topic, refresh=True)
+        names = sorted(name for name, found in route.brokers.items() if found)
+        answers = await self._ask_topic(RequestCode.GET_TOPIC_CONFIG, topic, route.read_addresses)
+        code = RequestCode.GET_TOPIC_CONFIG
+        bodies = [read_answer_body(TopicConfig, answer, address, code) for address, answer in answers]
+        return dict(zip(names, bodies, strict=True))
+
+    async def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:
+        """Make the topic, or change it, on one broker, on a cluster's masters, or on all masters (17).
+
+        Raises NameIllegalError before anything is sent.
+        """
+        attributes = ",".join(f"+{name}={value}" for name, value in (new.attributes or {}).items())
+        header = CreateTopicRequest(
+            topic=validate_topic(new.topic),
+            default_topic=AUTO_CREATE_TOPIC,
+            read_queue_count=new.read_queue_count,
+            write_queue_count=new.write_queue_count,
+            perm=new.perm,
+            topic_filter_type="SINGLE_TAG",
+            topic_sys_flag=0,
+            is_order=new.is_order,
+            attributes=attributes,
+        )
+        addresses = [address] if address is not None else await self._masters(cluster)
+        await self._ask_all(addresses, make_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header), topic=new.topic)
+
+    async def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
+        """Delete it on the brokers of a cluster, or on all (215), and then at every name server (216).
+
+        A topic that is not there is no error. Brokers do not tell name servers of a deletion.
+        """
+        addresses = [address for found in await self._brokers(cluster) for address in found.values()]
+        await all_of([self._delete_at(address, topic) for address in addresses])
+        header = DeleteTopicRequest(topic=topic, cluster_name=cluster)
+        await self._instance.name_servers.ask_each(make_call(RequestCode.DELETE_TOPIC_IN_NAMESRV, header))
+
+    async def runtime_info(self, address: str) -> Mapping[str, str]:
+        """A broker's figures (28), as texts by name."""
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        answer = await self._instance.ask(address, make_call(code))
+        return read_answer_body(KvTable, answer, address, code).table
+
+    async def broker_addresses(self, cluster: str | None = None) -> list[str]:
+        """An address for each broker of a cluster or of all: its master's, else a slave's."""
+        return [read_address(found) for found in await self._brokers(cluster) if found]
+
+    # Groups.
+
+    async def groups(self, cluster: str | None = None) -> dict[str, SubscriptionGroupConfig]:
+        """All consumer groups with their settings (201); of a group that differs between brokers the last broker's."""
+        code = RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+        answers = await self._ask_all(await self.broker_addresses(cluster), make_call(code))
+        tables = [read_answer_body(SubscriptionGroupTable, answer, address, code) for address, answer in answers]
+        return {name: found for table in tables for name, found in sorted(table.subscription_group_table.items())}
+
+    async def create_group(
+        self, config: SubscriptionGroupConfig, *, cluster: str | None = None, address: str | None = None
+    ) -> None:
+        """Make the group, or change it, on one broker, on a cluster's masters, or on all masters (200)."""
+        validate_group(config.group)
+        addresses = [address] if address is not None else await self._masters(cluster)
+        command = make_call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, config)
+        await self._ask_all(addresses, command, group=config.group)
+
+    async def delete_group(
+        self, group: str, *, clean_offset: bool = True, with_topics: bool = True, cluster: str | None = None
+    ) -> None:
+        """Forget the group on the masters of a cluster or on all (207), with its offsets, and its retry and dead letter topics."""
+        header = DeleteGroupRequest(group_name=group, clean_offset=clean_offset)
+        command = make_call(RequestCode.DELETE_SUBSCRIPTIONGROUP, header)
+        await self._ask_all(await self._masters(cluster), command, group=group)
+        if with_topics:
+            for topic in (retry_topic(group), dead_letter_topic(group)):
+                await self.delete_topic(topic, cluster=cluster)
+
+    async def topics_of_group(self, group: str) -> tuple[str, ...]:
+        """The topics in which the group has offsets (343), over all brokers; sorted."""
+        code = RequestCode.QUERY_TOPICS_BY_CONSUMER
+        command = make_call(code, GroupRequest(group=group))
+        answers = await self._ask_all(await self.broker_addresses(), command, group=group)
+        return tuple(sorted({name for address, answer in answers for name in _topics(answer, address)}))
+
+    async def consumer_ids(self, group: str, topic: str) -> tuple[str, ...]:
+        """The ids of the group's clients (38), as the brokers of the topic know them; sorted. None of them: empty."""
+        code = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+        route = await self._instance.route(topic)
+        command = make_call(code, ConsumerGroupRequest(consumer_group=group))
+        accepted = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)  # the latter: no consumer for this group
+        answers = await self._ask_all(route.read_addresses, command, group=group, accepted=accepted)
+        found = [
+            read_answer_body(ConsumerList, answer, address, code) for address, answer in answers if not answer.code
+        ]
+        return tuple(sorted({client_id for each in found for client_id in each.client_ids}))
+
+    async def consumer_connection(self, group: str) -> ConsumerConnection:
+        """The group's consumers, over all brokers, and what they subscribe to (203). Raises ResponseError 206 where none is online."""
+        code = RequestCode.GET_CONSUMER_CONNECTION_LIST
+        header = ConsumerGroupRequest(consumer_group=group)
+        answers = await self._of_those_who_know(code, header, group, await self._addresses_of(group))
+        bodies = [read_answer_body(ConsumerConnection, answer, address, code) for address, answer in answers]
+        first = bodies[0]
+        return ConsumerConnection(
+            connections=_distinct(each for body in bodies for each in body.connections),
+            subscription_table={name: found for body in bodies for name, found in body.subscription_table.items()},
+            consume_type=first.consume_type,
+            message_model=first.message_model,
+            consume_from_where=first.consume_from_where,
+        )
+
+    async def producer_connection(self, group: str, topic: str) -> ProducerConnection:
+        """The group's producers at the brokers of a topic (204). Raises ResponseError where there is none."""
+        code = RequestCode.GET_PRODUCER_CONNECTION_LIST
+        route = await self._instance.route(topic)
+        header = ProducerGroupRequest(producer_group=group)
+        answers = await self._of_those_who_know(code, header, group, route.read_addresses)
+        bodies = [read_answer_body(ProducerConnection, answer, address, code) for address, answer in answers]
+        return ProducerConnection(connections=_distinct(each for body in bodies for each in body.connections))
+
+    async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
+        """How far the group is in each queue of its topics, or of one (208)."""
+        code = RequestCode.GET_CONSUME_STATS
+        command = make_call(code, ConsumeStatsRequest(consumer_group=group, topic=topic))
+        addresses = await self._addresses_of(group)
+        answers = await self._ask_all(addresses, command, topic=topic, group=group)
+        bodies = [read_answer_body(ConsumeStats, answer, address, code) for address, answer in answers]
+        return {queue: found for body in bodies for queue, found in sorted(body.offset_table.items())}
+
+    async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
+        """How one consumer of the group is doing, as it says itself (307, handed on by a broker)."""
+        code = RequestCode.GET_CONSUMER_RUNNING_INFO
+        header = ConsumerRunningInfoRequest(consumer_group=group, client_id=client_id)
+        timeout_ms = _RUNNING_INFO_MS + self._instance.settings.request_timeout_ms
+        last: ClientError | None = None
+        for address in await self._addresses_of(group):
+            try:
+                answer = await self._instance.remoting.ask(address, make_call(code, header), timeout_ms, group=group)
+            except ResponseError as error:
+                last = error
+                continue
+            return read_answer_body(ConsumerRunningInfo, answer, address, code)
+        raise last or self._nowhere(group)
+
+    async def reset_offsets(
+        self, group: str, topic: str, time_ms: int, *, is_force: bool = True
+    ) -> dict[MessageQueue, int]:
+        """Let the group go on at a time in all queues of the topic, −1 the end (222); where it now is.
+
+        Brokers with useServerSideResetOffset (5.x's default) do it themselves; older ones tell the consumers, who must be online.
+        """
+        header = ResetOffsetRequest(group=group, topic=topic, time_ms=time_ms, is_force=is_force)
+        return await self._reset(
+            header, group, topic, (await self._instance.route(topic, refresh=True)).master_addresses
+        )
+
+    async def reset_queue_offset(self, group: str, queue: MessageQueue, offset: int) -> dict[MessageQueue, int]:
+        """Let the group go on at an offset of one queue, which must lie within it (222)."""
+        header = ResetOffsetRequest(
+            group=group, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset, time_ms=0, is_force=True
+        )
+        await self._instance.route(queue.topic)
+        address = await self._instance.broker_address(queue.broker_name, MASTER_ID)
+        return await self._reset(header, group, queue.topic, (address,))
+
+    # Messages.
+
+    async def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
+        """The message of a broker's id, which names its address and its place in the log (33).
+
+        Raises ValueError where it is no such id, ResponseError where nothing is there. `topic` is for access control.
+        """
+        host, port, offset = decode_offset_message_id(message_id)
+        address = address_of_id(host, port)
+        code = RequestCode.VIEW_MESSAGE_BY_ID
+        request = make_call(code, ViewMessageRequest(topic=topic, commitlog_offset=offset))
+        answer = await self._instance.ask(address, request, topic=topic)
+        (record, *_) = _records(answer, address, code)
+        return MessageExt.of(record, await self._broker_name(address))
+
+    async def query_by_key(
+        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = _END_OF_TIME
+    ) -> FoundMessages:
+        """Messages of the topic with that key, stored between the times, over all its brokers (12)."""
+        found = await self._query(topic, key, limit, begin_ms, end_ms, is_unique=False)
+        return FoundMessages(
+            tuple(each for each in found.messages if key in each.keys and each.record.topic == topic),
+            found.index_time_ms,
+        )
+
+    async def query_by_unique_key(self, topic: str, unique_key: str, *, begin_ms: int = 0) -> FoundMessages:
+        """Messages with that UNIQ_KEY: one, and after tries on several brokers more.
+
+        Java looks back three days; here it is as far as the index goes, unless `begin_ms` says otherwise.
+        """
+        found = await self._query(topic, unique_key, 32, begin_ms, _END_OF_TIME, is_unique=True)
+        return FoundMessages(
+            tuple(each for each in found.messages if each.message_id == unique_key), found.index_time_ms
+        )
+
+    # What the calls have in common.
+
+    async def _delete_at(self, address: str, topic: str) -> None:
+        """Delete at one broker. One without a timer answers with a NullPointerException after it has deleted the topic."""
+        header = TopicRequest(topic=topic)
+        try:
+            await self._instance.ask(address, make_call(RequestCode.DELETE_TOPIC_IN_BROKER, header), topic=topic)
+        except ResponseError as error:
+            if error.code != ResponseCode.SYSTEM_ERROR:
+                raise
+            timeout_ms = self._instance.settings.question_timeout_ms
+            found = await self._instance.invoke(address, make_call(RequestCode.GET_TOPIC_CONFIG, header), timeout_ms)
+            if found.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+
+    async def _ask_topic(
+        self, code: RequestCode, topic: str, addresses: tuple[str, ...]
+    ) -> list[tuple[str, RemotingCommand]]:
+        return await self._ask_all(addresses, make_call(code, TopicRequest(topic=topic)), topic=topic)
+
+    async def _reset(
+        self, header: ResetOffsetRequest, group: str, topic: str, addresses: Iterable[str]
+    ) -> dict[MessageQueue, int]:
+        code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+        answers = await self._ask_all(addresses, make_call(code, header), topic=topic, group=group)
+        bodies = [read_answer_body(OffsetTable, answer, address, code) for address, answer in answers]
+        return {queue: offset for body in bodies for queue, offset in sorted(body.offset_table.items())}
+
+    async def _addresses_of(self, group: str) -> tuple[str, ...]:
+        """Brokers that may know the group: those of its retry topic, else one of each name."""
+        try:
+            return (await self._instance.route(retry_topic(group))).read_addresses
+        except TopicRouteNotFoundError:
+            return tuple(await self.broker_addresses())
+
+    async def _of_those_who_know(
+        self, code: RequestCode, header: Header, group: str, addresses: Iterable[str]
+    ) -> list[tuple[str, RemotingCommand]]:
+        """The answers of the brokers where a client of the group is; the refusal, where there is none at any."""
+        absent = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
+        accepted = (ResponseCode.SUCCESS, *absent)
+        asked = list(addresses)
+        if not asked:
+            raise self._nowhere(group)
+        answers = await self._ask_all(asked, make_call(code, header), group=group, accepted=accepted)
+        found = [(address, answer) for address, answer in answers if answer.code == ResponseCode.SUCCESS]
+        return found or await self._ask_all(asked, make_call(code, header), group=group)
+
+    def _nowhere(self, group: str) -> TopicRouteNotFoundError:
+        """No broker is known that could know the group."""
+        return TopicRouteNotFoundError(retry_topic(group), ", ".join(self._instance.settings.name_servers), None)
+
+    async def _broker_name(self, address: str) -> str:
+        """Whose address it is; "" where no name server knows it."""
+        name = self._instance.broker_name_at(address)
+        if not name:
+            brokers = (await self._instance.name_servers.cluster_info()).broker_address_table
+            name = next(
+                (
+                    each
+                    for each in brokers
+                    if any(same_address(address, known) for known in brokers[each].broker_addresses.values())
+                ),
+                "",
+            )
+        return name
+
+    async def _query(
+        self, topic: str, key: str, limit: int, begin_ms: int, end_ms: int, *, is_unique: bool
+    ) -> FoundMessages:
+        code = RequestCode.QUERY_MESSAGE
+        query = QueryMessageRequest(
+            topic=topic, key=key, max_messages=limit, begin_time_ms=begin_ms, end_time_ms=end_ms
+        )
+        request = make_call(code, query)
+        fields = {**(request.ext_fields or {}), UNIQUE_KEY_QUERY: str(is_unique).lower()}
+        request = request._replace(
+            ext_fields=fields, version=ProtocolVersion.V4_9_3
+        )  # whose signature all brokers check alike
+        route = await self._instance.route(topic)
+        accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        answers = await self._ask_all(
+            route.read_addresses, request, topic=topic, accepted=accepted, timeouts=_QUERY_TIMEOUTS
+        )
+        messages: list[MessageExt] = []
+        index_time_ms = 0
+        for address, answer in answers:
+            if answer.code == ResponseCode.SUCCESS:
+                header = read_answer_header(QueryMessageAnswer, answer, address, code)
+                index_time_ms = max(index_time_ms, header.index_last_update_time_ms)
+                name = self._instance.broker_name_at(address)
+                messages += [MessageExt.of(record, name) for record in _records(answer, address, code)]
+        messages.sort(key=lambda each: each.store_time_ms)
+        return FoundMessages(tuple(messages), index_time_ms)
+
+    # Several brokers at once.
+
+    async def _ask_all(
+        self,
+        addresses: Iterable[str],
+        command: RemotingCommand,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        accepted: tuple[int, ...] = (ResponseCode.SUCCESS,),
+        timeouts: int = 1,
+    ) -> list[tuple[str, RemotingCommand]]:
+        """The answer of each address, within so many time-outs of a question. Raises the first error, after all were asked."""
+        asked, ask = list(dict.fromkeys(addresses)), self._instance.ask
+        calls = [ask(each, command, topic=topic, group=group, accepted=accepted, timeouts=timeouts) for each in asked]
+        return list(zip(asked, await all_of(calls), strict=True))
+
+    async def _brokers(self, cluster: str | None) -> list[Mapping[int, str]]:
+        """Each broker's addresses by id, of one cluster or of all. Raises ClientSettingError where there is no such cluster."""
+        return list(brokers_of(await self.cluster_info(), cluster).values())
+
+    async def _masters(self, cluster: str | None) -> list[str]:
+        return [found[MASTER_ID] for found in await self._brokers(cluster) if MASTER_ID in found]
+
+
+def _waited_for(
+    call: Callable[Concatenate[AsyncAdmin, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Admin, P], T]:
+    """The same call for a thread that waits, with its docstring and arguments."""
+
+    @wraps(call)
+    def wait(admin: Admin, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return run(call(admin._admin, *args, **kwargs))
+
+    return wait
+
 
 class Admin:
     """The calls of AsyncAdmin for a thread that waits; safe for several threads. Each call raises ClientError, none hangs."""
@@ -95,146 +521,90 @@ class Admin:
 
     # Topics and brokers.
 
-    def route(self, topic: str) -> TopicRoute:
-        """Where the topic's queues are. Raises TopicRouteNotFoundError."""
-        return self._run(self._admin.route(topic))
-
-    def cluster_info(self) -> ClusterInfo:
-        """All brokers with their addresses, and which cluster has which."""
-        return self._run(self._admin.cluster_info())
-
-    def broker_addresses(self, cluster: str | None = None) -> list[str]:
-        """An address for each broker of a cluster or of all: its master's, else a slave's."""
-        return self._run(self._admin.broker_addresses(cluster))
-
-    def runtime_info(self, address: str) -> Mapping[str, str]:
-        """A broker's figures, as texts by name."""
-        return self._run(self._admin.runtime_info(address))
-
-    def topics(self, cluster: str | None = None) -> tuple[str, ...]:
-        """The names of all topics, or of a cluster's; sorted."""
-        return self._run(self._admin.topics(cluster))
-
-    def topic_stats(self, topic: str) -> dict[MessageQueue, TopicOffset]:
-        """Beginning, end and last store time of each queue at each broker."""
-        return self._run(self._admin.topic_stats(topic))
-
-    def topic_config(self, topic: str) -> dict[str, TopicConfig]:
-        """The topic as each of its brokers holds it, by broker name."""
-        return self._run(self._admin.topic_config(topic))
-
-    def create_topic(self, new: NewTopic, *, cluster: str | None = None, address: str | None = None) -> None:
-        """Make the topic, or change it, on one broker, on a cluster's masters, or on all masters."""
-        self._run(self._admin.create_topic(new, cluster=cluster, address=address))
-
-    def delete_topic(self, topic: str, *, cluster: str | None = None) -> None:
-        """Delete it on the brokers of a cluster, or on all, and then at every name server; one that is not there is no error."""
-        self._run(self._admin.delete_topic(topic, cluster=cluster))
+    route = _waited_for(AsyncAdmin.route)
+    cluster_info = _waited_for(AsyncAdmin.cluster_info)
+    broker_addresses = _waited_for(AsyncAdmin.broker_addresses)
+    runtime_info = _waited_for(AsyncAdmin.runtime_info)
+    topics = _waited_for(AsyncAdmin.topics)
+    topic_stats = _waited_for(AsyncAdmin.topic_stats)
+    topic_config = _waited_for(AsyncAdmin.topic_config)
+    create_topic = _waited_for(AsyncAdmin.create_topic)
+    delete_topic = _waited_for(AsyncAdmin.delete_topic)
 
     # Queues.
 
-    def max_offset(self, queue: MessageQueue) -> int:
-        """The queue's end: the offset that the next message will have."""
-        return self._run(self._admin.max_offset(queue))
-
-    def min_offset(self, queue: MessageQueue) -> int:
-        """The queue's first offset."""
-        return self._run(self._admin.min_offset(queue))
-
-    def max_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The end of each readable queue, asked for at once."""
-        return self._run(self._admin.max_offsets(topic))
-
-    def min_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The beginning of each readable queue, asked for at once."""
-        return self._run(self._admin.min_offsets(topic))
-
-    def earliest_time_ms(self, queue: MessageQueue) -> int:
-        """When the queue's first message was stored; −1 of an empty queue."""
-        return self._run(self._admin.earliest_time_ms(queue))
-
-    def search_offset(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
-        """The first message stored at that time or later; with `upper` the last one of those stored at it."""
-        return self._run(self._admin.search_offset(queue, time_ms, upper=upper))
-
-    def pull(self, pull: Pull, group: str, *, broker_id: int = 0, timeout_ms: int | None = None) -> PullResult:
-        """Messages of one queue, as they stand in the log."""
-        return self._run(self._admin.pull(pull, group, broker_id=broker_id, timeout_ms=timeout_ms))
+    max_offset = _waited_for(AsyncAdmin.max_offset)
+    min_offset = _waited_for(AsyncAdmin.min_offset)
+    max_offsets = _waited_for(AsyncAdmin.max_offsets)
+    min_offsets = _waited_for(AsyncAdmin.min_offsets)
+    earliest_time_ms = _waited_for(AsyncAdmin.earliest_time_ms)
+    search_offset = _waited_for(AsyncAdmin.search_offset)
+    pull = _waited_for(AsyncAdmin.pull)
 
     # Groups.
 
-    def group_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Where the group goes on. None: nothing is stored."""
-        return self._run(self._admin.group_offset(group, queue))
-
-    def store_group_offset(self, group: str, queue: MessageQueue, offset: int) -> bool:
-        """Store where the group goes on, also backwards. False: a reset of that queue waits for the group, and wins."""
-        return self._run(self._admin.store_group_offset(group, queue, offset))
-
-    def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        """How far the group is in each queue of its topics, or of one."""
-        return self._run(self._admin.consume_stats(group, topic))
-
-    def groups(self, cluster: str | None = None) -> dict[str, SubscriptionGroupConfig]:
-        """All consumer groups with their settings."""
-        return self._run(self._admin.groups(cluster))
-
-    def create_group(
-        self, config: SubscriptionGroupConfig, *, cluster: str | None = None, address: str | None = None
-    ) -> None:
-        """Make the group, or change it, on one broker, on a cluster's masters, or on all masters."""
-        self._run(self._admin.create_group(config, cluster=cluster, address=address))
-
-    def delete_group(
-        self, group: str, *, clean_offset: bool = True, with_topics: bool = True, cluster: str | None = None
-    ) -> None:
-        """Forget the group, with its offsets, and its retry and dead letter topics."""
-        call = self._admin.delete_group(group, clean_offset=clean_offset, with_topics=with_topics, cluster=cluster)
-        self._run(call)
-
-    def topics_of_group(self, group: str) -> tuple[str, ...]:
-        """The topics in which the group has offsets, over all brokers; sorted."""
-        return self._run(self._admin.topics_of_group(group))
-
-    def consumer_ids(self, group: str, topic: str) -> tuple[str, ...]:
-        """The ids of the group's clients, as the brokers of the topic know them; sorted. None of them: empty."""
-        return self._run(self._admin.consumer_ids(group, topic))
-
-    def consumer_connection(self, group: str) -> ConsumerConnection:
-        """The group's consumers, over all brokers, and what they subscribe to. Raises ResponseError 206 where none is online."""
-        return self._run(self._admin.consumer_connection(group))
-
-    def producer_connection(self, group: str, topic: str) -> ProducerConnection:
-        """The group's producers at the brokers of a topic. Raises ResponseError where there is none."""
-        return self._run(self._admin.producer_connection(group, topic))
-
-    def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """How one consumer of the group is doing, as it says itself."""
-        return self._run(self._admin.running_info(group, client_id))
-
-    def reset_offsets(self, group: str, topic: str, time_ms: int, *, is_force: bool = True) -> dict[MessageQueue, int]:
-        """Let the group go on at a time in all queues of the topic, −1 the end; where it now is."""
-        return self._run(self._admin.reset_offsets(group, topic, time_ms, is_force=is_force))
-
-    def reset_queue_offset(self, group: str, queue: MessageQueue, offset: int) -> dict[MessageQueue, int]:
-        """Let the group go on at an offset of one queue, which must lie within it."""
-        return self._run(self._admin.reset_queue_offset(group, queue, offset))
+    group_offset = _waited_for(AsyncAdmin.group_offset)
+    store_group_offset = _waited_for(AsyncAdmin.store_group_offset)
+    consume_stats = _waited_for(AsyncAdmin.consume_stats)
+    groups = _waited_for(AsyncAdmin.groups)
+    create_group = _waited_for(AsyncAdmin.create_group)
+    delete_group = _waited_for(AsyncAdmin.delete_group)
+    topics_of_group = _waited_for(AsyncAdmin.topics_of_group)
+    consumer_ids = _waited_for(AsyncAdmin.consumer_ids)
+    consumer_connection = _waited_for(AsyncAdmin.consumer_connection)
+    producer_connection = _waited_for(AsyncAdmin.producer_connection)
+    running_info = _waited_for(AsyncAdmin.running_info)
+    reset_offsets = _waited_for(AsyncAdmin.reset_offsets)
+    reset_queue_offset = _waited_for(AsyncAdmin.reset_queue_offset)
 
     # Messages.
 
-    def view_message(self, message_id: str, topic: str | None = None) -> MessageExt:
-        """The message of a broker's id, which names its address and its place in the log."""
-        return self._run(self._admin.view_message(message_id, topic))
+    view_message = _waited_for(AsyncAdmin.view_message)
+    query_by_key = _waited_for(AsyncAdmin.query_by_key)
+    query_by_unique_key = _waited_for(AsyncAdmin.query_by_unique_key)
 
-    def query_by_key(
-        self, topic: str, key: str, *, limit: int = 32, begin_ms: int = 0, end_ms: int = 0x7FFF_FFFF_FFFF_FFFF
-    ) -> FoundMessages:
-        """Messages of the topic with that key, stored between the times, over all its brokers."""
-        return self._run(self._admin.query_by_key(topic, key, limit=limit, begin_ms=begin_ms, end_ms=end_ms))
 
-    def query_by_unique_key(self, topic: str, unique_key: str, *, begin_ms: int = 0) -> FoundMessages:
-        """Messages with that UNIQ_KEY."""
-        return self._run(self._admin.query_by_unique_key(topic, unique_key, begin_ms=begin_ms))
+async def all_of(calls: Iterable[Awaitable[T]]) -> list[T]:
+    """The results of all calls, made at once. Raises the first error, after all have ended."""
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    results = []
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
+        results.append(outcome)
+    return results
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        return run(call)
+
+def brokers_of(info: ClusterInfo, cluster: str | None) -> dict[str, Mapping[int, str]]:
+    """Addresses by broker name and id, of one cluster or of all. Pure."""
+    names = info.cluster_address_table
+    if cluster is not None and cluster not in names:
+        known = ", ".join(sorted(names)) or "none"
+        raise ClientSettingError("cluster", cluster, f"the name server knows no such cluster; it knows: {known}")
+    wanted = None if cluster is None else set(names[cluster])
+    table = info.broker_address_table
+    return {name: table[name].broker_addresses for name in sorted(table) if wanted is None or name in wanted}
+
+
+def _topics(answer: RemotingCommand, address: str) -> tuple[str, ...]:
+    return read_answer_body(TopicList, answer, address, RequestCode.QUERY_TOPICS_BY_CONSUMER).topics
+
+
+def _distinct(connections: Iterable[ClientConnection]) -> tuple[ClientConnection, ...]:
+    """One for each client: it is connected to many brokers."""
+    return tuple({each.client_id: each for each in connections}.values())
+
+
+def _records(answer: RemotingCommand, address: str, code: int) -> list[Record]:
+    try:
+        records = decode_records(answer.body)
+    except CorruptRecordError as error:
+        raise MalformedResponseError(address, request_text(code), error.describe()) from None
+    if not records:
+        raise MalformedResponseError(address, request_text(code), "success without a record")
+    return records
+
+
+def address_of_id(host: bytes, port: int) -> str:
+    """`address:port` as name servers spell it, of what an offset message id says."""
+    return address_text(str(ipaddress.ip_address(host)), port)

@@ -1,7 +1,7 @@
 """Which queues of a topic each consumer of a group reads. Pure: every client computes its own part from equal lists, or a broker does.
 
 The caller sorts the queues and the client ids as Java does, so that all members of a group, Java's among them, come to
-one answer. Who is not among the clients gets nothing.
+one answer. A client that is not in the list gets nothing.
 
 Java: AllocateMessageQueueAveragely, …AveragelyByCircle, …ByConfig, …ByMachineRoom, AllocateMachineRoomNearby,
 AllocateMessageQueueConsistentHash, ConsistentHashRouter.
@@ -62,7 +62,7 @@ class AveragelyByCircle:
 
 @dataclass(frozen=True, slots=True)
 class ByConfig:
-    """Each client is told its queues; nobody sees to it that every queue has a reader."""
+    """Each client is given its queues; that every queue has a reader is not checked."""
 
     queues: tuple[MessageQueue, ...]
     name: str = "CONFIG"

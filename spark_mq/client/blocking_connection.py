@@ -1,4 +1,4 @@
-"""One connection to one server for a thread that waits: many requests in flight over a plain socket, without the event loop.
+"""One connection to one server for a thread that waits: many requests in flight over a plain socket, no event loop.
 
 For bulk reads: a task that does nothing but pull needs no loop, and the codec is the same. Not for several threads at once.
 
@@ -6,7 +6,7 @@ For bulk reads: a task that does nothing but pull needs no loop, and the codec i
     connection.send([(request, waiter), …])
     for waiter, answer in connection.receive(timeout_ms): …
 
-Java: NettyRemotingClient.invokeSync, for one address.
+Java: NettyRemotingClient.invokeSync, for one address. `tls_mismatch` has no counterpart in Java.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
+from spark_mq.client.calls import signed
 from spark_mq.client.errors import (
     BrokerUnreachableError,
     FrameRefusedError,
@@ -28,14 +29,25 @@ from spark_mq.client.errors import (
     request_text,
 )
 from spark_mq.client.settings import ClientSettings, split_address
-from spark_mq.client.signing import signed
-from spark_mq.client.tls_mismatch import TLS_RECORDS, answered_with_tls, tls_mismatch
-from spark_mq.remoting import Answer, Broken, Connection, FrameIllegalError, HeaderEncoding, RemotingCommand
+from spark_mq.remoting import (
+    Answer,
+    Broken,
+    Connection,
+    FrameIllegalError,
+    HeaderEncoding,
+    RemotingCommand,
+    encode_frame,
+    make_request,
+)
 
 _CHUNK_BYTES = 256 << 10
-
 T = TypeVar("T")
 """What waits for an answer."""
+TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
+"""How an alert and a handshake begin: what a server that speaks TLS may say to a plain client."""
+PROBE_CODE = 0
+"""No request has it: name servers and brokers answer REQUEST_CODE_NOT_SUPPORTED, and do nothing."""
+_PROBE_S = 1.0
 
 
 class BlockingConnection(Generic[T]):
@@ -101,13 +113,13 @@ class BlockingConnection(Generic[T]):
                         answers.append((waiter, command))
                     case Broken(error):
                         self._broken_by = FrameRefusedError(self.address, error.describe())
-                    case _:  # a server's own request or an answer too late: nobody waits for it here
+                    case _:  # a server's own request, or an answer too late
                         continue
             if answers:
                 return answers
 
     def close(self) -> None:
-        """Who still waits gets nothing."""
+        """Requests in flight get no answer."""
         self._connection.close("it was closed")
         self._socket.close()
 
@@ -177,3 +189,46 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return error.reason or str(error)
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+
+
+def answered_with_tls(address: str) -> TlsError:
+    """The error of a plain client that gets such a record."""
+    return TlsError(address, "the server speaks TLS, and this client is not set to")
+
+
+def tls_mismatch(address: str) -> TlsError | None:
+    """The error, if the server at the address speaks TLS alone: one that enforces TLS closes plain connections without a word.
+
+    A server that takes both (tls.server.mode=permissive, Java's default) answers a handshake too. So the question is put plainly first,
+    and only a server that says nothing to it, and then takes a handshake, wants TLS. Takes some seconds at most, and none if the
+    address refuses connections.
+    """
+    try:
+        if _answers_plainly(address) or not _shakes_hands(address):
+            return None
+    except (OSError, ValueError):
+        return None
+    return TlsError(address, "the server closes plain connections and speaks TLS, and this client is not set to")
+
+
+def _answers_plainly(address: str) -> bool:
+    """Whether a request is answered with anything at all, be it a refusal. Silence counts, too: such a server does not hang up."""
+    with _connected(address) as plain:
+        plain.sendall(b"".join(encode_frame(make_request(PROBE_CODE))))
+        try:
+            return bool(plain.recv(1))
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+
+
+def _shakes_hands(address: str) -> bool:
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with _connected(address) as plain, context.wrap_socket(plain):
+        return True
+
+
+def _connected(address: str) -> socket.socket:
+    return socket.create_connection(split_address(address), _PROBE_S)

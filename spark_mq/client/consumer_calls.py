@@ -1,16 +1,18 @@
-"""What a consumer group asks the cluster, over the connections of a client instance. Java: MQClientAPIImpl, MQClientInstance.
+"""What brokers are asked of one queue, what a consumer group asks the cluster, and what it answers.
 
-Topics and groups are as brokers know them (with namespace). Offsets, locks and pulls go to a queue's master; pulls also to the
-slave that the broker suggested.
+Java: MQAdminImpl, MQClientAPIImpl, MQConsumerInner.
+
+Topics and groups are as brokers know them, with their namespace. A queue's master is asked; while it is away, reads go to a slave.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from typing import Protocol, TypeVar
 
-from spark_mq.client.calls import make_call, read_answer_body
+from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
 from spark_mq.client.errors import (
     AccessDeniedError,
     BrokerNotFoundError,
@@ -20,31 +22,198 @@ from spark_mq.client.errors import (
     ResponseError,
 )
 from spark_mq.client.instance import INNER_PRODUCER_GROUP, ClientInstance
+from spark_mq.client.members import Kind, Member
 from spark_mq.client.message import Message, MessageExt, MessageQueue
-from spark_mq.client.outgoing_messages import MessageMaker
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.pulls import Pull, PullResult
-from spark_mq.client.queue_calls import QueueCalls
+from spark_mq.client.outgoing_messages import MessageMaker, UniqueIds
+from spark_mq.client.pulls import Pull, PullResult, Subscription, pull_command, pull_result
+from spark_mq.client.routes import TopicRoute
 from spark_mq.client.sender import Sender
-from spark_mq.client.subscriptions import Subscription
-from spark_mq.client.unique_ids import UniqueIds
-from spark_mq.remoting import RequestCode
+from spark_mq.client.settings import ProducerSettings, PullSettings, PushSettings
+from spark_mq.remoting import Header, RequestCode
 from spark_mq.remoting.consumers import (
     CheckClientBody,
+    ConsumerData,
     ConsumerGroupRequest,
     ConsumerList,
+    ConsumeType,
     LockBody,
     LockedQueues,
+    MaxOffsetRequest,
+    OffsetAnswer,
+    QueryConsumerOffsetRequest,
+    QueueRequest,
+    SearchOffsetRequest,
+    TimeAnswer,
     UpdateConsumerOffsetRequest,
 )
 from spark_mq.remoting.messages import SendBackRequest
+from storage.names import MASTER_ID
+from storage.rules.response_codes import ResponseCode
 
+H = TypeVar("H", bound=Header)
+_WAS_RESET = "Offset has been previously reset"
 PULL_TIMEOUT_MS = 15_000
 """For how long an answer may stay away after the time for which the broker may hold a pull. Java: 30 s in all."""
 SEND_BACK_TIMEOUT_MS = 5_000
 LOCK_TIMEOUT_MS = 1_000
-
 _LOG = logging.getLogger(__name__)
+
+
+class QueueCalls:
+    """Calls about one queue; topics and groups are as brokers know them (with namespace)."""
+
+    def __init__(self, instance: ClientInstance) -> None:
+        self._instance = instance
+
+    async def max_offset(self, queue: MessageQueue) -> int:
+        """The queue's end: the offset that the next message will have."""
+        header = MaxOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        return (await self._read(OffsetAnswer, RequestCode.GET_MAX_OFFSET, header, queue)).queue_offset
+
+    async def min_offset(self, queue: MessageQueue) -> int:
+        """The queue's first offset."""
+        return (await self._read(OffsetAnswer, RequestCode.GET_MIN_OFFSET, _of(queue), queue)).queue_offset
+
+    async def earliest_time_ms(self, queue: MessageQueue) -> int:
+        """When the queue's first message was stored; −1 of an empty queue."""
+        return (await self._read(TimeAnswer, RequestCode.GET_EARLIEST_MSG_STORETIME, _of(queue), queue)).time_ms
+
+    async def search_offset(self, queue: MessageQueue, time_ms: int, *, upper: bool = False) -> int:
+        """The first message stored at that time or later; with `upper` the last one of those stored at it."""
+        header = SearchOffsetRequest(
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            time_ms=time_ms,
+            boundary_type="UPPER" if upper else "LOWER",
+            broker_name=queue.broker_name,
+        )
+        return (await self._read(OffsetAnswer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, queue)).queue_offset
+
+    async def group_offset(self, group: str, queue: MessageQueue) -> int | None:
+        """Where the group goes on. None: nothing is stored.
+
+        A broker answers 0 for a group that never was in a young queue, which begins at 0 and lies in memory.
+        """
+        code = RequestCode.QUERY_CONSUMER_OFFSET
+        header = QueryConsumerOffsetRequest(
+            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name
+        )
+        address = await self._address(queue)
+        accepted = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+        command = make_call(code, header)
+        answer = await self._instance.ask(address, command, topic=queue.topic, group=group, accepted=accepted)
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return read_answer_header(OffsetAnswer, answer, address, code).queue_offset
+
+    async def store_group_offset(self, group: str, queue: MessageQueue, offset: int) -> bool:
+        """Store where the group goes on, also backwards. False: a reset of that queue waits for the group, and wins."""
+        header = UpdateConsumerOffsetRequest(
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=offset,
+            broker_name=queue.broker_name,
+        )
+        address = await self._address(queue, must_write=True)
+        request = make_call(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+        answer = await self._instance.ask(address, request, topic=queue.topic, group=group)
+        return not (answer.remark or "").startswith(_WAS_RESET)
+
+    async def pull(
+        self, pull: Pull, group: str, *, broker_id: int = MASTER_ID, timeout_ms: int | None = None
+    ) -> PullResult:
+        """Messages of one queue, as they stand in the log, from the master or the slave of that id, else from another.
+
+        The time-out counts on top of the time for which the broker may hold the pull.
+        """
+        address = await self._address(pull.queue, broker_id)
+        at_master = self._instance.broker_addresses(pull.queue.broker_name).get(MASTER_ID) == address
+        wait_ms = timeout_ms or self._instance.settings.request_timeout_ms
+        command = pull_command(pull, group, at_master=at_master)
+        unknown = self._instance.remoting.unknown_codes(address)
+        if command.code in unknown:
+            command = command._replace(code=RequestCode.PULL_MESSAGE)
+        answer = await self._instance.invoke(address, command, wait_ms + pull.suspend_ms)
+        is_unknown = answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+        if is_unknown and command.code == RequestCode.LITE_PULL_MESSAGE:  # brokers up to 4.9 know 11 alone
+            unknown.add(command.code)
+            command = command._replace(code=RequestCode.PULL_MESSAGE)
+            answer = await self._instance.invoke(address, command, wait_ms + pull.suspend_ms)
+        return pull_result(answer, pull, group, address)
+
+    async def max_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """The end of each readable queue, asked for at once."""
+        queues = await self._instance.subscribe_queues(topic)
+        return dict(zip(queues, await asyncio.gather(*map(self.max_offset, queues)), strict=True))
+
+    async def min_offsets(self, topic: str) -> dict[MessageQueue, int]:
+        """The beginning of each readable queue, asked for at once."""
+        queues = await self._instance.subscribe_queues(topic)
+        return dict(zip(queues, await asyncio.gather(*map(self.min_offset, queues)), strict=True))
+
+    async def _read(self, header_class: type[H], code: RequestCode, header: Header, queue: MessageQueue) -> H:
+        address = await self._address(queue)
+        answer = await self._instance.ask(address, make_call(code, header), topic=queue.topic)
+        return read_answer_header(header_class, answer, address, code)
+
+    async def _address(self, queue: MessageQueue, broker_id: int = MASTER_ID, *, must_write: bool = False) -> str:
+        if not self._instance.broker_addresses(queue.broker_name):
+            await self._instance.route(queue.topic)
+        return await self._instance.broker_address(queue.broker_name, broker_id, only_this=must_write)
+
+
+def _of(queue: MessageQueue) -> QueueRequest:
+    return QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+
+
+class GroupBrokers(Protocol):
+    """The cluster, as one group of this client sees it."""
+
+    @property
+    def client_id(self) -> str:
+        """This client among the group's."""
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that may be read, sorted."""
+
+    async def client_ids(self, topic: str) -> list[str]:
+        """The group's clients, as one broker of the topic knows them."""
+
+    async def stored_offset(self, queue: MessageQueue) -> int | None:
+        """Where the group goes on; None where nothing is stored."""
+
+    async def store_offset(self, queue: MessageQueue, offset: int, *, wait: bool = False) -> None:
+        """Store where the group goes on; only with `wait` it is known whether that was done."""
+
+    async def begin_offset(self, queue: MessageQueue) -> int:
+        """The queue's first offset."""
+
+    async def end_offset(self, queue: MessageQueue) -> int:
+        """The queue's end: the offset of the next message."""
+
+    async def offset_at(self, queue: MessageQueue, time_ms: int) -> int:
+        """The first message stored at a time or later."""
+
+    async def lock(self, broker_name: str, queues: Collection[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues of one broker for this client; those that it got, or had."""
+
+    async def unlock(self, broker_name: str, queues: Collection[MessageQueue]) -> None:
+        """Give locks back."""
+
+    async def pull(self, pull: Pull, broker_id: int) -> PullResult:
+        """Messages of one queue, from the master (0) or a slave."""
+
+    async def send_back(
+        self, message: MessageExt, origin_topic: str, delay_level: int, max_reconsume_times: int
+    ) -> None:
+        """Let the broker put the message into the group's retry topic, or among its dead letters."""
+
+    async def send_as_new(self, message: Message) -> None:
+        """Send a retry message as a producer does, to any broker."""
+
+    async def announce(self) -> None:
+        """Tell all brokers the group's subscriptions now."""
 
 
 class ConsumerCalls:
@@ -178,3 +347,84 @@ class ConsumerCalls:
         addresses = route.read_addresses[:1]
         ask = self._instance.remoting.ask
         await asyncio.gather(*(ask(each, command, topic=wanted.topic, group=self._group) for each in addresses))
+
+
+class ConsumerEngine(Protocol):
+    """What of a consumer takes queues and knows where it is in them."""
+
+    @property
+    def subscriptions(self) -> Mapping[str, Subscription]:
+        """What the group wants, by topic."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    def rebalance_soon(self) -> None:
+        """The group, the subscriptions or the topics have changed."""
+
+    def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Where the consumer is in a topic (221)."""
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on elsewhere in the queues of a topic that are read here (220)."""
+
+
+class ConsumerMember(Member):
+    """A consumer between start and close, as its client instance sees it. It answers by its engine, on the event loop's thread."""
+
+    kind: Kind = "consumer"
+    engine: ConsumerEngine
+
+    def __init__(
+        self, instance: ClientInstance, group: str, settings: PushSettings | PullSettings, consume_type: ConsumeType
+    ) -> None:
+        """`group` as brokers know it."""
+        super().__init__(group)
+        self.instance = instance
+        self.calls = ConsumerCalls(instance, group)
+        self.settings = settings
+        self.consume_type = consume_type
+
+    async def start(self) -> None:
+        """Join the group."""
+        try:
+            await self.instance.add_member(self)
+            await self.engine.start()
+        except BaseException:
+            await self.instance.remove_member(self)
+            raise
+
+    async def leave(self) -> None:
+        """Leave the group. Without that a member whose engine has stopped would keep its share of the queues."""
+        self.calls.close()
+        await self.instance.remove_member(self)
+
+    async def subscriptions_changed(self) -> None:
+        """Tell the brokers, and take other queues."""
+        await self.instance.send_heartbeat()
+        self.engine.rebalance_soon()
+
+    def topics(self) -> Collection[str]:
+        return tuple(self.engine.subscriptions)
+
+    def consumer_data(self) -> ConsumerData:
+        return ConsumerData(
+            group_name=self.group,
+            consume_type=self.consume_type,
+            message_model=self.settings.model,
+            consume_from_where=self.settings.consume_from.value,
+            subscriptions=tuple(wanted.wire_form() for wanted in self.engine.subscriptions.values()),
+        )
+
+    def on_route(self, route: TopicRoute) -> None:
+        """Queues may have come or gone."""
+        self.engine.rebalance_soon()
+
+    def on_consumer_ids_changed(self) -> None:
+        self.engine.rebalance_soon()
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        await self.engine.reset_offsets(topic, offsets)
+
+    async def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
+        return self.engine.offsets(topic)

@@ -4,11 +4,11 @@
     instance.release()                          # the last one closes it
 
 A route is asked for when it is first needed and then each 30 s for the topics of the members. Heartbeats go to all brokers of
-the known routes each 30 s, and at once over a new connection; slaves are told of consumers only. After a fork the child makes
+the known routes each 30 s, and at once over a new connection; slaves hear of consumers only. After a fork the child makes
 instances of its own; what it holds of the parent raises ClientClosedError.
 
 Java: MQClientInstance, MQClientManager. Departures: the registry goes by equal settings, not by client id; a client without
-members sends no heartbeats; who asks for a route with `refresh` is told when the name server knows none, where Java gives the
+members sends no heartbeats; a route asked for with `refresh` is an error if the name server knows none, where Java gives the
 one before. Members keep the one before, as in Java: a name server that was just started knows no topic for a while.
 """
 
@@ -23,7 +23,6 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
-from spark_mq.client.broker_requests import BrokerRequests
 from spark_mq.client.calls import make_call
 from spark_mq.client.errors import (
     BrokerNotFoundError,
@@ -34,14 +33,15 @@ from spark_mq.client.errors import (
     TopicRouteNotFoundError,
 )
 from spark_mq.client.event_loop import event_loop, run, when_forked
-from spark_mq.client.member import Kind, Member
-from spark_mq.client.name_servers import NameServers
-from spark_mq.client.remoting_client import RemotingClient
-from spark_mq.client.routes import DEFAULT_TOPIC, TopicRoute, default_route, subscribe_address
+from spark_mq.client.members import BrokerRequests, Kind, Member
+from spark_mq.client.remoting_client import NameServers, RemotingClient
+from spark_mq.client.routes import TopicRoute, default_route, subscribe_address
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.consumers import HeartbeatData, ProducerData, UnregisterClientRequest
 from storage.names import MASTER_ID, RETRY_PREFIX, same_address
+from storage.rules.response_codes import ResponseCode
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 INNER_PRODUCER_GROUP = "CLIENT_INNER_PRODUCER"
 _FIRST_HEARTBEAT_MS = 1_000
@@ -137,6 +137,21 @@ class ClientInstance:
         """As RemotingClient.invoke."""
         self._check_open()
         return await self.remoting.invoke(address, command, timeout_ms)
+
+    async def ask(
+        self,
+        address: str,
+        command: RemotingCommand,
+        *,
+        topic: str | None = None,
+        group: str | None = None,
+        accepted: tuple[int, ...] = (ResponseCode.SUCCESS,),
+        timeouts: int = 1,
+    ) -> RemotingCommand:
+        """As RemotingClient.ask, within so many time-outs of a question."""
+        self._check_open()
+        timeout_ms = timeouts * self.settings.question_timeout_ms
+        return await self.remoting.ask(address, command, timeout_ms, topic=topic, group=group, accepted=accepted)
 
     async def invoke_oneway(self, address: str, command: RemotingCommand, timeout_ms: int | None = None) -> None:
         """As RemotingClient.invoke_oneway."""
@@ -262,7 +277,7 @@ class ClientInstance:
     async def _default_route(self, topic: str, queue_count: int) -> TopicRoute:
         kept = self._defaults.get(topic)
         if kept is None or not self._is_fresh(kept):
-            route = default_route(topic, await self.route(DEFAULT_TOPIC), queue_count)
+            route = default_route(topic, await self.route(AUTO_CREATE_TOPIC), queue_count)
             kept = self._defaults[topic] = KeptRoute(route, self._loop.time())
         return kept.route
 
@@ -289,10 +304,10 @@ class ClientInstance:
     # Members and heartbeats.
 
     async def add_member(self, member: Member) -> None:
-        """Take a producer or consumer in: routes of its topics are asked for, and all brokers are told.
+        """Take a producer or consumer in: routes of its topics are asked for, and all brokers get a heartbeat.
 
-        Raises GroupTakenError where the instance has one of that kind and group. What brokers cannot be told now, they are
-        told with the next heartbeat.
+        Raises GroupTakenError where the instance has one of that kind and group. A broker that cannot be
+        reached now hears of it with the next heartbeat.
         """
         self._check_open()
         place = (member.kind, member.group)
@@ -323,7 +338,7 @@ class ClientInstance:
                 _LOG.warning("a broker was not told that %s leaves: %s", member.group, outcome)
 
     async def send_heartbeat(self) -> None:
-        """Tell all brokers of the known routes who is here, now. What fails is logged: the next one may succeed."""
+        """Send the heartbeat to all brokers of the known routes, now. What fails is logged: the next one may succeed."""
         body = self._heartbeat_data()
         if body is not None:
             await asyncio.gather(*(self._beat(address, body) for address in sorted(self._heard_addresses())))
@@ -332,11 +347,11 @@ class ClientInstance:
         if not self._members:
             return None
         producers = [group for kind, group in self._members if kind == "producer"]
-        told = (member.consumer_data() for (kind, _), member in self._members.items() if kind == "consumer")
+        consumers = (member.consumer_data() for (kind, _), member in self._members.items() if kind == "consumer")
         return HeartbeatData(
             client_id=self.client_id,
             producers=tuple(ProducerData(group_name=group) for group in [*producers, INNER_PRODUCER_GROUP]),
-            consumers=tuple(data for data in told if data is not None),
+            consumers=tuple(data for data in consumers if data is not None),
         )
 
     def _heard_addresses(self) -> set[str]:
@@ -410,11 +425,11 @@ class KeptRoutes:
     """The last route of each topic that name servers have given, and the brokers that they name. Not for several threads at once.
 
     Of two routes that name the same broker the one that was given later counts: a broker may come back with another address, and not
-    every topic is asked for again. A route that was not given again for some polls, while others were, names nobody, unless it is
+    every topic is asked for again. A route that was not given again for some polls, while others were, names no broker, unless it is
     wanted.
 
     Java: MQClientInstance (topicRouteTable, brokerAddrTable, cleanOfflineBroker). Departure: in Java every route counts for ever, so
-    that a broker which has gone is not forgotten as long as a topic that nobody asks for again had it.
+    that a broker which has gone is not forgotten as long as a topic had it whose route is not asked for again.
     """
 
     def __init__(self, poll_interval_ms: int) -> None:

@@ -1,21 +1,57 @@
-"""What a program's listener gets and says. Java: MessageListenerConcurrently, MessageListenerOrderly and their contexts.
+"""What a program's listener gets and says, the threads that call it, and what becomes of messages that failed.
+
+    concurrent   SUCCESS ─▶ done
+                 LATER   ─▶ sent back (36) ─▶ done: the broker delivers it again, or keeps it as a dead letter
+                            else sent as a new message to the group's retry topic ─▶ done
+                            else here once more after 5 s
+    orderly      SUCCESS ─▶ done, the next ones at once
+                 LATER   ─▶ the queue waits a moment, then the same messages again, without limit unless the group has one;
+                            then to the group's retry topic as a new message: the broker makes a dead letter of it
+                 without auto_commit: SUCCESS ─▶ the next ones, stored by the next COMMIT; ROLLBACK ─▶ all since then again
 
 A listener runs in a thread of the consumer's. What it answers decides about all messages of the call; an exception, and
-no answer at all, count as `LATER`: a message is done only when its listener says so.
+no answer at all, count as `LATER`: a message is done only when its listener says so. All else runs on the event loop's thread.
+
+Java: MessageListenerConcurrently, MessageListenerOrderly, ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
+from functools import partial
 from operator import index
 from typing import Any, TypeAlias, TypeVar
 
-from spark_mq.client.message import MessageExt, MessageQueue
+from spark_mq.client.consumer_calls import GroupBrokers
+from spark_mq.client.errors import ClientError
+from spark_mq.client.event_loop import HandOver
+from spark_mq.client.message import MessageExt, MessageQueue, origin_topic, retry_message
+from spark_mq.client.offset_stores import OffsetStore
+from spark_mq.client.process_queue import ProcessQueue, batches
+from spark_mq.client.settings import MAX_RECONSUME_TIMES, PushSettings
+from spark_mq.remoting.consumers import MessageModel
+from storage.errors import CorruptMessageError
 
 _LOG = logging.getLogger(__name__)
+Work = Callable[[], Any]
+"""What a thread calls. It should not raise: that gives the result None, and a word in the log."""
+Done = Callable[[Any], None]
+"""What the loop's thread calls with the result."""
+LOCAL_RETRY_MS = 5_000
+OVERDUE_LIMIT = 16
+"""So many overdue messages of a queue are sent back at a time."""
+OVERDUE_LEVEL = 3
+SUSPEND_LEAST_MS, SUSPEND_MOST_MS = 10, 30_000
+_LOCK_AGAIN_MS = 3_000
+"""The pause after a lock that another client has."""
+_SOON_MS = 10
 
 
 class ConsumeStatus(Enum):
@@ -127,3 +163,342 @@ _VALUES: dict[str, Callable[[Any], object]] = {
 def _named(messages: Sequence[MessageExt]) -> str:
     first = messages[0]
     return f"{len(messages)} message(s) from offset {first.queue_offset} of {first.queue}"
+
+
+class ListenerPool:
+    """A fixed number of daemon threads that call listeners, each started when there is work for it. Made on the loop's thread.
+
+    Java: the consumeExecutor of the consume services.
+    """
+
+    def __init__(self, name: str, thread_count: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._name = name
+        self._thread_count = thread_count
+        self._threads: list[threading.Thread] = []
+        self._waiting: queue.SimpleQueue[tuple[Work, Done] | None] = queue.SimpleQueue()
+        self._results: HandOver[tuple[Done, Any]] = HandOver(self._loop, self._bring_back)
+        self._at_work = 0  # handed out and not yet back; of the loop's thread
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_closed = False
+
+    @property
+    def thread_count(self) -> int:
+        return self._thread_count
+
+    def submit(self, work: Work, done: Done) -> None:
+        """Call `work` in a thread, then `done` with its result on the loop's thread; with None where `close` came first."""
+        if self._is_closed:
+            self._loop.call_soon(done, None)
+            return
+        self._at_work += 1
+        self._idle.clear()
+        self._waiting.put((work, done))
+        if len(self._threads) < min(self._thread_count, self._at_work):
+            thread = threading.Thread(target=self._serve, name=f"{self._name}-{len(self._threads) + 1}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    async def call(self, work: Work) -> Any:
+        """The result of `work`, called in a thread."""
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self.submit(work, lambda result: None if future.done() else future.set_result(result))
+        return await future
+
+    async def close(self, timeout_ms: int) -> bool:
+        """Begin nothing more, and wait for what runs; False where it still runs after the time."""
+        self._is_closed = True
+        with contextlib.suppress(queue.Empty):
+            while (given := self._waiting.get_nowait()) is not None:
+                self._is_back()
+                self._loop.call_soon(given[1], None)
+        for _ in self._threads:
+            self._waiting.put(None)
+        try:
+            await asyncio.wait_for(self._idle.wait(), timeout_ms / 1000)
+        except TimeoutError:
+            return False
+        return True
+
+    def _is_back(self) -> None:
+        self._at_work -= 1
+        if self._at_work == 0:
+            self._idle.set()
+
+    def _serve(self) -> None:
+        while (given := self._waiting.get()) is not None:
+            work, done = given
+            try:
+                result = work()
+            except BaseException:  # even an exit: the thread has more to serve
+                _LOG.exception("what thread %s was given failed", threading.current_thread().name)
+                result = None
+            try:
+                self._results.put((done, result))
+            except RuntimeError:  # the loop is closed: the process ends
+                return
+
+    def _bring_back(self, result: tuple[Done, Any]) -> None:
+        self._is_back()
+        done, answer = result
+        done(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Messages of one call of the listener."""
+
+    messages: Sequence[MessageExt]
+    queue: MessageQueue
+    process_queue: ProcessQueue
+    context: ConcurrentContext
+
+
+class ConcurrentService:
+    """Listener calls of one consumer, any number at a time. Java: ConsumeMessageConcurrentlyService.
+
+    The offset stored is that of the first message that is not done. Broadcast messages that failed are dropped.
+    """
+
+    def __init__(
+        self,
+        brokers: GroupBrokers,
+        offsets: OffsetStore,
+        listener: ConcurrentListener,
+        pool: ListenerPool,
+        group: str,
+        settings: PushSettings,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._brokers = brokers
+        self._offsets = offsets
+        self._listener = listener
+        self._pool = pool
+        self._group = group
+        self._settings = settings
+        self._is_broadcasting = settings.model is MessageModel.BROADCASTING
+        tries = settings.max_reconsume_times
+        self._max_reconsume_times = MAX_RECONSUME_TIMES if tries is None else tries
+        self._clock_ms = clock_ms
+        self._failing: set[asyncio.Task[None]] = set()
+        self._retrying: set[asyncio.Task[None]] = set()
+
+    def arrived(self, messages: Sequence[MessageExt], queue: MessageQueue, process_queue: ProcessQueue) -> None:
+        """Take in what a pull brought, and give it to listeners."""
+        process_queue.put(messages)
+        self._submit(messages, queue, process_queue)
+
+    def _submit(self, messages: Sequence[MessageExt], queue: MessageQueue, process_queue: ProcessQueue) -> None:
+        for batch in batches(messages, self._settings.batch_size):
+            call = _Call(batch, queue, process_queue, ConcurrentContext(queue))
+            self._pool.submit(partial(self._listen, call), partial(self._answered, call))
+
+    def _listen(self, call: _Call) -> ConsumeStatus | None:
+        """In a thread: the listener's answer; None where the queue was given up before."""
+        if call.process_queue.is_dropped:
+            return None
+        call.process_queue.start(call.messages, self._clock_ms())
+        return answer_of(self._listener, call.messages, call.context, self._group)
+
+    def _answered(self, call: _Call, status: ConsumeStatus | None) -> None:
+        """On the loop. What a queue held that was given up meanwhile comes again, to its next consumer."""
+        if status is None or call.process_queue.is_dropped:
+            return
+        failed = call.messages[consumed_count(status, call.context.acknowledged, len(call.messages)) :]
+        if failed and self._is_broadcasting:
+            _LOG.warning("%d broadcast message(s) of %s failed and are dropped", len(failed), call.queue)
+        if not failed or self._is_broadcasting:
+            self._finish(call.messages, call.queue, call.process_queue)
+        else:
+            self._keep(self._fail(call, failed), self._failing)
+
+    def _finish(self, messages: Iterable[MessageExt], queue: MessageQueue, process_queue: ProcessQueue) -> None:
+        offset = process_queue.remove(messages, self._clock_ms())
+        if offset is not None and not process_queue.is_dropped:
+            self._offsets.update(queue, offset, only_forward=True)
+
+    async def _fail(self, call: _Call, failed: Sequence[MessageExt]) -> None:
+        """Send failed ones back; what cannot be sent is tried here again, after a while."""
+        left = []
+        for message in failed:
+            if call.process_queue.holds(message) and not await self.send_back(message, call.context.delay_level):
+                left.append(message.failed_once_more())
+        offsets_left = {message.queue_offset for message in left}
+        done = [message for message in call.messages if message.queue_offset not in offsets_left]
+        if not call.process_queue.is_dropped:
+            call.process_queue.replace(left)
+            self._finish(done, call.queue, call.process_queue)
+        if left:
+            self._keep(self._again(left, call), self._retrying)
+
+    async def _again(self, messages: Sequence[MessageExt], call: _Call) -> None:
+        await asyncio.sleep(LOCAL_RETRY_MS / 1000)
+        if not call.process_queue.is_dropped:
+            self._submit(messages, call.queue, call.process_queue)
+
+    async def send_back(self, message: MessageExt, delay_level: int) -> bool:
+        """Whether the cluster has taken the message over. Java: DefaultMQPushConsumerImpl.sendMessageBack."""
+        topic, tries = origin_topic(message.record), self._max_reconsume_times
+        try:
+            await self._brokers.send_back(message, topic, delay_level, tries)
+            return True
+        except ClientError as error:
+            _LOG.warning("%s was not sent back; it is sent as a new message: %s", message.queue, error)
+        try:
+            await self._brokers.send_as_new(retry_message(message, self._group, topic, tries))
+            return True
+        except (ClientError, CorruptMessageError) as error:
+            _LOG.warning("a failed message of %s is tried again here: %s", message.queue, error)
+            return False
+
+    async def send_overdue_back(self, queue: MessageQueue, process_queue: ProcessQueue) -> None:
+        """Give up waiting for listeners that have had the queue's first messages for too long. Java: cleanExpiredMsg.
+
+        A listener's later answer about such a message does not count.
+        """
+        for _ in range(OVERDUE_LIMIT):
+            message = process_queue.overdue(self._clock_ms(), self._settings.consume_timeout_ms)
+            if message is None or process_queue.is_dropped or not await self.send_back(message, OVERDUE_LEVEL):
+                return
+            _LOG.warning("offset %d of %s was too long in work and was sent back", message.queue_offset, queue)
+            if process_queue.holds(message):
+                self._finish([message], queue, process_queue)
+
+    def _keep(self, work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def close(self, timeout_ms: int) -> None:
+        """Wait until what failed is sent back; what would be tried here again is left to the queue's next consumer."""
+        for task in self._retrying:
+            task.cancel()
+        if self._failing:
+            await asyncio.wait(self._failing, timeout=timeout_ms / 1000)
+        for task in self._failing | self._retrying:
+            task.cancel()
+
+
+def consumed_count(status: ConsumeStatus, acknowledged: int | None, count: int) -> int:
+    """How many messages of a call are consumed. COMMIT counts as SUCCESS, ROLLBACK as LATER. Java: ackIndex + 1."""
+    if status in (ConsumeStatus.LATER, ConsumeStatus.ROLLBACK):
+        return 0
+    return count if acknowledged is None else max(0, min(acknowledged, count))
+
+
+class OrderlyService:
+    """Listener calls of one consumer, one at a time for each queue, in its order, under the broker's lock.
+
+    Java: ConsumeMessageOrderlyService. Departures: a queue's turn does not end after a minute, because every call queues up for a
+    thread anew; of several messages in a call only those go to the retry topic again that failed too often, each once; what a listener
+    did while its queue was handed over is stored before the lock is given back.
+    """
+
+    def __init__(
+        self,
+        brokers: GroupBrokers,
+        offsets: OffsetStore,
+        lock: Callable[[MessageQueue], Awaitable[bool]],
+        listener: OrderlyListener,
+        pool: ListenerPool,
+        group: str,
+        settings: PushSettings,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._brokers = brokers
+        self._offsets = offsets
+        self._lock = lock
+        self._listener = listener
+        self._pool = pool
+        self._group = group
+        self._settings = settings
+        self._needs_lock = settings.model is MessageModel.CLUSTERING
+        self._clock_ms = clock_ms
+        self._serving: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def arrived(self, messages: Sequence[MessageExt], queue: MessageQueue, process_queue: ProcessQueue) -> None:
+        """Take in what a pull brought, and see that somebody takes it."""
+        if process_queue.put(messages):
+            task = asyncio.get_running_loop().create_task(self._serve(queue, process_queue))
+            self._serving.add(task)
+            task.add_done_callback(self._serving.discard)
+
+    async def _serve(self, queue: MessageQueue, process_queue: ProcessQueue) -> None:
+        """Give the queue's messages to the listener until none is left, or it is dropped."""
+        while not (process_queue.is_dropped or self._is_closed):
+            try:
+                pause_ms = await self._turn(queue, process_queue)
+            except Exception:  # the next turn may work; without any the queue stands still
+                _LOG.exception("a turn of %s failed; its messages come again", queue)
+                process_queue.roll_back()
+                pause_ms = self._pause_ms(OrderlyContext(queue))
+            if pause_ms is None:
+                return
+            if pause_ms:
+                await asyncio.sleep(pause_ms / 1000)
+
+    async def _turn(self, queue: MessageQueue, process_queue: ProcessQueue) -> int | None:
+        """Give the next messages to the listener; how many ms to wait then, None where there were no messages."""
+        if self._needs_lock and not process_queue.has_live_lock(self._clock_ms()):
+            return _SOON_MS if await self._lock(queue) else _LOCK_AGAIN_MS
+        messages = process_queue.take(self._settings.batch_size, self._clock_ms())
+        if not messages:
+            return None
+        process_queue.is_in_use = True
+        try:
+            return await self._consume(messages, queue, process_queue)
+        finally:
+            process_queue.is_in_use = False
+
+    async def _consume(self, messages: list[MessageExt], queue: MessageQueue, process_queue: ProcessQueue) -> int:
+        """One call of the listener and what follows from its answer; how many ms the queue waits before the next."""
+        context = OrderlyContext(queue)
+        status: ConsumeStatus | None = await self._pool.call(
+            lambda: answer_of(self._listener, messages, context, self._group)
+        )
+        if status is None or process_queue.is_handed_over:  # the consumer is being closed, or it took too long
+            return 0
+        if status is ConsumeStatus.LATER:
+            again = [message for message in messages if not await self._is_given_away(message)]
+            process_queue.again([message.failed_once_more() for message in again])
+            if context.auto_commit:
+                self._commit(queue, process_queue)
+            return self._pause_ms(context) if again else 0
+        if status is ConsumeStatus.ROLLBACK and not context.auto_commit:
+            process_queue.roll_back()
+            return self._pause_ms(context)
+        if status is ConsumeStatus.COMMIT or context.auto_commit:
+            self._commit(queue, process_queue)
+        return 0
+
+    def _commit(self, queue: MessageQueue, process_queue: ProcessQueue) -> None:
+        offset = process_queue.commit()
+        if offset is not None and not process_queue.is_handed_over:
+            self._offsets.update(queue, offset, only_forward=False)
+
+    def _pause_ms(self, context: OrderlyContext) -> int:
+        wanted_ms = self._settings.suspend_ms if context.suspend_ms is None else context.suspend_ms
+        return max(SUSPEND_LEAST_MS, min(wanted_ms, SUSPEND_MOST_MS))
+
+    async def _is_given_away(self, message: MessageExt) -> bool:
+        """Whether it failed too often, and the cluster has taken it over."""
+        tries = self._settings.max_reconsume_times
+        if tries is None or message.reconsume_times < tries:
+            return False
+        made = retry_message(message, self._group, origin_topic(message.record), tries)
+        try:
+            await self._brokers.send_as_new(made)
+        except (ClientError, CorruptMessageError) as error:
+            _LOG.warning("a message of %s that failed too often is tried again here: %s", message.queue, error)
+            return False
+        return True
+
+    async def close(self, timeout_ms: int) -> None:
+        """Begin no more calls, and wait for those that run."""
+        self._is_closed = True
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=timeout_ms / 1000)
+        for task in self._serving:
+            task.cancel()

@@ -1,7 +1,7 @@
 """Messages as a program sends and receives them, and the queues they lie in. Java: Message, MessageExt, MessageQueue.
 
-A received message keeps the record as the broker stored it and decodes what is asked for: a body is decompressed when
-it is first read, in the reader's thread.
+A received message keeps the record as the broker stored it and decodes what is read: a body is decompressed at its first use, in the
+reader's thread.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from spark_mq.remoting import MessageQueue as MessageQueue
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import NeedMoreBytes, decode_record, host_text
+from storage.names import RETRY_PREFIX, retry_topic
+from storage.rules.retries import FIRST_RETRY_LEVEL
 
 _KEYS = "give a list of texts, or one text with blanks between keys"
 
@@ -167,3 +169,29 @@ def _decoded(records: memoryview) -> Iterator[Record]:
             raise CorruptRecordError("record", position, "a whole record", found)
         yield record
         position += record.size_bytes
+
+
+def retry_message(message: MessageExt, group: str, origin_topic: str, max_reconsume_times: int) -> Message:
+    """A message that a consumer failed, as a new message of its group's retry topic; topics and group as brokers know them.
+
+    It is sent where sending back (36) does not work, and where an orderly consumer has had enough of a message: the broker makes a dead
+    letter of it when it was tried too often. Java: DefaultMQPushConsumerImpl.sendMessageBackAsNormalMessage,
+    ConsumeMessageOrderlyService.sendMessageBack. Departure: the origin's id is kept in both cases; Java's concurrent consumer
+    overwrites it.
+    """
+    properties = {name: value for name, value in message.properties.items() if name != "TRAN_MSG"}
+    origin = properties.get("ORIGIN_MESSAGE_ID", "").strip() or message.message_id
+    properties |= {
+        "ORIGIN_MESSAGE_ID": origin,
+        "RETRY_TOPIC": origin_topic,
+        "RECONSUME_TIME": str(message.reconsume_times + 1),
+        "MAX_RECONSUME_TIMES": str(max_reconsume_times),
+        "DELAY": str(FIRST_RETRY_LEVEL + message.reconsume_times),
+    }
+    return Message(retry_topic(group), message.body, properties=properties, flag=message.flag)
+
+
+def origin_topic(record: Record) -> str:
+    """The topic of a message's first try, as brokers know it. Java: DefaultMQPushConsumerImpl.resetRetryAndNamespace."""
+    topic = record.topic
+    return record.properties.get("RETRY_TOPIC", topic) if topic.startswith(RETRY_PREFIX) else topic

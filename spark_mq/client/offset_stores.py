@@ -13,15 +13,15 @@ import json
 import logging
 import os
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import Protocol
 
-from spark_mq.client.consumer_settings import default_offset_directory
+from spark_mq.client.consumer_calls import GroupBrokers
 from spark_mq.client.errors import ClientError
-from spark_mq.client.group_brokers import GroupBrokers
 from spark_mq.client.message import MessageQueue
+from spark_mq.client.settings import default_offset_directory
 from spark_mq.remoting import BodyError, WireBody, read_body
 from spark_mq.remoting.consumers import MessageModel
 from storage.format.typed_json import Long
@@ -29,65 +29,61 @@ from storage.format.typed_json import Long
 _LOG = logging.getLogger(__name__)
 
 
-class OffsetStore(Protocol):
-    """Where a group keeps its offsets."""
-
-    async def load(self) -> None:
-        """Read what is known before the first queue is taken."""
-
-    async def stored(self, queue: MessageQueue) -> int | None:
-        """What is stored outside, which counts from now on; None where nothing is. Raises ClientError where nobody answers."""
-
-    def known(self, queue: MessageQueue) -> int | None:
-        """What is in memory."""
-
-    def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
-        """All before the offset is consumed; not while the queue's offset is frozen."""
-
-    def freeze(self, queue: MessageQueue, offset: int) -> None:
-        """Set it, and let no listener that is still at work change it until `forget`."""
-
-    async def write(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
-        """Write what is known of these queues. With `wait` it returns when brokers have said that they have it.
-
-        Failures are logged: the next writing says the same or more.
-        """
-
-    def forget(self, queue: MessageQueue) -> None:
-        """The queue is given up."""
-
-    def snapshot(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        """What is in memory, of one topic or of all."""
-
-
-class OffsetMemory:
-    """Offsets between two writings."""
+class OffsetStore(ABC):
+    """Where a group keeps its offsets: in memory between two writings, then where an heir says."""
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
         self._frozen: set[MessageQueue] = set()
 
     def known(self, queue: MessageQueue) -> int | None:
+        """What is in memory."""
         return self._offsets.get(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
+        """All before the offset is consumed; not while the queue's offset is frozen."""
         if queue not in self._frozen:
             known = self._offsets.get(queue)
             self._offsets[queue] = offset if known is None or not only_forward else max(known, offset)
 
     def freeze(self, queue: MessageQueue, offset: int) -> None:
+        """Set it, and let no listener that is still at work change it until `forget`."""
         self._frozen.add(queue)
         self._offsets[queue] = offset
 
     def forget(self, queue: MessageQueue) -> None:
+        """The queue is given up."""
         self._offsets.pop(queue, None)
         self._frozen.discard(queue)
 
     def snapshot(self, topic: str | None = None) -> dict[MessageQueue, int]:
+        """What is in memory, of one topic or of all."""
         return {queue: offset for queue, offset in self._offsets.items() if topic is None or queue.topic == topic}
 
+    async def stored(self, queue: MessageQueue) -> int | None:
+        """What is stored outside, which counts from now on; None where nothing is. Raises ClientError where it cannot be read."""
+        offset = await self._read(queue)
+        if offset is not None:
+            self.update(queue, offset, only_forward=False)
+        return offset
 
-class RemoteOffsetStore(OffsetMemory):
+    @abstractmethod
+    async def load(self) -> None:
+        """Read what is known before the first queue is taken."""
+
+    @abstractmethod
+    async def _read(self, queue: MessageQueue) -> int | None:
+        """What is stored outside."""
+
+    @abstractmethod
+    async def write(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
+        """Write what is known of these queues. With `wait` it returns when brokers have said that they have it.
+
+        Failures are logged: the next writing says the same or more.
+        """
+
+
+class RemoteOffsetStore(OffsetStore):
     """The brokers keep the offsets, each those of its queues. Java: RemoteBrokerOffsetStore."""
 
     def __init__(self, brokers: GroupBrokers) -> None:
@@ -95,13 +91,10 @@ class RemoteOffsetStore(OffsetMemory):
         self._brokers = brokers
 
     async def load(self) -> None:
-        """Nothing: each queue's offset is asked for when the queue is taken."""
+        """Nothing: each queue's offset is read when the queue is taken."""
 
-    async def stored(self, queue: MessageQueue) -> int | None:
-        offset = await self._brokers.stored_offset(queue)
-        if offset is not None:
-            self.update(queue, offset, only_forward=False)
-        return offset
+    async def _read(self, queue: MessageQueue) -> int | None:
+        return await self._brokers.stored_offset(queue)
 
     async def write(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
         known = self.snapshot()
@@ -177,7 +170,7 @@ def offsets_text(offsets: Mapping[MessageQueue, int]) -> str:
     return f'{{\n\t"offsetTable":{{{entries}' + ("\n\t}\n}" if offsets else "}\n}")
 
 
-class LocalOffsetStore(OffsetMemory):
+class LocalOffsetStore(OffsetStore):
     """A file of this client keeps the offsets: each client of a broadcast has its own. Java: LocalFileOffsetStore."""
 
     def __init__(self, file: LocalOffsetFile) -> None:
@@ -189,11 +182,8 @@ class LocalOffsetStore(OffsetMemory):
         for queue, offset in (await asyncio.to_thread(self._file.read)).items():
             self.update(queue, offset, only_forward=False)
 
-    async def stored(self, queue: MessageQueue) -> int | None:
-        offset = (await asyncio.to_thread(self._file.read)).get(queue)
-        if offset is not None:
-            self.update(queue, offset, only_forward=False)
-        return offset
+    async def _read(self, queue: MessageQueue) -> int | None:
+        return (await asyncio.to_thread(self._file.read)).get(queue)
 
     async def write(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
         async with self._writing:

@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_mq.client.message import MessageExt
+from spark_mq.client.settings import FlowLimits
 from spark_mq.remoting.consumers import ProcessQueueInfo
 from storage.epoch_times import shown_time_ms
 
@@ -36,18 +36,8 @@ class Cached(NamedTuple):
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class FlowLimits:
-    """What may wait in one queue before pulling pauses. Java: pullThresholdForQueue, …SizeForQueue, consumeConcurrentlyMaxSpan."""
-
-    count: int = 1000
-    size_mib: int = 100
-    span: int | None = 2000
-    """Between the first and the last offset; None (orderly) is no limit."""
-
-
 class ProcessQueue:
-    """One queue that this consumer reads. `limit` arguments count messages; times are ms of a clock that nobody sets.
+    """One queue that this consumer reads. `limit` arguments count messages; times are ms of a clock that cannot be set.
 
     Departure: Java goes by the machine's clock; one that is set forward lets its locks expire, and queues be given up and taken anew.
     """
@@ -70,7 +60,7 @@ class ProcessQueue:
         self.is_in_use = False
         """A listener has messages of it (orderly)."""
         self.is_served = False
-        """Somebody takes from it, and will look again before it stops (orderly)."""
+        """A task takes from it, and will look again before it stops (orderly)."""
         self.last_lock_ms = now_ms
         self.last_pull_ms = now_ms
         self.last_consume_ms = now_ms
@@ -132,7 +122,7 @@ class ProcessQueue:
         return self._waiting[self._offsets[0]] if started_ms is not None and now_ms - started_ms > timeout_ms else None
 
     def take(self, limit: int, now_ms: int) -> list[MessageExt]:
-        """The next ones for a listener (orderly). None left: whoever takes may stop, the next `put` says to begin."""
+        """The next ones for a listener (orderly). None left: the taker may stop, the next `put` says to begin."""
         self.last_consume_ms = now_ms
         offsets, self._offsets = self._offsets[:limit], self._offsets[limit:]
         messages = [self._waiting.pop(offset) for offset in offsets]

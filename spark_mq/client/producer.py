@@ -8,6 +8,8 @@
 
 Safe for threads. Messages are checked, encoded and compressed in the caller's thread; one event loop a process does the rest. A
 message that a program may not send raises MessageRefusedError before anything is sent; every other error is a ClientError too.
+
+Not supported: SelectMessageQueueByMachineRoom, which selects nothing in Java either.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import concurrent.futures
 import logging
 import os
+import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -30,24 +33,23 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import HandOver, event_loop, is_loop_thread, run, when_forked
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.member import QuietMember
+from spark_mq.client.members import Member
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage
-from spark_mq.client.producer_settings import ProducerSettings
+from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage, UniqueIds
 from spark_mq.client.routes import TopicRoute
-from spark_mq.client.selectors import QueueSelector
 from spark_mq.client.send_results import SendResult
 from spark_mq.client.sender import Sender, Sending, SendMode
-from spark_mq.client.settings import ClientSettings, check_kind
-from spark_mq.client.unique_ids import UniqueIds
+from spark_mq.client.settings import ClientSettings, ProducerSettings, check_kind, with_namespace
 from storage.errors import NameIllegalError
+from storage.format.java_hash import queue_of_hash, string_hash
 from storage.names import validate_group
 
 T = TypeVar("T")
 CALLBACK_THREADS = 4
 _GRACE_SECONDS = 2.0
 _LOG = logging.getLogger(__name__)
+QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
+"""Gives one of the topic's writable queues, by the message and the argument of the send. It runs in the caller's thread."""
 
 
 class Producer:
@@ -116,16 +118,16 @@ class Producer:
         A refusal or a network failure is tried again on another broker (`ProducerSettings.retries`), not where the queue is chosen by
         the caller. Raises SendFailedError where several tries failed, else the error of the only one.
         """
-        begun = self._begin_send()
+        started_at = self._begin_send()
         made = self._maker.message(message)
-        return self._send(made, self._place(message, queue, selector, arg), timeout_ms, begun)
+        return self._send(made, self._place(message, queue, selector, arg), timeout_ms, started_at)
 
     def hand_on(self, message: Message, queue: MessageQueue) -> SendResult:
         """Send a copy of a message that was received, to that queue: its properties stand as they are, UNIQ_KEY, tags and keys among
         them. They are not held to the rules of a program's own. Tried once.
         """
-        begun = self._begin_send()
-        return self._send(self._maker.handed_on(message), queue, None, begun)
+        started_at = self._begin_send()
+        return self._send(self._maker.handed_on(message), queue, None, started_at)
 
     def send_async(
         self,
@@ -140,9 +142,9 @@ class Producer:
         Where too much is in flight it waits for room, or raises TooManyInFlightError (`ProducerSettings.when_full`). Callbacks of the
         future run in threads of their own.
         """
-        begun = self._begin_send()
+        started_at = self._begin_send()
         made = self._maker.message(message)
-        return self._send_async(made, self._place(message, queue, selector, arg), timeout_ms, begun)
+        return self._send_async(made, self._place(message, queue, selector, arg), timeout_ms, started_at)
 
     def send_oneway(
         self,
@@ -151,26 +153,26 @@ class Producer:
         selector: QueueSelector | None = None,
         arg: object = None,
     ) -> None:
-        """Send without an answer: it returns when the request was given to a connection, and nobody learns what became of it."""
-        begun = self._begin_send()
+        """Send without an answer: it returns when the request was given to a connection, and what becomes of it is not known."""
+        started_at = self._begin_send()
         made = self._maker.message(message)
-        self._wait(made, SendMode.ONEWAY, self._place(message, queue, selector, arg), None, begun)
+        self._wait(made, SendMode.ONEWAY, self._place(message, queue, selector, arg), None, started_at)
 
     def send_batch(
         self, messages: Iterable[Message], queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendResult:
         """Send messages of one topic in one request, to one queue, where they stand one behind the other. All are stored or none."""
-        begun = self._begin_send()
+        started_at = self._begin_send()
         made, place = self._batch(messages, queue)
-        return self._send(made, place, timeout_ms, begun)
+        return self._send(made, place, timeout_ms, started_at)
 
     def send_batch_async(
         self, messages: Iterable[Message], queue: MessageQueue | None = None, timeout_ms: int | None = None
     ) -> SendFuture[SendResult]:
         """`send_batch` in the background, as `send_async`."""
-        begun = self._begin_send()
+        started_at = self._begin_send()
         made, place = self._batch(messages, queue)
-        return self._send_async(made, place, timeout_ms, begun)
+        return self._send_async(made, place, timeout_ms, started_at)
 
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that a message to the topic may go to: what selectors choose from.
@@ -218,38 +220,48 @@ class Producer:
     # Sending.
 
     def _send(
-        self, made: OutgoingMessage, place: MessageQueue | None, timeout_ms: int | None, begun: float
+        self, made: OutgoingMessage, place: MessageQueue | None, timeout_ms: int | None, started_at: float
     ) -> SendResult:
-        result = self._wait(made, SendMode.WAITING, place, timeout_ms, begun)
+        result = self._wait(made, SendMode.WAITING, place, timeout_ms, started_at)
         assert result is not None
         return result
 
     def _wait(
-        self, made: OutgoingMessage, mode: SendMode, place: MessageQueue | None, timeout_ms: int | None, begun: float
+        self,
+        made: OutgoingMessage,
+        mode: SendMode,
+        place: MessageQueue | None,
+        timeout_ms: int | None,
+        started_at: float,
     ) -> SendResult | None:
         if is_loop_thread():
             raise RuntimeError("the client's own thread cannot wait for itself: send from another thread")
         self._in_flight.add(len(made.body))
-        future, timeout = self._submit(made, mode, place, timeout_ms, begun)
+        future, timeout = self._submit(made, mode, place, timeout_ms, started_at)
         try:
             return future.result(timeout / 1000 + _GRACE_SECONDS)
         except TimeoutError:
             raise RequestTimeoutError(f"a send to topic {made.topic}", timeout) from None
 
     def _send_async(
-        self, made: OutgoingMessage, place: MessageQueue | None, timeout_ms: int | None, begun: float
+        self, made: OutgoingMessage, place: MessageQueue | None, timeout_ms: int | None, started_at: float
     ) -> SendFuture[SendResult]:
         patience_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
         blocks = self.options.when_full == "block"
         self._in_flight.take(len(made.body), patience_ms / 1000 if blocks else 0)
-        return self._submit(made, SendMode.ASYNC, place, timeout_ms, begun)[0]
+        return self._submit(made, SendMode.ASYNC, place, timeout_ms, started_at)[0]
 
     def _submit(
-        self, made: OutgoingMessage, mode: SendMode, place: MessageQueue | None, timeout_ms: int | None, begun: float
+        self,
+        made: OutgoingMessage,
+        mode: SendMode,
+        place: MessageQueue | None,
+        timeout_ms: int | None,
+        started_at: float,
     ) -> tuple[SendFuture[Any], int]:
         timeout = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
         future: SendFuture[Any] = SendFuture()
-        self._hand_over.put(Sending(made, mode, future, begun + timeout / 1000, timeout, place))
+        self._hand_over.put(Sending(made, mode, future, started_at + timeout / 1000, timeout, place))
         return future, timeout
 
     def _has_ended(self, sending: Sending) -> None:
@@ -310,7 +322,7 @@ class Producer:
         return run(call)
 
 
-class ProducerMember(QuietMember):
+class ProducerMember(Member):
     """The producer among the instance's members."""
 
     def __init__(self, group: str, sender: Sender) -> None:
@@ -441,3 +453,30 @@ class InFlight:
 
     def _has_room(self, size_bytes: int) -> bool:
         return not self._count or (self._count < self._max_count and self._bytes + size_bytes <= self._max_bytes)
+
+
+def by_hash(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
+    """By Java's hash of the argument: equal arguments go to one queue, the same one that a Java producer takes.
+
+    Java: SelectMessageQueueByHash.
+    """
+    return queues[queue_of_hash(java_hash(arg), len(queues))]
+
+
+def by_random(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
+    """Any of them."""
+    return random.choice(queues)
+
+
+def java_hash(value: object) -> int:
+    """`hashCode` of a String, an Integer (within 32 bits), a Long (beyond) or a Boolean. Raises TypeError for anything else."""
+    if isinstance(value, str):
+        return string_hash(value)
+    if isinstance(value, bool):
+        return 1231 if value else 1237
+    if isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        if -(1 << 31) <= value < 1 << 31:
+            return value
+        folded = (value ^ value >> 32) & 0xFFFFFFFF
+        return folded - (1 << 32) if folded >= 1 << 31 else folded
+    raise TypeError(f"a queue is selected by a str, a bool or an int of 64 bits, not by {value!r:.80}")

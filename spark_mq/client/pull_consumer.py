@@ -23,19 +23,16 @@ from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
 
-from spark_mq.client.consumer_calls import ConsumerCalls
-from spark_mq.client.consumer_settings import PullSettings
+from spark_mq.client.consumer_calls import ConsumerMember
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.member import ConsumerMember
 from spark_mq.client.message import MessageExt, MessageQueue
-from spark_mq.client.namespaces import with_namespace, without_namespace
 from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.pull_engine import PullEngine
-from spark_mq.client.settings import ClientSettings, check_kind
-from spark_mq.client.subscriptions import ExpressionType, subscription
-from spark_mq.remoting.consumers import ConsumerData, ConsumerRunningInfo, ConsumeType
+from spark_mq.client.pulls import ExpressionType, Subscription, subscription
+from spark_mq.client.settings import ClientSettings, PullSettings, check_kind, with_namespace, without_namespace
+from spark_mq.remoting.consumers import ConsumerRunningInfo, ConsumeType
 from storage.epoch_times import current_time_ms, other_unit_rule, steady_time_ms
 from storage.names import validate_group, validate_topic
 
@@ -86,7 +83,7 @@ class PullConsumer:
     def assign(
         self, queues: Iterable[MessageQueue], expression: str | None = "*", *, expression_type: ExpressionType = "TAG"
     ) -> None:
-        """Read these queues, whoever else does, and no others. Raises ClientSettingError after `subscribe`.
+        """Read these queues and no others, even if other clients read them too. Raises ClientSettingError after `subscribe`.
 
         `expression` counts for all of them.
         """
@@ -240,19 +237,17 @@ async def _called(method: Any, *arguments: Any) -> Any:
 
 
 class _AtWork(ConsumerMember):
-    """A pull consumer, as its client instance sees it. Owned by the event loop's thread."""
+    """A pull consumer between start and close."""
 
     engine: PullEngine
 
     def __init__(self, consumer: PullConsumer, instance: ClientInstance) -> None:
         settings, pull = consumer._settings, consumer._pull
-        super().__init__(with_namespace(settings.namespace, consumer.group))
-        self._instance = instance
-        self._pull = pull
-        self.calls = ConsumerCalls(instance, self.group)
+        group = with_namespace(settings.namespace, consumer.group)
+        super().__init__(instance, group, pull, ConsumeType.CONSUME_ACTIVELY)
         self.engine = PullEngine(
             self.calls,
-            offset_store_of(pull.model, self.calls, pull.offset_directory, instance.client_id, self.group),
+            offset_store_of(pull.model, self.calls, pull.offset_directory, instance.client_id, group),
             pull,
             steady_time_ms,
             namespace=settings.namespace,
@@ -261,15 +256,7 @@ class _AtWork(ConsumerMember):
         self._way: str | None = None
         self._start_time_ms = current_time_ms()
 
-    async def start(self) -> None:
-        try:
-            await self._instance.add_member(self)
-            await self.engine.start()
-        except BaseException:
-            await self._instance.remove_member(self)
-            raise
-
-    async def subscribe(self, topic: str, wanted: Any) -> None:
+    async def subscribe(self, topic: str, wanted: Subscription | None) -> None:
         """Subscribe, or with None unsubscribe."""
         self._refuse_other_than("subscribe")
         if wanted is None:
@@ -278,18 +265,17 @@ class _AtWork(ConsumerMember):
             await self.calls.check(wanted)
             self._go("subscribe")
             self.engine.subscriptions[topic] = wanted.in_place_of(self.engine.subscriptions.get(topic))
-        await self._instance.send_heartbeat()
-        self.engine.rebalance_soon()
+        await self.subscriptions_changed()
 
-    async def assign(self, queues: Collection[MessageQueue], wanted: dict[str, Any]) -> None:
+    async def assign(self, queues: Collection[MessageQueue], wanted: dict[str, Subscription]) -> None:
         self._refuse_other_than("assign")
         for topic, of_topic in wanted.items():
             await self.calls.check(of_topic)
-            await self._instance.route(topic)
+            await self.instance.route(topic)
         self._go("assign")
         self.engine.expressions = wanted
         self.engine.assign(queues)
-        await self._instance.send_heartbeat()
+        await self.instance.send_heartbeat()
 
     def _go(self, way: str) -> None:
         """From here on the consumer has used it: not before the brokers have let it."""
@@ -304,28 +290,18 @@ class _AtWork(ConsumerMember):
     async def close(self) -> None:
         try:
             await self.engine.close()
-        finally:  # whatever happens: a member that nobody serves would keep its share of the queues
-            self.calls.close()
-            await self._instance.remove_member(self)
+        finally:
+            await self.leave()
 
     def topics(self) -> Collection[str]:
         return (*self.engine.subscriptions, *self.engine.expressions)
-
-    def consumer_data(self) -> ConsumerData:
-        return ConsumerData(
-            group_name=self.group,
-            consume_type=ConsumeType.CONSUME_ACTIVELY,
-            message_model=self._pull.model,
-            consume_from_where=self._pull.consume_from.value,
-            subscriptions=tuple(wanted.wire_form() for wanted in self.engine.subscriptions.values()),
-        )
 
     async def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
         queues = self.engine.process_queues()
         return ConsumerRunningInfo(
             properties={
-                "PROP_NAMESERVER_ADDR": ";".join(self._instance.settings.name_servers),
-                "PROP_CONSUME_TYPE": ConsumeType.CONSUME_ACTIVELY.value,
+                "PROP_NAMESERVER_ADDR": ";".join(self.instance.settings.name_servers),
+                "PROP_CONSUME_TYPE": self.consume_type.value,
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._start_time_ms),
             },
             subscriptions=tuple(wanted.wire_form() for wanted in self.engine.subscriptions.values()),

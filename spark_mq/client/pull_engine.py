@@ -17,23 +17,28 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from spark_mq.client.consumer_settings import PullSettings
+from spark_mq.client.consumer_calls import GroupBrokers
 from spark_mq.client.errors import ClientError, MessageQueueNotFoundError, ResponseError, SeekError
-from spark_mq.client.group_brokers import GroupBrokers
-from spark_mq.client.message import MessageExt, MessageQueue
-from spark_mq.client.namespaces import without_namespace
+from spark_mq.client.message import MessageExt, MessageQueue, origin_topic
 from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue
-from spark_mq.client.pulls import Pull, PullResult, PullStatus, pulled_messages
-from spark_mq.client.queue_reader import BROKER_BUSY_MS, FAILED_MS, FULL_MS
+from spark_mq.client.pulls import (
+    BROKER_BUSY_MS,
+    FAILED_MS,
+    FULL_MS,
+    Pull,
+    PullResult,
+    PullStatus,
+    Subscription,
+    pulled_messages,
+    subscription,
+)
 from spark_mq.client.rebalance import (
     REBALANCE_INTERVAL_MS,
     UNBALANCED_INTERVAL_MS,
     Rebalancer,
-    RebalanceRules,
 )
-from spark_mq.client.retry_messages import origin_topic
-from spark_mq.client.subscriptions import Subscription, subscription
+from spark_mq.client.settings import PullSettings, without_namespace
 from storage.epoch_times import is_time
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
@@ -81,8 +86,7 @@ class PullEngine:
         self._clock_ms = clock_ms
         self._namespace = namespace
         self._write_interval_ms = write_interval_ms
-        rules = RebalanceRules(settings.allocation, settings.model, settings.consume_from, settings.consume_time_ms)
-        self.rebalancer = Rebalancer(brokers, offsets, self.subscriptions, rules, self, clock_ms)
+        self.rebalancer = Rebalancer(brokers, offsets, self.subscriptions, settings, self, clock_ms)
         self._reads: dict[MessageQueue, _Read] = {}
         self._paused: set[MessageQueue] = set()
         self._buffer: deque[tuple[ProcessQueue, list[MessageExt]]] = deque()
@@ -218,7 +222,7 @@ class PullEngine:
                 read.is_failing = True
                 is_busy = isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL
                 await asyncio.sleep((BROKER_BUSY_MS if is_busy else FAILED_MS) / 1000)
-            except Exception:  # a queue that nobody pulls stands still
+            except Exception:  # a queue without pulls stands still
                 _LOG.exception("a pull of %s failed; it is tried again", queue)
                 await asyncio.sleep(FAILED_MS / 1000)
 

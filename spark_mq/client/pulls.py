@@ -1,24 +1,106 @@
-"""A pull and its answer, as values. Java: PullMessageRequestHeader, PullSysFlag, PullResult, PullAPIWrapper.processPullResult.
+"""What a group wants of a topic, the pull that asks for it, and the broker's answer, as values.
 
-The answer says where to go on (`next_offset`): also over what the broker's filter left out, so nobody counts messages.
-Not supported: inner batches (BatchCQ), class filters.
+The answer says where to go on (`next_offset`): also over what the broker's filter left out, so messages are never counted.
+
+Java: SubscriptionData, FilterAPI, PullMessageRequestHeader, PullSysFlag, PullResult, PullAPIWrapper.processPullResult.
+Not supported: inner batches (BatchCQ), class filters, which brokers from 5.0 on do not have either.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Literal, get_args
 
+from spark_mq.client.calls import make_call, read_answer_header
+from spark_mq.client.errors import request_text, response_error
 from spark_mq.client.message import MessageExt, MessageQueue, decode_records
-from spark_mq.client.subscriptions import Subscription
+from spark_mq.remoting import RemotingCommand, RequestCode
+from spark_mq.remoting.consumers import SubscriptionData
+from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
+from storage.format.java_hash import string_hash
 from storage.format.record import Message as Record
 from storage.rules.response_codes import ResponseCode
 
+ExpressionType = Literal["TAG", "SQL92"]
+ALL = "*"
+_SEPARATOR = "||"
 COMMITS_OFFSET = 0x1
 MAY_SUSPEND = 0x2
 HAS_SUBSCRIPTION = 0x4
 IS_LITE = 0x10
+FULL_MS = 50
+"""How long a queue's reader waits while too many messages wait for the program."""
+FAILED_MS = 1_000
+"""… and after a pull that failed,"""
+BROKER_BUSY_MS = 20
+"""… or that a broker refused because it is over its limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """One topic of one group: all of it, some tags, or what an SQL92 expression is true for; made by `subscription`.
+
+    A broker compares hashes of tags only, so the consumer compares the texts once more. SQL92 goes to the broker as it is: the broker
+    decides, and refuses it where `enablePropertyFilter` is off, the default. `version` is a time: of two at a broker the later counts.
+    """
+
+    topic: str
+    expression: str
+    expression_type: ExpressionType
+    tags: frozenset[str]
+    version: int = field(compare=False)
+
+    def admits(self, tag: str | None) -> bool:
+        """The second comparison, of a message's tag: not only its hash, the text itself is wanted."""
+        return not self.tags or tag in self.tags
+
+    def renewed(self, version: int) -> Subscription:
+        """The same with a later version, with which brokers replace what they know; later also where the clock was set back.
+
+        Java takes the clock's time, and its brokers go on with the subscription before.
+        """
+        return replace(self, version=max(version, self.version + 1))
+
+    def in_place_of(self, before: Subscription | None) -> Subscription:
+        """The same with a later version than that of the topic's subscription before, if there was one."""
+        return self if before is None else replace(self, version=before.renewed(self.version).version)
+
+    def wire_form(self) -> SubscriptionData:
+        """As heartbeats and the answers to 307 hold it."""
+        return SubscriptionData(
+            topic=self.topic,
+            sub_string=self.expression,
+            tags=tuple(sorted(self.tags)),
+            codes=tuple(sorted({string_hash(tag) for tag in self.tags})),
+            sub_version=self.version,
+            expression_type=self.expression_type,
+        )
+
+
+def subscription(
+    topic: str, expression: str | None, version: int, expression_type: ExpressionType = "TAG"
+) -> Subscription:
+    """A subscription to tags (`A || B`; `*`, nothing or blanks only: all) or by an SQL92 expression.
+
+    Raises ValueError where Java refuses the expression.
+    """
+    if expression_type not in get_args(ExpressionType):
+        raise ValueError(f"{expression_type!r} is no expression type: write {' or '.join(get_args(ExpressionType))}")
+    if expression_type == "SQL92":
+        if not expression:
+            raise ValueError("an SQL92 subscription needs an expression; to get everything, subscribe to tags '*'")
+        return Subscription(topic, expression, expression_type, frozenset(), version)
+    if not expression or expression == ALL:
+        return Subscription(topic, ALL, expression_type, frozenset(), version)
+    if not expression.replace(_SEPARATOR, ""):
+        raise ValueError(f"{expression!r} names no tag: write tags with {_SEPARATOR} between them, or '*' for all")
+    tags = (tag.strip(_JAVA_BLANKS) for tag in expression.split(_SEPARATOR))
+    return Subscription(topic, expression, expression_type, frozenset(tag for tag in tags if tag), version)
+
+
+_JAVA_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim takes away
 
 
 class PullStatus(Enum):
@@ -28,6 +110,9 @@ class PullStatus(Enum):
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
     NO_MATCHED_MESSAGE = ResponseCode.PULL_RETRY_IMMEDIATELY
     OFFSET_ILLEGAL = ResponseCode.PULL_OFFSET_MOVED
+
+
+_STATUSES = {int(status.value): status for status in PullStatus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +185,45 @@ def pulled_messages(
         for record in decode_records(result.records)
         if wanted.admits(record.tags)
     ]
+
+
+def pull_command(pull: Pull, group: str, *, at_master: bool = True) -> RemotingCommand:
+    """The request: 361 for a lite pull, else 11. The group is as brokers know it. Java: MQClientAPIImpl.pullMessage."""
+    says_what = pull.sends_subscription
+    header = PullMessageRequest(
+        consumer_group=group,
+        topic=pull.queue.topic,
+        queue_id=pull.queue.queue_id,
+        queue_offset=pull.offset,
+        max_messages=pull.limit,
+        sys_flag=pull.sys_flag(at_master=at_master),
+        commit_offset=pull.committed_offset or 0,
+        suspend_timeout_ms=pull.suspend_ms,
+        subscription=pull.subscription.expression if says_what else None,
+        sub_version=pull.subscription_version(),
+        expression_type=pull.subscription.expression_type,
+        max_message_bytes=pull.limit_bytes,
+        broker_name=pull.queue.broker_name,
+    )
+    return make_call(RequestCode.LITE_PULL_MESSAGE if pull.is_lite else RequestCode.PULL_MESSAGE, header)
+
+
+def pull_result(answer: RemotingCommand, pull: Pull, group: str, address: str) -> PullResult:
+    """What the broker gave. Raises ResponseError where it refused, MalformedResponseError where it makes no sense.
+
+    Java: MQClientAPIImpl.processPullResponse.
+    """
+    code = RequestCode.LITE_PULL_MESSAGE if pull.is_lite else RequestCode.PULL_MESSAGE
+    status = _STATUSES.get(answer.code)
+    if status is None:
+        raise response_error(answer.code, answer.remark, address, request_text(code), pull.queue.topic, group)
+    header = read_answer_header(PullMessageAnswer, answer, address, code)
+    return PullResult(
+        status,
+        header.next_begin_offset,
+        header.min_offset,
+        header.max_offset,
+        header.suggested_broker_id,
+        header.offset_delta or 0,
+        answer.body if answer.code == ResponseCode.SUCCESS else b"",
+    )

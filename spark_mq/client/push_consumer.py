@@ -23,39 +23,30 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from dataclasses import fields, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
-from spark_mq.client.consumer_calls import ConsumerCalls
-from spark_mq.client.consumer_settings import PushSettings
+from spark_mq.client.consumer_calls import ConsumerMember
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.listener_pool import ListenerPool
 from spark_mq.client.listeners import (
     ConcurrentContext,
     ConcurrentListener,
     ConsumeStatus,
+    ListenerPool,
     OrderlyContext,
     OrderlyListener,
 )
-from spark_mq.client.member import ConsumerMember
 from spark_mq.client.message import MessageExt, MessageQueue, decode_records
-from spark_mq.client.namespaces import with_namespace
 from spark_mq.client.offset_stores import offset_store_of
+from spark_mq.client.pulls import ExpressionType, Subscription, subscription
 from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
-from spark_mq.client.settings import ClientSettings, check_kind
-from spark_mq.client.subscriptions import ExpressionType, Subscription, subscription
-from spark_mq.remoting.consumers import (
-    ConsumeDirectlyResult,
-    ConsumerData,
-    ConsumerRunningInfo,
-    ConsumeType,
-    MessageModel,
-)
+from spark_mq.client.settings import ClientSettings, PushSettings, check_kind, with_namespace
+from spark_mq.remoting.consumers import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumeType, MessageModel
 from spark_mq.remoting.consumers import (
     ConsumeStatus as TopicConsumeStatus,
 )
@@ -88,7 +79,7 @@ class PushConsumer:
     ) -> None:
         """Give a `listener`, which many threads call at once, or an `orderly_listener`, called for a queue once at a time.
 
-        `queue_listener` is told when other queues are read. Raises NameIllegalError, ClientSettingError.
+        `queue_listener` is called when other queues are read. Raises NameIllegalError, ClientSettingError.
         """
         if (listener is None) == (orderly_listener is None):
             raise ClientSettingError("listener", listener, "give either listener or orderly_listener")
@@ -218,82 +209,58 @@ class PushConsumer:
 
 
 class _AtWork(ConsumerMember):
-    """A consumer between start and close, as its client instance sees it. Owned by the event loop's thread."""
+    """A push consumer between start and close."""
 
     engine: PushEngine
 
     def __init__(self, consumer: PushConsumer, instance: ClientInstance) -> None:
-        settings = consumer._settings
-        super().__init__(with_namespace(settings.namespace, consumer.group))
-        self.instance = instance
-        self._push = consumer._push
+        settings, push = consumer._settings, consumer._push
+        group = with_namespace(settings.namespace, consumer.group)
+        super().__init__(instance, group, push, ConsumeType.CONSUME_PASSIVELY)
         self._listener = consumer._listener
         self._orderly_listener = consumer._orderly_listener
-        self._calls = ConsumerCalls(instance, self.group)
-        self._pool = ListenerPool(f"consume-{consumer.group[:100]}", self._push.thread_count)
+        self._pool = ListenerPool(f"consume-{consumer.group[:100]}", push.thread_count)
         self.engine = PushEngine(
-            self._calls,
-            offset_store_of(self._push.model, self._calls, self._push.offset_directory, instance.client_id, self.group),
+            self.calls,
+            offset_store_of(push.model, self.calls, push.offset_directory, instance.client_id, group),
             self._pool,
-            self.group,
+            group,
             Listeners(consumer._listener, consumer._orderly_listener, consumer._queue_listener),
-            self._push,
+            push,
             settings,
             steady_time_ms,
         )
         self.engine.subscriptions.update(consumer._wanted)
-        if self._push.model is MessageModel.CLUSTERING:
-            topic = retry_topic(self.group)
+        if push.model is MessageModel.CLUSTERING:
+            topic = retry_topic(group)
             self.engine.subscriptions[topic] = subscription(topic, "*", current_time_ms())
 
     async def start(self) -> None:
         for wanted in list(self.engine.subscriptions.values()):
             if not wanted.topic.startswith(RETRY_PREFIX):  # which the first heartbeat makes
-                await self._calls.check(wanted)
-        try:
-            await self.instance.add_member(self)
-            await self.engine.start()
-        except BaseException:
-            await self.instance.remove_member(self)
-            raise
+                await self.calls.check(wanted)
+        await super().start()
 
     async def subscribe(self, wanted: Subscription) -> None:
-        await self._calls.check(wanted)
+        await self.calls.check(wanted)
         self.engine.subscriptions[wanted.topic] = wanted.in_place_of(self.engine.subscriptions.get(wanted.topic))
-        await self.instance.send_heartbeat()
-        self.engine.rebalance_soon()
+        await self.subscriptions_changed()
 
     async def unsubscribe(self, topic: str) -> None:
         self.engine.subscriptions.pop(topic, None)
-        await self.instance.send_heartbeat()
-        self.engine.rebalance_soon()
+        await self.subscriptions_changed()
 
     async def close(self, timeout_ms: int) -> bool:
         try:
             return await self.engine.close(timeout_ms)
-        finally:  # whatever happens: a member that nobody serves would keep its share of the queues
-            self._calls.close()
-            await self.instance.remove_member(self)
-
-    # What the instance asks.
-
-    def topics(self) -> Collection[str]:
-        return tuple(self.engine.subscriptions)
-
-    def consumer_data(self) -> ConsumerData:
-        return ConsumerData(
-            group_name=self.group,
-            consume_type=ConsumeType.CONSUME_PASSIVELY,
-            message_model=self._push.model,
-            consume_from_where=self._push.consume_from.value,
-            subscriptions=tuple(wanted.wire_form() for wanted in self.engine.subscriptions.values()),
-        )
+        finally:
+            await self.leave()
 
     async def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
-        says = {each.name: str(getattr(self._push, each.name)) for each in fields(self._push)}
+        says = {each.name: str(getattr(self.settings, each.name)) for each in fields(self.settings)}
         says |= {
             "PROP_NAMESERVER_ADDR": ";".join(self.instance.settings.name_servers),
-            "PROP_CONSUME_TYPE": ConsumeType.CONSUME_PASSIVELY.value,
+            "PROP_CONSUME_TYPE": self.consume_type.value,
             "PROP_CLIENT_VERSION": "V5_3_3",
             "PROP_CONSUMEORDERLY": str(self._orderly_listener is not None).lower(),
             "PROP_THREADPOOL_CORE_SIZE": str(self._pool.thread_count),
@@ -311,14 +278,14 @@ class _AtWork(ConsumerMember):
     async def consume_directly(self, record: bytes, broker_name: str) -> ConsumeDirectlyResult:
         found = decode_records(record)
         messages = [replace(MessageExt.of(each, broker_name), topic=self.engine.topic_of(each)) for each in found]
-        begun_ms = steady_time_ms()
+        started_ms = steady_time_ms()
         result, remark, auto_commit = await self._pool.call(partial(self._consume_one, messages)) or (None, None, True)
         return ConsumeDirectlyResult(
             is_order=self._orderly_listener is not None,
             auto_commit=auto_commit,
             consume_result=result or "CR_RETURN_NULL",
             remark=remark,
-            spent_time_ms=steady_time_ms() - begun_ms,
+            spent_time_ms=steady_time_ms() - started_ms,
         )
 
     def _consume_one(self, messages: list[MessageExt]) -> tuple[str, str | None, bool]:
@@ -330,7 +297,7 @@ class _AtWork(ConsumerMember):
             else:
                 assert self._listener is not None  # one of the two is given
                 answer = self._listener(messages, concurrent)
-        except BaseException as error:  # as in `listeners.answer_of`; here the operator is told
+        except BaseException as error:  # as in `listeners.answer_of`; here the operator gets it
             return "CR_THROW_EXCEPTION", f"{type(error).__name__}: {error}", orderly.auto_commit
         known = _DIRECTLY[answer] if isinstance(answer, ConsumeStatus) else "CR_RETURN_NULL"
         return known, None, orderly.auto_commit

@@ -1,4 +1,4 @@
-"""A push consumer without sockets: its parts put together, and its duties by the clock.
+"""A push consumer without sockets: its parts put together, a pull loop for each queue, and duties by the clock.
 
     each 20 s, and when the group changes   rebalance
     each 5 s                                offsets written
@@ -17,36 +17,47 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from spark_mq.client.concurrent_service import ConcurrentRules, ConcurrentService
-from spark_mq.client.consumer_settings import MAX_RECONSUME_TIMES, PushSettings
-from spark_mq.client.group_brokers import GroupBrokers
-from spark_mq.client.listener_pool import ListenerPool
-from spark_mq.client.listeners import ConcurrentListener, OrderlyListener
-from spark_mq.client.message import MessageQueue
-from spark_mq.client.namespaces import without_namespace
+from spark_mq.client.consumer_calls import GroupBrokers
+from spark_mq.client.errors import ClientError, ResponseError
+from spark_mq.client.listeners import (
+    ConcurrentListener,
+    ConcurrentService,
+    ListenerPool,
+    OrderlyListener,
+    OrderlyService,
+)
+from spark_mq.client.message import MessageExt, MessageQueue, origin_topic
 from spark_mq.client.offset_stores import OffsetStore
-from spark_mq.client.orderly_service import OrderlyRules, OrderlyService
 from spark_mq.client.process_queue import ProcessQueue
-from spark_mq.client.queue_reader import QueueReader, Reading, ReadRules
+from spark_mq.client.pulls import (
+    BROKER_BUSY_MS,
+    FAILED_MS,
+    FULL_MS,
+    Pull,
+    PullResult,
+    PullStatus,
+    Subscription,
+    pulled_messages,
+)
 from spark_mq.client.rebalance import (
     FIRST_LOCK_MS,
     LOCK_INTERVAL_MS,
     REBALANCE_INTERVAL_MS,
     UNBALANCED_INTERVAL_MS,
     Rebalancer,
-    RebalanceRules,
 )
-from spark_mq.client.retry_messages import origin_topic
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.subscriptions import Subscription
+from spark_mq.client.settings import ClientSettings, PushSettings, without_namespace
 from spark_mq.remoting.consumers import MessageModel, ProcessQueueInfo
+from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
+from storage.names import RETRY_PREFIX
+from storage.rules.response_codes import ResponseCode
 
 FIRST_WRITE_MS = 10_000
 _LOG = logging.getLogger(__name__)
-
 QueueListener = Callable[[str, list[MessageQueue], list[MessageQueue]], object]
 """Called with a topic, all its queues and those of this consumer, when the share has changed. Java: MessageQueueListener."""
+PAUSED_MS = 1_000
 
 
 class Listeners(NamedTuple):
@@ -72,62 +83,31 @@ class PushEngine:
         clock_ms: Callable[[], int],
     ) -> None:
         self.subscriptions: dict[str, Subscription] = {}
-        self._brokers = brokers
-        self._offsets = offsets
+        self.brokers = brokers
+        self.stored_offsets = offsets
+        self.settings = settings
+        self.clock_ms = clock_ms
+        self.is_paused = False
         self._pool = pool
-        self._settings = settings
-        self._clock_ms = clock_ms
         self._client = client
         self._queue_listener = listeners.of_queues
-        self._is_broadcasting = settings.model is MessageModel.BROADCASTING
-        rules = RebalanceRules(
-            settings.allocation,
-            settings.model,
-            settings.consume_from,
-            settings.consume_time_ms,
-            is_orderly=listeners.orderly is not None,
+        self.is_broadcasting = settings.model is MessageModel.BROADCASTING
+        is_orderly = listeners.orderly is not None
+        self.flow = settings.flow_limits(is_orderly=is_orderly)
+        self.rebalancer = Rebalancer(
+            brokers, offsets, self.subscriptions, settings, self, clock_ms, is_orderly=is_orderly
         )
-        self.rebalancer = Rebalancer(brokers, offsets, self.subscriptions, rules, self, clock_ms)
         self._concurrent: ConcurrentService | None = None
         if listeners.concurrent is not None:
-            concurrent = ConcurrentRules(
-                group,
-                settings.batch_size,
-                MAX_RECONSUME_TIMES if settings.max_reconsume_times is None else settings.max_reconsume_times,
-                settings.consume_timeout_ms,
-                self._is_broadcasting,
+            self._concurrent = ConcurrentService(
+                brokers, offsets, listeners.concurrent, pool, group, settings, clock_ms
             )
-            self._concurrent = ConcurrentService(brokers, offsets, listeners.concurrent, pool, concurrent, clock_ms)
-            self._service: ConcurrentService | OrderlyService = self._concurrent
+            self.service: ConcurrentService | OrderlyService = self._concurrent
         elif listeners.orderly is not None:
-            orderly = OrderlyRules(
-                group, settings.batch_size, settings.max_reconsume_times, settings.suspend_ms, rules.locks
-            )
-            self._service = OrderlyService(
-                brokers, offsets, self.rebalancer, listeners.orderly, pool, orderly, clock_ms
-            )
+            lock = self.rebalancer.lock
+            self.service = OrderlyService(brokers, offsets, lock, listeners.orderly, pool, group, settings, clock_ms)
         else:
             raise ValueError("a push consumer needs a listener or an orderly listener")
-        self._locks = rules.locks
-        self._reading = Reading(
-            brokers,
-            offsets,
-            self.rebalancer,
-            self._service,
-            self.subscriptions,
-            ReadRules(
-                settings.pull_limit,
-                settings.pull_limit_bytes,
-                settings.pull_interval_ms,
-                flow=settings.flow_limits(is_orderly=listeners.orderly is not None),
-                commits=not self._is_broadcasting,
-                locks=rules.locks,
-                sends_subscription=settings.sends_subscription,
-            ),
-            self.topic_of,
-            clock_ms,
-            self.rebalance_soon,
-        )
         self._readers: dict[MessageQueue, asyncio.Task[None]] = {}
         self._duties: list[asyncio.Task[None]] = []
         self._woken = asyncio.Event()
@@ -142,15 +122,15 @@ class PushEngine:
 
     async def start(self) -> None:
         """Begin. The first rebalance comes at once."""
-        await self._offsets.load()
+        await self.stored_offsets.load()
         duties: list[Awaitable[None]] = [
             self._rebalance_for_ever(),
             self._each(FIRST_WRITE_MS, self._client.persist_consumer_offset_interval_ms, self.write_offsets),
         ]
-        if self._locks:
+        if self.rebalancer.locks:
             duties.append(self._each(FIRST_LOCK_MS, LOCK_INTERVAL_MS, self.rebalancer.lock_all))
-        if self._concurrent is not None and not self._is_broadcasting:
-            timeout_ms = self._settings.consume_timeout_ms
+        if self._concurrent is not None and not self.is_broadcasting:
+            timeout_ms = self.settings.consume_timeout_ms
             duties.append(self._each(timeout_ms, timeout_ms, self._send_overdue_back))
         self._duties = [asyncio.ensure_future(duty) for duty in duties]
 
@@ -162,7 +142,7 @@ class PushEngine:
         while not self._is_closed:
             self._woken.clear()
             is_balanced = True
-            if not self._reading.is_paused:
+            if not self.is_paused:
                 try:
                     is_balanced = await self.rebalancer.rebalance()
                 except Exception:  # the next one may work; without any the consumer stands still
@@ -185,7 +165,7 @@ class PushEngine:
 
     async def write_offsets(self) -> None:
         """Store the offsets of all queues that are read."""
-        await self._offsets.write(self.rebalancer.owned())
+        await self.stored_offsets.write(self.rebalancer.owned())
 
     async def _send_overdue_back(self) -> None:
         if self._concurrent is not None:
@@ -196,14 +176,14 @@ class PushEngine:
 
     def begin(self, queue: MessageQueue, process_queue: ProcessQueue, offset: int) -> None:
         """Pull from the offset on."""
-        reader = QueueReader(self._reading, queue, process_queue, offset)
+        reader = QueueReader(self, queue, process_queue, offset)
         self._readers[queue] = asyncio.ensure_future(self._read(reader))
 
     async def _read(self, reader: QueueReader) -> None:
         while True:
             try:
                 return await reader.run()
-            except Exception:  # a queue that nobody pulls would wait two minutes for a rebalance
+            except Exception:  # a queue without pulls would wait two minutes for a rebalance
                 _LOG.exception("a queue's pull loop failed; it goes on")
                 await asyncio.sleep(UNBALANCED_INTERVAL_MS / 1000)
 
@@ -217,8 +197,8 @@ class PushEngine:
         """Tell the program, in a thread."""
         if self._queue_listener is not None:
             names = [self._named(queues) for queues in (all_queues, own)]
-            told = partial(self._queue_listener, without_namespace(self._client.namespace, topic), *names)
-            self._pool.submit(partial(_called, told), lambda _: None)
+            call = partial(self._queue_listener, without_namespace(self._client.namespace, topic), *names)
+            self._pool.submit(partial(_called, call), lambda _: None)
 
     def _named(self, queues: list[MessageQueue]) -> list[MessageQueue]:
         return [queue._replace(topic=without_namespace(self._client.namespace, queue.topic)) for queue in queues]
@@ -227,11 +207,11 @@ class PushEngine:
 
     def pause(self) -> None:
         """Pull nothing new; what was pulled is consumed."""
-        self._reading.is_paused = True
+        self.is_paused = True
 
     def resume(self) -> None:
         """Pull again."""
-        self._reading.is_paused = False
+        self.is_paused = False
         self.rebalance_soon()
 
     def assignment(self) -> list[MessageQueue]:
@@ -240,7 +220,7 @@ class PushEngine:
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
         """Where this consumer is in a topic (221)."""
-        return self._offsets.snapshot(topic)
+        return self.stored_offsets.snapshot(topic)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on elsewhere in the queues of a topic that are read here (220). Java: MQClientInstance.resetOffset.
@@ -249,14 +229,14 @@ class PushEngine:
         """
         for queue in self.rebalancer.owned(topic):
             if queue in offsets:
-                self._offsets.freeze(queue, offsets[queue])
+                self.stored_offsets.freeze(queue, offsets[queue])
                 self.rebalancer.drop(queue)
         self.rebalance_soon()
 
     def running_info(self) -> dict[MessageQueue, ProcessQueueInfo]:
         """What each queue says in the answer to 307."""
         return {
-            queue: process_queue.info(self._offsets.known(queue) or 0)
+            queue: process_queue.info(self.stored_offsets.known(queue) or 0)
             for queue, process_queue in self.rebalancer.table.items()
         }
 
@@ -272,14 +252,117 @@ class PushEngine:
         if self._duties:  # the first is the rebalance: one under way gives back what it was about to take
             await asyncio.wait(self._duties[:1], timeout=timeout_ms / 1000)
         are_done = await self._pool.close(timeout_ms)
-        await self._service.close(timeout_ms if are_done else 0)
-        await self._offsets.write(self.rebalancer.owned(), wait=True)
+        await self.service.close(timeout_ms if are_done else 0)
+        await self.stored_offsets.write(self.rebalancer.owned(), wait=True)
         await self.rebalancer.give_up_all()
         return are_done
 
 
-def _called(told: Callable[[], object]) -> None:
+def _called(call: Callable[[], object]) -> None:
     try:
-        told()
+        call()
     except BaseException:  # as in `listeners.answer_of`
         _LOG.exception("the program's queue listener failed")
+
+
+class QueueReader:
+    """The pull loop of one queue, from when it is taken until it is dropped: pulls on, waits where it must, hands on what came.
+
+    after a pull                      after
+    messages, none new or matched     at once
+    OFFSET_ILLEGAL                    the broker's offset is stored, the queue is dropped and taken anew
+    the broker is over its limit      20 ms
+    any other failure                 1 s
+    before a pull
+    the consumer is paused            1 s
+    too much waits for listeners      50 ms
+    the lock is not this client's     1 s
+
+    Java: DefaultMQPushConsumerImpl.pullMessage and its callback.
+    """
+
+    def __init__(self, engine: PushEngine, queue: MessageQueue, process_queue: ProcessQueue, offset: int) -> None:
+        self._engine = engine
+        self._queue = queue
+        self._process_queue = process_queue
+        self._next_offset = offset
+        self._broker_id = 0
+        self._was_locked = False
+        self._is_failing = False
+
+    async def run(self) -> None:
+        """Pull until the queue is dropped."""
+        while not self._process_queue.is_dropped:
+            pause_ms = await self._once()
+            if pause_ms:
+                await asyncio.sleep(pause_ms / 1000)
+
+    async def _once(self) -> int:
+        """One pull, or what keeps from it; how many ms to wait then."""
+        engine = self._engine
+        self._process_queue.last_pull_ms = engine.clock_ms()
+        if engine.is_paused:
+            return PAUSED_MS
+        if self._process_queue.is_full(engine.flow):
+            return FULL_MS
+        wanted = engine.subscriptions.get(self._queue.topic)
+        if wanted is None:
+            return FAILED_MS
+        try:
+            if engine.rebalancer.locks and not await self._begins_under_lock():
+                return FAILED_MS
+            result = await engine.brokers.pull(self._pull(wanted), self._broker_id)
+            messages = pulled_messages(result, self._queue, wanted, engine.topic_of)
+        except (ClientError, CorruptRecordError) as error:
+            return self._failed(error)
+        return 0 if self._process_queue.is_dropped else self._pulled(result, messages)
+
+    async def _begins_under_lock(self) -> bool:
+        """Whether the queue is locked; with its first lock it begins where the client before has stopped."""
+        if not self._process_queue.is_locked:
+            return False
+        if not self._was_locked:
+            self._next_offset = await self._engine.rebalancer.first_offset(self._queue)
+            self._was_locked = True
+        return True
+
+    def _pull(self, wanted: Subscription) -> Pull:
+        settings = self._engine.settings
+        known = None if self._engine.is_broadcasting else self._engine.stored_offsets.known(self._queue)
+        return Pull(
+            self._queue,
+            self._next_offset,
+            wanted,
+            settings.pull_limit,
+            limit_bytes=settings.pull_limit_bytes,
+            committed_offset=known or None,
+            sends_subscription=settings.sends_subscription,
+        )
+
+    def _pulled(self, result: PullResult, messages: list[MessageExt]) -> int:
+        self._is_failing = False
+        self._broker_id = result.suggested_broker_id
+        self._next_offset = result.next_offset
+        if result.status is PullStatus.OFFSET_ILLEGAL:
+            self._begin_anew()
+            return 0
+        if messages:
+            self._engine.service.arrived(messages, self._queue, self._process_queue)
+            return self._engine.settings.pull_interval_ms
+        if self._process_queue.count == 0:  # nothing unfinished before what the broker left out
+            self._engine.stored_offsets.update(self._queue, self._next_offset, only_forward=True)
+        return 0
+
+    def _begin_anew(self) -> None:
+        """The offset is not in the queue (too small, too large, or reset): go on where the broker says, with nothing of before."""
+        _LOG.warning("the next offset of %s is not in the queue; going on at %d", self._queue, self._next_offset)
+        self._engine.stored_offsets.freeze(self._queue, self._next_offset)
+        self._engine.rebalancer.drop(self._queue)
+        self._engine.rebalance_soon()
+
+    def _failed(self, error: Exception) -> int:
+        is_known = self._is_failing or self._queue.topic.startswith(RETRY_PREFIX)
+        level, self._is_failing = logging.DEBUG if is_known else logging.WARNING, True
+        _LOG.log(level, "pulls of %s fail at offset %d: %s", self._queue, self._next_offset, error)
+        is_busy = isinstance(error, ResponseError) and error.code == ResponseCode.FLOW_CONTROL
+        return BROKER_BUSY_MS if is_busy else FAILED_MS

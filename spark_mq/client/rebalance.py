@@ -1,9 +1,17 @@
-"""Which queues this consumer reads: worked out anew at start, every 20 s and when the group changes.
+"""Which queues this consumer reads, and where it begins: worked out anew at start, every 20 s and when the group changes.
 
     wanted and not here ─▶ (orderly: lock) ─▶ first offset ─▶ read
     here and not wanted ─▶ dropped ─▶ (orderly: until its listener is done) ─▶ offset stored ─▶ (orderly: unlock) ─▶ gone
 
 A queue that is being handed over stays in the table until its lock is given back, so it is not taken again before.
+
+    stored at the broker ─▶ begin there
+    nothing stored       ─▶ by `ConsumeFrom`:      LAST       FIRST       TIMESTAMP
+                            of a topic              the end    0           the first stored at that time or later
+                            of the retry topic      0          0           the end
+
+A broker answers 0 for a new group of a queue that still has its first message in memory, whatever the consumer asks for:
+to a young topic LAST means FIRST. Where a broker does not answer, the queue is not taken now.
 
 Java: RebalanceImpl, RebalancePushImpl, RebalanceService. Departures: an orderly queue is handed over as soon as its
 listener is done, not at the next rebalance; its offset is stored, with an answer, before the lock is given back; what
@@ -16,17 +24,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from enum import Enum
 from typing import NamedTuple, Protocol
 
-from spark_mq.client.allocation import Allocation, sorted_client_ids
+from spark_mq.client.allocation import sorted_client_ids
+from spark_mq.client.consumer_calls import GroupBrokers
 from spark_mq.client.errors import ClientError, MessageQueueNotFoundError, TopicRouteNotFoundError
-from spark_mq.client.first_offsets import Asked, ConsumeFrom, first_offset
-from spark_mq.client.group_brokers import GroupBrokers
 from spark_mq.client.message import MessageQueue
 from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue
-from spark_mq.client.subscriptions import Subscription
+from spark_mq.client.pulls import Subscription
+from spark_mq.client.settings import ConsumeFrom, PullSettings, PushSettings
 from spark_mq.remoting.consumers import MessageModel
 from storage.epoch_times import current_time_ms
 from storage.names import RETRY_PREFIX
@@ -41,25 +49,7 @@ FORCED_HAND_OVER_MS = 20_000
 RETRY_LOOKS = 10
 """So many times the retry topic of a new group is looked for each second. Java looks with each rebalance only."""
 _LOOK_MS = 10
-
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class RebalanceRules:
-    """How one consumer takes queues; the same for all clients of its group."""
-
-    allocation: Allocation
-    model: MessageModel = MessageModel.CLUSTERING
-    consume_from: ConsumeFrom = ConsumeFrom.LAST
-    consume_time_ms: int = 0
-    """Where `ConsumeFrom.TIMESTAMP` begins."""
-    is_orderly: bool = False
-
-    @property
-    def locks(self) -> bool:
-        """Whether queues are locked at their brokers."""
-        return self.is_orderly and self.model is MessageModel.CLUSTERING
 
 
 class Readers(Protocol):
@@ -91,14 +81,17 @@ class Rebalancer:
         brokers: GroupBrokers,
         offsets: OffsetStore,
         subscriptions: dict[str, Subscription],
-        rules: RebalanceRules,
+        settings: PushSettings | PullSettings,
         readers: Readers,
         clock_ms: Callable[[], int],
+        *,
+        is_orderly: bool = False,
     ) -> None:
         self._brokers = brokers
         self._offsets = offsets
         self._subscriptions = subscriptions
-        self._rules = rules
+        self._settings = settings
+        self.locks = is_orderly and settings.model is MessageModel.CLUSTERING
         self._readers = readers
         self._clock_ms = clock_ms
         self._table: dict[MessageQueue, ProcessQueue] = {}
@@ -155,11 +148,13 @@ class Rebalancer:
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
         """What this client shall read. Raises ClientError, and ValueError where the strategy does not fit."""
-        if self._rules.model is MessageModel.BROADCASTING:
+        if self._settings.model is MessageModel.BROADCASTING:
             return queues
         client_ids = sorted_client_ids(await self._brokers.client_ids(topic))
         return (
-            self._rules.allocation.allocate(self._brokers.client_id, sorted(queues), client_ids) if client_ids else []
+            self._settings.allocation.allocate(self._brokers.client_id, sorted(queues), client_ids)
+            if client_ids
+            else []
         )
 
     async def _changed(self, topic: str, share: list[MessageQueue]) -> bool:
@@ -198,7 +193,7 @@ class Rebalancer:
 
     async def _take(self, queue: MessageQueue) -> _Taken | None:
         """The queue in the table, and where to begin; None where that does not work now. No lock is left of what is not taken."""
-        if not self._rules.locks:
+        if not self.locks:
             return await self._begun(queue)
         taken, is_refused = None, False
         try:
@@ -222,18 +217,18 @@ class Rebalancer:
 
     async def first_offset(self, queue: MessageQueue) -> int:
         """Where to begin in a queue. Raises ClientError."""
-        stored, rules = await self._offsets.stored(queue), self._rules
-        found = first_offset(stored, rules.consume_from, is_retry_topic=queue.topic.startswith(RETRY_PREFIX))
+        stored, settings = await self._offsets.stored(queue), self._settings
+        found = first_offset(stored, settings.consume_from, is_retry_topic=queue.topic.startswith(RETRY_PREFIX))
         if found is Asked.END:
             return await self._brokers.end_offset(queue)
         if found is Asked.TIME:
-            return await self._brokers.offset_at(queue, rules.consume_time_ms)
+            return await self._brokers.offset_at(queue, settings.consume_time_ms)
         return found
 
     # Giving up.
 
     async def _give_up(self, queues: Iterable[MessageQueue]) -> bool:
-        """Drop queues; whether there were any that nobody had dropped before. Those that nobody works on are handed over at once."""
+        """Drop queues; whether any was not dropped before. Those without a listener at work are handed over at once."""
         dropped = [queue for queue in queues if not self._table[queue].is_dropped]
         for queue in dropped:
             self.drop(queue)
@@ -255,9 +250,9 @@ class Rebalancer:
         try:
             await self._listener_done(queue, process_queue)
             process_queue.is_handed_over = True
-            await self._offsets.write([queue], wait=self._rules.locks)
+            await self._offsets.write([queue], wait=self.locks)
             self._offsets.forget(queue)
-            if self._rules.locks:
+            if self.locks:
                 await self._unlock([queue])
         except Exception:
             _LOG.exception("%s was not handed over in good order; a lock of it ends by itself within a minute", queue)
@@ -274,7 +269,7 @@ class Rebalancer:
             await asyncio.sleep(_LOOK_MS / 1000)
 
     async def give_up_all(self) -> None:
-        """Drop all queues and hand them over; those too whose hand-over had begun before. No rebalance may run."""
+        """Drop all queues and hand them over; those too whose hand-over has started. No rebalance may run."""
         for queue in list(self._table):
             self.drop(queue)
         await _ended(self._handing_over.values())
@@ -322,3 +317,21 @@ async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
     waited_for = list(tasks)
     if waited_for:
         await asyncio.wait(waited_for)
+
+
+class Asked(Enum):
+    """What must be asked of the broker first."""
+
+    END = "the queue's end"
+    TIME = "the first offset stored at a time or later"
+
+
+def first_offset(stored_offset: int | None, where: ConsumeFrom, *, is_retry_topic: bool) -> int | Asked:
+    """The offset to begin at, or what to ask the broker for; `stored_offset` is None where it has none."""
+    if stored_offset is not None:
+        return stored_offset
+    if where is ConsumeFrom.FIRST:  # too small perhaps: the first pull is answered with the queue's first offset
+        return 0
+    if where is ConsumeFrom.LAST:
+        return 0 if is_retry_topic else Asked.END
+    return Asked.END if is_retry_topic else Asked.TIME

@@ -1,4 +1,4 @@
-"""Requests to any number of servers, over one connection an address, made when it is needed.
+"""Requests to any number of servers, over one connection an address, made when it is needed; and the name servers among them.
 
     client = RemotingClient(settings)
     client.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, handler)
@@ -6,10 +6,7 @@
 
 Everything runs on the event loop's thread. No call waits longer than its time-out, connecting included.
 
-A connection over which nothing comes for half of the usual time-out is closed with the next time-out there. Half, because a request
-often gets less than what its caller asked for: what earlier tries have left of it.
-
-Java: NettyRemotingClient. Departures: a connection whose server goes away (1500) is left to those who wait on it,
+Java: NettyRemotingClient. Departures: a connection whose server goes away (1500) is left to the callers that wait on it,
 and the refused request goes once more over a new one, as in Java; a second refusal is a BrokerUnreachableError.
 """
 
@@ -18,31 +15,36 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
+from spark_mq.client.blocking_connection import tls_mismatch
+from spark_mq.client.calls import make_call, read_answer_body, signed
 from spark_mq.client.errors import (
     BrokerUnreachableError,
     ClientClosedError,
     ClientError,
+    NameServerUnreachableError,
+    RequestTimeoutError,
     TlsError,
+    TopicRouteNotFoundError,
     no_address,
     request_text,
     response_error,
 )
 from spark_mq.client.event_loop import event_loop, own_socket
+from spark_mq.client.routes import TopicRoute, check_queue_counts
 from spark_mq.client.settings import ClientSettings, split_address
-from spark_mq.client.signing import signed
-from spark_mq.client.tls_mismatch import tls_mismatch
 from spark_mq.client.transport import Promise, Transport, Waiter, timed_out
-from spark_mq.remoting import HeaderEncoding, RemotingCommand, make_response
+from spark_mq.remoting import HeaderEncoding, RemotingCommand, RequestCode, make_response
+from spark_mq.remoting.routes import ClusterInfo, ClusterRequest, RouteRequest, TopicList, TopicRouteData
 from storage.rules.response_codes import ResponseCode
 
 RequestHandler = Callable[[str, RemotingCommand], Awaitable[RemotingCommand | None]]
 """What answers a server's request: its address and command in, the answer out. None: no answer is sent."""
-
 _LOG = logging.getLogger(__name__)
 
 
@@ -94,20 +96,12 @@ class RemotingClient:
         transport.request(self._made_ready(command), waiter)
         return await future
 
-    def invoke_soon(
-        self, address: str, command: RemotingCommand, timeout_ms: int | None = None
-    ) -> asyncio.Future[RemotingCommand]:
-        """As `invoke`, begun at once and without a task where the connection takes it: the cheap way to have many in flight."""
-        future: asyncio.Future[RemotingCommand] = self._loop.create_future()
-        self.invoke_for(future, address, command, timeout_ms)
-        return future
-
     def invoke_for(
         self, promise: Promise, address: str, command: RemotingCommand, timeout_ms: int | None = None
     ) -> None:
-        """As `invoke_soon`, cheaper: the answer or the error goes straight to `promise`, within the reading of the socket.
+        """Like `invoke`, but sends immediately and creates no task: the answer or the error goes straight to `promise`.
 
-        Raises RequestIllegalError, ClientClosedError; nothing is told to the promise then.
+        Raises RequestIllegalError, ClientClosedError; the promise gets nothing then.
         """
         waiter = self._waiter(promise, command, timeout_ms)
         transport = self._open.get(address)
@@ -141,14 +135,14 @@ class RemotingClient:
     def disconnect_if_mute(self, address: str) -> None:
         """Close the connection to the address if a request has timed out there and nothing at all has come since it was sent.
 
-        Who waits there gets a BrokerUnreachableError.
+        Requests in flight there get a BrokerUnreachableError.
         """
         transport = self._open.get(address)
         if transport is not None and transport.is_mute:
             transport.close(BrokerUnreachableError(address, "nothing came over the connection"))
 
     async def close(self, timeout_ms: int = 1_000) -> None:
-        """End all connections; what was sent one-way still leaves, within the time. Who waits gets a ClientClosedError."""
+        """End all connections; what was sent one-way still leaves, within the time. Requests in flight get a ClientClosedError."""
         self._closed = ClientClosedError("the client", "it is closed")
         for task in [*self._connecting.values(), *self._tasks]:
             task.cancel()
@@ -246,7 +240,10 @@ class RemotingClient:
         sock = await self._connected_socket(address, end)
 
         def made() -> Transport:
-            silent_ms, idle_ms = self._settings.request_timeout_ms // 2, self._settings.max_idle_ms
+            silent_ms = (
+                self._settings.request_timeout_ms // 2
+            )  # half: a request often gets what earlier tries have left
+            idle_ms = self._settings.max_idle_ms
             explain = None if self._tls_context is not None else lambda: self._probe(address)
             return Transport(address, self, silent_ms=silent_ms, max_idle_ms=idle_ms, explain=explain)
 
@@ -363,3 +360,91 @@ class RemotingClient:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+
+class NameServers:
+    """The name servers of one client: each knows all brokers, so one is asked at a time until one answers.
+
+    The one that answered last is asked first the next time. All tries together take no longer than the time-out: each gets its share
+    of what is left. Java: NettyRemotingClient.getAndCreateNameserverChannel, MQClientAPIImpl.
+    """
+
+    def __init__(self, remoting: RemotingClient, settings: ClientSettings) -> None:
+        self._remoting = remoting
+        self._timeout_ms = settings.request_timeout_ms
+        self._addresses = list(settings.name_servers)
+        random.shuffle(self._addresses)  # so that clients spread over them
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The one to be asked first stands first."""
+        return tuple(self._addresses)
+
+    async def invoke(self, command: RemotingCommand, timeout_ms: int | None = None) -> tuple[str, RemotingCommand]:
+        """Which one answered, and what. Raises NameServerUnreachableError with what each one's try gave."""
+        loop = asyncio.get_running_loop()
+        end = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        tries = []
+        for number, address in enumerate(self.addresses):
+            share_ms = max(int((end - loop.time()) * 1000 / (len(self._addresses) - number)), 1)
+            try:
+                answer = await self._remoting.invoke(address, command, share_ms)
+            except (BrokerUnreachableError, RequestTimeoutError) as error:
+                if len(self._addresses) == 1 and not error.retriable:
+                    raise  # TLS, or no frame: no other server to ask, and the error says more
+                if isinstance(error, RequestTimeoutError):
+                    self._remoting.disconnect_if_mute(address)  # after a share of the time-out, however short
+                tries.append((address, _reason(error)))
+                continue
+            if number:
+                self._addresses.remove(address)
+                self._addresses.insert(0, address)
+            return address, answer
+        raise NameServerUnreachableError(tries)
+
+    async def route(self, topic: str, timeout_ms: int | None = None) -> TopicRoute:
+        """Where the topic's queues are.
+
+        Raises TopicRouteNotFoundError, NameServerUnreachableError, ResponseError, MalformedResponseError.
+        """
+        code = RequestCode.GET_ROUTEINFO_BY_TOPIC
+        request = make_call(code, RouteRequest(topic=topic, accept_standard_json_only=True))
+        address, answer = await self.invoke(request, timeout_ms)
+        if answer.code == ResponseCode.TOPIC_NOT_EXIST:
+            raise TopicRouteNotFoundError(topic, address, answer.remark)
+        if answer.code != ResponseCode.SUCCESS:
+            raise response_error(answer.code, answer.remark, address, request_text(code), topic)
+        data = read_answer_body(TopicRouteData, answer, address, code)
+        check_queue_counts(data, address, request_text(code))
+        return TopicRoute(topic, data)
+
+    async def cluster_info(self, timeout_ms: int | None = None) -> ClusterInfo:
+        """All brokers with their addresses, and which cluster has which."""
+        code = RequestCode.GET_BROKER_CLUSTER_INFO
+        address, answer = await self.ask(make_call(code), timeout_ms)
+        return read_answer_body(ClusterInfo, answer, address, code)
+
+    async def topics(self, cluster: str | None = None, timeout_ms: int | None = None) -> tuple[str, ...]:
+        """The names of all topics, or of a cluster's; sorted."""
+        code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER if cluster is None else RequestCode.GET_TOPICS_BY_CLUSTER
+        header = None if cluster is None else ClusterRequest(cluster=cluster)
+        address, answer = await self.ask(make_call(code, header), timeout_ms)
+        return tuple(sorted(read_answer_body(TopicList, answer, address, code).topics))
+
+    async def ask(self, command: RemotingCommand, timeout_ms: int | None = None) -> tuple[str, RemotingCommand]:
+        """As `invoke`; another code than SUCCESS raises ResponseError."""
+        address, answer = await self.invoke(command, timeout_ms)
+        if answer.code != ResponseCode.SUCCESS:
+            raise response_error(answer.code, answer.remark, address, request_text(command.code))
+        return address, answer
+
+    async def ask_each(self, command: RemotingCommand, timeout_ms: int | None = None) -> None:
+        """Tell every one of them; they do not tell each other. Raises the error of the first that fails, after all were asked."""
+        calls = [self._remoting.ask(address, command, timeout_ms or self._timeout_ms) for address in self._addresses]
+        for outcome in await asyncio.gather(*calls, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+
+def _reason(error: BrokerUnreachableError | RequestTimeoutError) -> str:
+    return error.describe().removeprefix(f"{error.address}: ")

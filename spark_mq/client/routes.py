@@ -19,12 +19,8 @@ from storage.names import MASTER_ID, address_text
 
 READABLE = 4
 WRITABLE = 2
-DEFAULT_TOPIC = "TBW102"
-"""Its route stands for topics that a broker will create when they are first sent to."""
-
 QUEUES_MOST = 100_000
 """So many queues a topic may have; a route that says more is refused, before memory is taken for them."""
-
 _VIP_STEP = 2
 _QUEUE_COUNT = re.compile("[0-9]{1,6}")
 

@@ -1,19 +1,64 @@
-"""What a send ended with: the broker's answer as a value. Java: SendResult, MQClientAPIImpl.processSendResponse."""
+"""What follows from how a try of a send ended: the message is stored, it goes once more, or the send has failed. Pure.
+
+    answered 0, 10, 11, 12                  stored: a SendResult
+    no connection, or no answer in time     the next try, of a caller that waits and of one that does not
+    answered by what cannot be read         failed, although it may be stored
+    another code                            of a caller that waits the next try, if the code is one of RETRIED_CODES
+
+A stored half message is followed by its transaction's end (37): after the producer's own work, or when a broker asks (39).
+
+Java: DefaultMQProducerImpl (sendDefaultImpl, endTransaction, checkTransactionState), DefaultMQProducer.retryResponseCodes,
+MQClientAPIImpl (onExceptionImpl, processSendResponse). Departure: an answer or a frame that cannot be read is not asked for again,
+because the message is stored and the next answer would be no better; Java's waiting caller sends it twice.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Set
+from enum import Enum
 from typing import NamedTuple
 
-from spark_mq.client.calls import read_answer_header
-from spark_mq.client.errors import ClientError, MalformedResponseError, request_text, response_error
-from spark_mq.client.message import MessageQueue
-from spark_mq.client.namespaces import without_namespace
-from spark_mq.client.outgoing_messages import OutgoingMessage
-from spark_mq.client.send_retries import SendStatus, stored_status
-from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting.messages import SendMessageAnswer
+from spark_mq.client.calls import make_call, read_answer_header
+from spark_mq.client.errors import (
+    BrokerNotFoundError,
+    BrokerUnreachableError,
+    ClientError,
+    FrameRefusedError,
+    MalformedResponseError,
+    RequestTimeoutError,
+    ResponseError,
+    request_text,
+    response_error,
+)
+from spark_mq.client.message import MessageExt, MessageQueue
+from spark_mq.client.settings import RETRIED_CODES, without_namespace
+from spark_mq.remoting import RemotingCommand, RequestCode
+from spark_mq.remoting.messages import CheckTransactionStateRequest, EndTransactionRequest, SendMessageAnswer
+from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK, decode_offset_message_id
+from storage.rules.half_messages import TransactionState
+from storage.rules.response_codes import ResponseCode
 
 DEFAULT_REGION = "DefaultRegion"
+_FLAGS = {
+    TransactionState.COMMIT: TRANSACTION_COMMIT,
+    TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
+    TransactionState.UNKNOWN: 0,
+}
+
+
+class SendStatus(Enum):
+    """How safe a stored message is. All four mean that it is in the broker's log."""
+
+    SEND_OK = int(ResponseCode.SUCCESS)
+    FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
+    """Not flushed in time (SYNC_FLUSH)."""
+    FLUSH_SLAVE_TIMEOUT = int(ResponseCode.FLUSH_SLAVE_TIMEOUT)
+    """Not replicated in time (SYNC_MASTER)."""
+    SLAVE_NOT_AVAILABLE = int(ResponseCode.SLAVE_NOT_AVAILABLE)
+    """Not replicated: no slave is near enough (SYNC_MASTER)."""
+
+
+_STATUSES: dict[int, SendStatus] = {status.value: status for status in SendStatus}
 
 
 class SendResult(NamedTuple):
@@ -40,16 +85,17 @@ def read_send_answer(
     code: int,
     address: str,
     broker_name: str,
-    message: OutgoingMessage,
+    topic: str,
+    message_id: str,
     namespace: str | None = None,
 ) -> SendResult | ClientError:
     """The result that an answer says, or the error: ResponseError, or MalformedResponseError although the message is stored.
 
-    `code` is that of the request.
+    `code` is that of the request, `topic` the message's as brokers know it, `message_id` the producer's id of it.
     """
     status = stored_status(answer.code)
     if status is None:
-        return response_error(answer.code, answer.remark, address, request_text(code), message.topic)
+        return response_error(answer.code, answer.remark, address, request_text(code), topic)
     try:
         header = read_answer_header(SendMessageAnswer, answer, address, code)
     except MalformedResponseError as error:
@@ -57,12 +103,83 @@ def read_send_answer(
     fields = answer.ext_fields or {}
     return SendResult(
         status,
-        message.message_id,
+        message_id,
         header.message_id,
-        MessageQueue(without_namespace(namespace, message.topic), broker_name, header.queue_id),
+        MessageQueue(without_namespace(namespace, topic), broker_name, header.queue_id),
         header.queue_offset,
         header.transaction_id,
         header.recall_handle,
         fields.get("MSG_REGION") or DEFAULT_REGION,
         fields.get("TRACE_ON") != "false",
     )
+
+
+def stored_status(code: int) -> SendStatus | None:
+    """The status that an answer's code tells; None where the code does not say that the message is stored."""
+    return _STATUSES.get(code)
+
+
+def goes_again(error: ClientError, *, is_waited_for: bool, retried_codes: Set[int] = RETRIED_CODES) -> bool:
+    """Whether a send whose try ended with this error is tried again, if tries and time are left.
+
+    A caller that does not wait for the answer (`send_async`) gets every refusal at once.
+    """
+    if isinstance(error, ResponseError):
+        return is_waited_for and error.code in retried_codes
+    return is_network_failure(error) and not isinstance(error, FrameRefusedError)
+
+
+def is_network_failure(error: ClientError) -> bool:
+    """Whether it is unknown what became of the request: it may or may not have reached the broker."""
+    return isinstance(error, BrokerUnreachableError | RequestTimeoutError | BrokerNotFoundError)
+
+
+def end_after_send(
+    group: str, topic: str, sent: SendResult, state: TransactionState, error: Exception | None = None
+) -> RemotingCommand:
+    """The end of a half message that was just sent; `group` and `topic` as brokers know them, `error` what the local work raised.
+
+    Raises MalformedResponseError where the broker's message id says no place in its log.
+    """
+    try:
+        _, _, half_offset = decode_offset_message_id(sent.offset_message_id)
+    except ValueError as wrong:
+        raise MalformedResponseError(sent.queue.broker_name, "a half message", str(wrong)) from None
+    header = EndTransactionRequest(
+        topic=topic,
+        producer_group=group,
+        half_queue_offset=sent.queue_offset,
+        half_commitlog_offset=half_offset,
+        commit_or_rollback=_FLAGS[state],
+        message_id=sent.message_id,
+        transaction_id=sent.transaction_id,
+        broker_name=sent.queue.broker_name,
+    )
+    return _request(header, "executeLocalTransactionBranch exception", error)
+
+
+def end_after_check(
+    group: str,
+    asked: CheckTransactionStateRequest,
+    message: MessageExt,
+    state: TransactionState,
+    error: Exception | None = None,
+) -> RemotingCommand:
+    """The answer to a broker's question: with the topic that it named, the half topic, as in Java."""
+    header = EndTransactionRequest(
+        topic=asked.topic,
+        producer_group=group,
+        half_queue_offset=asked.half_queue_offset,
+        half_commitlog_offset=asked.half_commitlog_offset,
+        commit_or_rollback=_FLAGS[state],
+        from_transaction_check=True,
+        message_id=message.message_id,
+        transaction_id=asked.transaction_id,
+        broker_name=asked.broker_name,
+    )
+    return _request(header, "checkLocalTransactionState Exception", error)
+
+
+def _request(header: EndTransactionRequest, what: str, error: Exception | None) -> RemotingCommand:
+    command = make_call(RequestCode.END_TRANSACTION, header)
+    return command if error is None else command._replace(remark=f"{what}: {error!r}")

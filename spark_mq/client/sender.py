@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from math import ceil
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from spark_mq.client.errors import (
     BrokerNotFoundError,
@@ -35,10 +35,10 @@ from spark_mq.client.errors import (
 from spark_mq.client.event_loop import event_loop
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.outgoing_messages import OutgoingMessage
-from spark_mq.client.producer_settings import ProducerSettings
 from spark_mq.client.routes import TopicRoute, vip_address
-from spark_mq.client.send_results import SendResult, read_send_answer
-from spark_mq.client.send_retries import SendStatus, goes_again, is_network_failure
+from spark_mq.client.send_results import SendResult, SendStatus, goes_again, is_network_failure, read_send_answer
+from spark_mq.client.settings import ProducerSettings
+from spark_mq.client.transport import Promise
 from spark_mq.remoting import HeaderTemplate, MessageQueue, RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting.messages import SendMessageRequest
 from storage.epoch_times import current_time_ms, steady_time_ms
@@ -68,18 +68,12 @@ class SendMode(Enum):
     ONEWAY = "oneway"
 
 
-class Outcome(Protocol):
-    """Where a send's end goes, on the loop's thread."""
-
-    def set_result(self, result: Any, /) -> None:
-        """The SendResult; None of a one-way send that left."""
-
-    def set_exception(self, error: Exception, /) -> None:
-        """Why it failed: a ClientError."""
-
-
 class Sending:
-    """One send, from its beginning to its end. `queue`: where to, with the topic as brokers know it; None: whose turn it is."""
+    """One send, from its beginning to its end.
+
+    `outcome` gets the SendResult (None of a one-way send that left) or a ClientError, on the loop's thread. `queue`: where to, with the
+    topic as brokers know it; None: whose turn it is.
+    """
 
     __slots__ = (
         "deadline",
@@ -98,7 +92,7 @@ class Sending:
         self,
         message: OutgoingMessage,
         mode: SendMode,
-        outcome: Outcome,
+        outcome: Promise,
         deadline: float,
         timeout_ms: int,
         queue: MessageQueue | None = None,
@@ -119,14 +113,14 @@ class Sending:
 class _Try:
     """One try of a send; what its answer goes to (`transport.Promise`)."""
 
-    __slots__ = ("_sender", "address", "begun", "is_done", "queue", "sending")
+    __slots__ = ("_sender", "address", "is_done", "queue", "sending", "started_at")
 
-    def __init__(self, sender: Sender, sending: Sending, queue: MessageQueue, address: str, begun: float) -> None:
+    def __init__(self, sender: Sender, sending: Sending, queue: MessageQueue, address: str, started_at: float) -> None:
         self._sender = sender
         self.sending = sending
         self.queue = queue
         self.address = address
-        self.begun = begun
+        self.started_at = started_at
         self.is_done = False
 
     def done(self) -> bool:
@@ -138,7 +132,7 @@ class _Try:
 
     def set_exception(self, error: Exception) -> None:
         self.is_done = True
-        self._sender.fail_try(self.sending, self.queue, error, self.begun)
+        self._sender.fail_try(self.sending, self.queue, error, self.started_at)
 
 
 class _Topic:
@@ -205,7 +199,7 @@ class Sender:
     async def send(self, message: OutgoingMessage, timeout_ms: int, mode: SendMode = SendMode.WAITING) -> SendResult:
         """Send and wait, for those who live on the loop."""
         outcome: asyncio.Future[SendResult] = self._loop.create_future()
-        self.begin(Sending(message, mode, _Guarded(outcome), self._loop.time() + timeout_ms / 1000, timeout_ms))
+        self.begin(Sending(message, mode, outcome, self._loop.time() + timeout_ms / 1000, timeout_ms))
         return await outcome
 
     def begin(self, sending: Sending) -> None:
@@ -213,7 +207,7 @@ class Sender:
         retries = {SendMode.WAITING: self._settings.retries, SendMode.ASYNC: self._settings.async_retries}
         sending.tries_left = retries.get(sending.mode, 0)
         if sending.queue is not None and sending.mode is SendMode.WAITING:
-            sending.tries_left = 0  # as in Java: who names the queue decides what to do
+            sending.tries_left = 0  # as in Java: a caller that names the queue decides what to do
         self._under_way.add(sending)
         self._next_try(sending)
 
@@ -236,8 +230,8 @@ class Sender:
     def _try(self, sending: Sending) -> None:
         if self._closed is not None:
             raise self._closed
-        begun = self._loop.time()
-        if begun >= sending.deadline:
+        started_at = self._loop.time()
+        if started_at >= sending.deadline:
             raise self._too_late(sending)
         topic = self._topics.get(sending.message.topic)
         if topic is None:
@@ -250,33 +244,36 @@ class Sender:
         if address is None:
             self._keep(self._with_address(sending, queue))
             return
-        self._request(sending, queue, address, begun)
+        self._request(sending, queue, address, started_at)
 
-    def _request(self, sending: Sending, queue: MessageQueue, address: str, begun: float) -> None:
+    def _request(self, sending: Sending, queue: MessageQueue, address: str, started_at: float) -> None:
         if self._is_vip:
             address = vip_address(address)
         command = self._requests.make(sending.message, queue)
         if sending.mode is SendMode.ONEWAY:
             self._keep(self._send_oneway(sending, queue, address, command))
             return
-        left = sending.deadline - self._loop.time()  # not since `begun`: looking for the address may have taken long
+        left = (
+            sending.deadline - self._loop.time()
+        )  # not since `started_at`: looking for the address may have taken long
         left_ms = max(ceil(left * 1000), 1)  # up, so that no moment is left for a try that is in vain
         most_ms = self._settings.max_try_timeout_ms
         if most_ms is not None and sending.tries_left:
             left_ms = min(left_ms, most_ms)
-        self._instance.remoting.invoke_for(_Try(self, sending, queue, address, begun), address, command, left_ms)
+        self._instance.remoting.invoke_for(_Try(self, sending, queue, address, started_at), address, command, left_ms)
 
     def hear(self, tried: _Try, answer: RemotingCommand) -> None:
         """The answer to a try has come."""
         sending = tried.sending
         code = send_code(sending.message)
         broker_name = tried.queue.broker_name
-        result = read_send_answer(answer, code, tried.address, broker_name, sending.message, self._namespace)
+        topic, message_id = sending.message.topic, sending.message.message_id
+        result = read_send_answer(answer, code, tried.address, broker_name, topic, message_id, self._namespace)
         if not isinstance(result, SendResult):
-            self.fail_try(sending, tried.queue, result, tried.begun)
+            self.fail_try(sending, tried.queue, result, tried.started_at)
             return
         if self._faults is not None:
-            self._faults.note(broker_name, self._since_ms(tried.begun))
+            self._faults.note(broker_name, self._since_ms(tried.started_at))
         is_enough = result.status is SendStatus.SEND_OK or not self._settings.retries_unless_ok
         if is_enough or sending.mode is not SendMode.WAITING or not sending.tries_left:
             self._end(sending, result, None)
@@ -285,7 +282,7 @@ class Sender:
         sending.tries_left -= 1
         self._next_try(sending)
 
-    def fail_try(self, sending: Sending, queue: MessageQueue, error: Exception, begun: float) -> None:
+    def fail_try(self, sending: Sending, queue: MessageQueue, error: Exception, started_at: float) -> None:
         """A try has failed: the next one, or the end."""
         if not isinstance(error, ClientError):
             self._end(sending, None, error)
@@ -293,7 +290,7 @@ class Sender:
         is_waiting = sending.mode is SendMode.WAITING
         if self._faults is not None:
             is_reachable = not (is_waiting and isinstance(error, ResponseError))  # as in Java, strange as it is
-            self._faults.note(queue.broker_name, self._since_ms(begun), has_failed=True, is_reachable=is_reachable)
+            self._faults.note(queue.broker_name, self._since_ms(started_at), has_failed=True, is_reachable=is_reachable)
         sending.failures.append((queue.broker_name, error))
         sending.last_broker = queue.broker_name
         if is_network_failure(error) or getattr(error, "code", None) == ResponseCode.TOPIC_NOT_EXIST:
@@ -317,13 +314,13 @@ class Sender:
             self._next_try(sending)
 
     async def _with_address(self, sending: Sending, queue: MessageQueue) -> None:
-        begun = self._loop.time()
+        started_at = self._loop.time()
         try:
             asked = self._instance.broker_address(queue.broker_name)
             address = await self._in_time(sending, asked, f"the address of broker {queue.broker_name}")
-            self._request(sending, queue, address, begun)
+            self._request(sending, queue, address, started_at)
         except BrokerNotFoundError as error:
-            self.fail_try(sending, queue, error, begun)
+            self.fail_try(sending, queue, error, started_at)
         except Exception as error:
             self._fail(sending, error)
 
@@ -375,6 +372,8 @@ class Sender:
             return
         self._under_way.discard(sending)
         self._ended(sending)
+        if sending.outcome.done():  # the caller has gone
+            return
         if error is None:
             sending.outcome.set_result(result)
         elif sending.stored is not None:
@@ -393,25 +392,8 @@ class Sender:
             return self._summed_up(sending)
         return RequestTimeoutError(request_text(send_code(sending.message)), sending.timeout_ms)
 
-    def _since_ms(self, begun: float) -> int:
-        return int((self._loop.time() - begun) * 1000)
-
-
-class _Guarded:
-    """A future of the loop whose caller may have gone."""
-
-    __slots__ = ("_future",)
-
-    def __init__(self, future: asyncio.Future[SendResult]) -> None:
-        self._future = future
-
-    def set_result(self, result: SendResult) -> None:
-        if not self._future.done():
-            self._future.set_result(result)
-
-    def set_exception(self, error: Exception) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
+    def _since_ms(self, started_at: float) -> int:
+        return int((self._loop.time() - started_at) * 1000)
 
 
 @dataclass(slots=True)

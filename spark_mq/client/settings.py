@@ -1,26 +1,55 @@
-"""What a client is told before it starts: name servers, who it is, how it proves that, how long it waits.
+"""How clients, producers and consumers behave: name servers, identity, time-outs, limits; with Java's names and defaults.
 
-Java: ClientConfig, NettyClientConfig, TlsSystemConfig; the same defaults.
-Not supported: SOCKS proxies, heartbeats of version 2, name servers looked up by HTTP.
+Java: ClientConfig, NettyClientConfig, TlsSystemConfig, DefaultMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer.
+Not supported: SOCKS proxies, heartbeats of version 2, name servers looked up by HTTP, automatic batches (autoBatch), trace messages,
+request and reply.
 """
 
 from __future__ import annotations
 
 import re
 import ssl
+from collections.abc import Set
 from dataclasses import dataclass, field, fields
+from enum import Enum
+from pathlib import Path
 from typing import Literal
 
+from spark_mq.client.allocation import Allocation, Averagely
 from spark_mq.client.errors import ClientSettingError, TlsError
+from spark_mq.remoting.consumers import ConsumeFromWhere, MessageModel
 from storage import names
+from storage.epoch_times import current_time_ms, other_unit_rule
+from storage.format.record import COMPRESSION_LEVEL, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
+from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
+from storage.rules.response_codes import ResponseCode
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
+Compression = Literal["zlib", "lz4", "zstd"]
+COMPRESSIONS: dict[str, int] = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
 Encoding = Literal["JSON", "ROCKETMQ"]
-
 MQ_CLIENT_API_TIMEOUT_MS = 3_000
 """How long a client waits for an answer. Java: ClientConfig.mqClientApiTimeout."""
 _QUESTION_TIMEOUTS = 2
 _DEFAULT_INSTANCE_NAME = "DEFAULT"
 _HIDDEN = "***"
+_HALF_HOUR_MS = 30 * 60_000
+MAX_RECONSUME_TIMES = 16
+"""Tries after the first one of a concurrent consumer that names no number."""
+_SEPARATOR = "%"
+RETRIED_CODES: Set[int] = frozenset(
+    {
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+        ResponseCode.GO_AWAY,
+    }
+)
+"""Refusals after which another broker is asked. Java: DefaultMQProducer.retryResponseCodes."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -131,6 +160,198 @@ class ClientSettings:
         return self.instance_name != _DEFAULT_INSTANCE_NAME
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerSettings:
+    """Of a producer. Times are ms; a send's time-out is for all its tries together."""
+
+    send_timeout_ms: int = 3_000
+    max_try_timeout_ms: int | None = None
+    """The most that one try may take while others are left. Java: sendMsgMaxTimeoutPerRequest."""
+    retries: int = 2
+    """Tries after the first, of a send that is waited for."""
+    async_retries: int = 2
+    """The same of one that is not, after network failures."""
+    retried_codes: Set[int] = RETRIED_CODES
+    """After which refusals a send that is waited for tries another broker."""
+    retries_unless_ok: bool = False
+    """Whether a message that is stored with another status than SEND_OK is sent once more, to another broker: a double.
+    Java: retryAnotherBrokerWhenNotStoreOK."""
+    compress_over_bytes: int | None = 4_096
+    """Bodies of so many bytes and more are compressed; None: none is. Batches never are."""
+    compression: Compression = "zlib"
+    compression_level: int = COMPRESSION_LEVEL
+    max_message_bytes: int = 4 << 20
+    """The largest body, before it is compressed; of a batch all its messages together."""
+    avoids_slow_brokers: bool = False
+    """Java: sendLatencyEnable."""
+    max_in_flight: int = 10_000
+    """Messages that wait for their answers, at most. Java: backPressureForAsyncSendNum, which is off by default."""
+    max_in_flight_bytes: int = 100 << 20
+    when_full: Literal["block", "refuse"] = "block"
+    """Whether `send_async` waits for room (at most the send's time-out) or raises TooManyInFlightError at once."""
+    template_topic: str = AUTO_CREATE_TOPIC
+    """What a topic is made after that is not there. Java: createTopicKey."""
+    default_queue_count: int = 4
+    """How many queues such a topic gets a broker, at most."""
+    unit_mode: bool = False
+    check_threads: int = 1
+    """Of a transaction producer: who answers check-backs."""
+    check_limit: int = 2_000
+    """Check-backs that may wait; the broker asks those again that are dropped."""
+
+    def __post_init__(self) -> None:
+        _check_ranges(
+            self,
+            send_timeout_ms=(1, 2**31 - 1),
+            retries=(0, 100),
+            async_retries=(0, 100),
+            compression_level=(0, 9),
+            max_message_bytes=(1, 2**31 - 1),
+            max_in_flight=(1, 2**31 - 1),
+            max_in_flight_bytes=(1, 2**53),
+            default_queue_count=(1, 65_535),
+            check_threads=(1, 1_000),
+            check_limit=(1, 2**31 - 1),
+        )
+        if self.compress_over_bytes is not None:
+            _check_ranges(self, compress_over_bytes=(0, 2**31 - 1))
+        if self.max_try_timeout_ms is not None:
+            _check_ranges(self, max_try_timeout_ms=(1, 2**31 - 1))
+        if self.compression not in COMPRESSIONS:
+            raise ClientSettingError("compression", self.compression, f"it must be one of {', '.join(COMPRESSIONS)}")
+        if self.when_full not in ("block", "refuse"):
+            raise ClientSettingError("when_full", self.when_full, "it must be block or refuse")
+
+
+class ConsumeFrom(Enum):
+    """Where a group without stored offsets begins."""
+
+    LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
+    FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
+    TIMESTAMP = ConsumeFromWhere.CONSUME_FROM_TIMESTAMP
+
+
+@dataclass(frozen=True, slots=True)
+class FlowLimits:
+    """What may wait in one queue before pulling pauses. Java: pullThresholdForQueue, …SizeForQueue, consumeConcurrentlyMaxSpan."""
+
+    count: int = 1000
+    size_mib: int = 100
+    span: int | None = 2000
+    """Between the first and the last offset; None (orderly) is no limit."""
+
+
+def default_offset_directory() -> Path:
+    """Where Java's clients keep a broadcast's offsets too. Java: LOCAL_OFFSET_STORE_DIR."""
+    return Path.home() / ".rocketmq_offsets"
+
+
+def _half_an_hour_ago() -> int:
+    return current_time_ms() - _HALF_HOUR_MS
+
+
+@dataclass(frozen=True, slots=True)
+class PushSettings:
+    """Of a push consumer. Times are ms. All clients of a group must agree on model, allocation and where to begin."""
+
+    model: MessageModel = MessageModel.CLUSTERING
+    allocation: Allocation = field(default_factory=Averagely)
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    """Where a group begins that has no stored offset."""
+    consume_time_ms: int = field(default_factory=_half_an_hour_ago)
+    """… with `ConsumeFrom.TIMESTAMP`."""
+    thread_count: int = 20
+    batch_size: int = 1
+    """Messages of a listener's call, at most."""
+    pull_limit: int = 32
+    """Messages of a pull, at most; brokers give no more than 32 by default."""
+    pull_limit_bytes: int = 262_144
+    pull_interval_ms: int = 0
+    queue_limit: int = 1_000
+    """Messages that may wait in a queue before pulling pauses."""
+    queue_limit_mib: int = 100
+    span_limit: int = 2_000
+    """Offsets between a queue's first unfinished message and its last (concurrent)."""
+    max_reconsume_times: int | None = None
+    """Tries after the first; None: 16 for a concurrent listener, for ever for an orderly one."""
+    consume_timeout_ms: int = 15 * 60_000
+    """A concurrent listener that takes longer loses the message to the next try."""
+    suspend_ms: int = 1_000
+    """How long an orderly queue waits after a failure."""
+    sends_subscription: bool = False
+    """Whether pulls carry the subscription, for groups whose clients subscribe differently. Java: postSubscriptionWhenPull."""
+    offset_directory: Path | None = None
+    """Of a broadcast; None: where Java's clients keep theirs."""
+
+    def __post_init__(self) -> None:
+        _check_ranges(
+            self,
+            thread_count=(1, 1_000),
+            batch_size=(1, 1_024),
+            pull_limit=(1, 1_024),
+            pull_limit_bytes=(1, 2**31 - 1),
+            pull_interval_ms=(0, 65_535),
+            queue_limit=(1, 65_535),
+            queue_limit_mib=(1, 1_024),
+            span_limit=(1, 65_535),
+            consume_timeout_ms=(1, 2**53),
+            suspend_ms=(0, 2**31 - 1),
+            consume_time_ms=(0, 2**53),
+        )
+        _check_time(self.consume_time_ms)
+        if self.max_reconsume_times is not None:
+            _check_ranges(self, max_reconsume_times=(0, 2**31 - 1))
+
+    def flow_limits(self, *, is_orderly: bool) -> FlowLimits:
+        """What may wait in a queue."""
+        return FlowLimits(self.queue_limit, self.queue_limit_mib, None if is_orderly else self.span_limit)
+
+
+@dataclass(frozen=True, slots=True)
+class PullSettings:
+    """Of a pull consumer. Times are ms."""
+
+    model: MessageModel = MessageModel.CLUSTERING
+    allocation: Allocation = field(default_factory=Averagely)
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    """Where a group begins that has no stored offset."""
+    consume_time_ms: int = field(default_factory=_half_an_hour_ago)
+    """… with `ConsumeFrom.TIMESTAMP`."""
+    auto_commit: bool = True
+    """Whether what is consumed is stored every now and then, by the calls of `poll`."""
+    auto_commit_interval_ms: int = 5_000
+    poll_limit: int = 500
+    """Messages of a poll, at most."""
+    pull_limit: int = 32
+    """Messages of a pull, at most. Java's lite pull consumer asks for 10; brokers give no more than 32 by default."""
+    buffer_limit: int = 10_000
+    """Messages that may wait in all queues before pulling pauses."""
+    queue_limit: int = 1_000
+    queue_limit_mib: int = 100
+    span_limit: int = 2_000
+    """Offsets between a queue's first unfinished message and its last."""
+    offset_directory: Path | None = None
+    """Of a broadcast; None: where Java's clients keep theirs."""
+
+    def __post_init__(self) -> None:
+        _check_ranges(
+            self,
+            auto_commit_interval_ms=(1, 2**53),
+            poll_limit=(1, 2**31 - 1),
+            pull_limit=(1, 1_024),
+            buffer_limit=(1, 2**31 - 1),
+            queue_limit=(1, 65_535),
+            queue_limit_mib=(1, 1_024),
+            span_limit=(1, 65_535),
+            consume_time_ms=(0, 2**53),
+        )
+        _check_time(self.consume_time_ms)
+
+    def flow_limits(self) -> FlowLimits:
+        """What may wait in a queue."""
+        return FlowLimits(self.queue_limit, self.queue_limit_mib, self.span_limit)
+
+
 def parse_addresses(setting: str, given: str | tuple[str, ...] | list[str]) -> tuple[str, ...]:
     """Addresses as "host:port" each, without doubles; a text may hold several between `;` or `,`.
 
@@ -158,8 +379,42 @@ def check_kind(name: str, given: object, kind: type) -> None:
         raise ClientSettingError(name, given, f"it is {type(given).__name__}; give {example}")
 
 
-def check_range(settings: object, name: str, least: int, most: int) -> None:
-    """Raises ClientSettingError where a setting is no whole number in the range, ends included."""
-    value = getattr(settings, name)
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ClientSettingError(name, value, f"it must be a whole number from {least} to {most}")
+def _check_ranges(settings: object, **ranges: tuple[int, int]) -> None:
+    """Raises ClientSettingError where a setting is no whole number in its range, ends included."""
+    for name, (least, most) in ranges.items():
+        value = getattr(settings, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise ClientSettingError(name, value, f"it must be a whole number from {least} to {most}")
+
+
+def _check_time(consume_time_ms: int) -> None:
+    rule = other_unit_rule(consume_time_ms)
+    if rule is not None:
+        raise ClientSettingError("consume_time_ms", consume_time_ms, rule)
+
+
+def with_namespace(namespace: str | None, name: str) -> str:
+    """A topic's or group's name as brokers know it: `ns%topic`, with `%RETRY%` or `%DLQ%` in front of it all. Java: NamespaceUtil.
+
+    A name that has the namespace already stays as it is, and so do those of system topics and groups. Brokers know nothing of
+    namespaces: the names simply are longer.
+    """
+    if not namespace or not name or is_system_topic(name) or is_system_group(name):
+        return name
+    prefix, rest = _split(name)
+    return name if rest.startswith(namespace + _SEPARATOR) else f"{prefix}{namespace}{_SEPARATOR}{rest}"
+
+
+def without_namespace(namespace: str | None, name: str) -> str:
+    """A topic's or group's name as the program knows it; as it is where it has another namespace or none."""
+    if not namespace:
+        return name
+    prefix, rest = _split(name)
+    return prefix + rest.removeprefix(namespace + _SEPARATOR)
+
+
+def _split(name: str) -> tuple[str, str]:
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if name.startswith(prefix):
+            return prefix, name[len(prefix) :]
+    return "", name

@@ -11,7 +11,7 @@
     with TransactionProducer(ClientSettings("ns:9876"), "payments", Payments()) as producer:
         result = producer.send_in_transaction(Message("orders", b"..."))
 
-The end is told one-way (37). Where it does not reach the broker, the broker asks (39): after 6 s, then each 30 s, 15 times in all,
+The end is sent one-way (37). Where it does not reach the broker, the broker asks (39): after 6 s, then each 30 s, 15 times in all,
 and any producer of the group. So `check` must know what each of them did.
 """
 
@@ -27,15 +27,11 @@ from typing import Any, NamedTuple, Protocol
 from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.listener_pool import ListenerPool
+from spark_mq.client.listeners import ListenerPool
 from spark_mq.client.message import Message, MessageExt
-from spark_mq.client.namespaces import with_namespace, without_namespace
 from spark_mq.client.producer import Producer, ProducerMember
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.transaction_ends import end_after_check, end_after_send
+from spark_mq.client.send_results import SendResult, SendStatus, end_after_check, end_after_send
+from spark_mq.client.settings import ClientSettings, ProducerSettings, with_namespace, without_namespace
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.messages import CheckTransactionStateRequest
 from storage.errors import CorruptRecordError
@@ -91,8 +87,8 @@ class TransactionProducer(Producer):
         A half that is stored with another status than SEND_OK is rolled back; the listener is not asked. A delay level is dropped, as
         in Java, and a deliver time is refused. Raises ClientError where the half was not sent; the listener is not asked either.
         """
-        begun = self._begin_send()
-        sent = self._send(self._maker.half(message), None, timeout_ms, begun)
+        started_at = self._begin_send()
+        sent = self._send(self._maker.half(message), None, timeout_ms, started_at)
         state, error = TransactionState.ROLLBACK, None
         if sent.status is SendStatus.SEND_OK:
             transaction_id = sent.transaction_id or sent.message_id

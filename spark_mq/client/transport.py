@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from spark_mq.client.blocking_connection import TLS_RECORDS, answered_with_tls
 from spark_mq.client.errors import (
     BrokerUnreachableError,
     ClientError,
@@ -23,7 +24,6 @@ from spark_mq.client.errors import (
     RequestTimeoutError,
     request_text,
 )
-from spark_mq.client.tls_mismatch import TLS_RECORDS, answered_with_tls
 from spark_mq.remoting import (
     Answer,
     Body,
@@ -41,20 +41,20 @@ WRITE_BUFFER_BYTES = 1 << 20
 
 
 class Promise(Protocol):
-    """What an answer or an error is given to, on the loop's thread: a future, or what does without one."""
+    """What a result or an error is given to, on the loop's thread: a future, or what does without one."""
 
     def done(self) -> bool:
-        """Whether nobody waits any more."""
+        """Whether it has one already, or its caller has gone."""
 
-    def set_result(self, answer: RemotingCommand, /) -> None:
-        """The answer, whatever its code."""
+    def set_result(self, answer: Any, /) -> None:
+        """What was waited for: of a request its answer, whatever the code."""
 
     def set_exception(self, error: Exception, /) -> None:
         """Why there is none."""
 
 
 class Waiter(NamedTuple):
-    """Who waits for an answer: until when (the loop's clock), with which time-out, and what was asked."""
+    """A request in flight: what gets its answer, until when (the loop's clock), and with which time-out."""
 
     future: Promise
     request: RemotingCommand

@@ -5,7 +5,7 @@
 **A share.** A piece holds 256 KiB at most. Of it a few requests begin at a time, so that none waits for all that another connection
 has sent; the next piece is read when all have begun. None begins while the peer does not take what it is sent, or while 1,024 requests
 or 32 MiB of it wait or run: what it sends then waits in its socket, and its sender with it. What has begun is refused, not answered,
-while too much waits to be written (`unwritten.py`). Departure: Java reads all that comes.
+while too much waits to be written (`peer.py`). Departure: Java reads all that comes.
 
 **What was read is done**, whatever becomes of the connection and of the answer: a client may send and hang up. After the connection's
 end the rest of its last piece has its turns as ever. If the connection breaks under an answer, what the system has received of it is
@@ -50,11 +50,10 @@ from spark_mq.remoting import (
 )
 from spark_mq.remoting.command import ONEWAY_FLAG
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers, RunReader, encode_answers
-from spark_mq.remoting_server.peer import Peer, not_supported
+from spark_mq.remoting_server.peer import LITTLE_BYTES, Peer, Unwritten, not_supported
 from spark_mq.remoting_server.pools import RequestPool
 from spark_mq.remoting_server.processors import PendingAnswer, PendingAnswers, Processor, Processors
 from spark_mq.remoting_server.shared import Shared
-from spark_mq.remoting_server.unwritten import LITTLE_BYTES, Unwritten
 from storage.names import address_text, peer_host
 from storage.pending import Pending
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spark_mq.client.errors import request_text
 from spark_mq.remoting import FrameLimits, RemotingCommand
-from spark_mq.remoting_server.peer import Outbox, Peer
+from spark_mq.remoting_server.peer import Outbox, Peer, UnwrittenOfAll
 from spark_mq.remoting_server.settings import ServerSettings
-from spark_mq.remoting_server.unwritten import UnwrittenOfAll
 from storage.pending import Pending
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from functools import partial
 from typing import TypeVar
 
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
+from spark_mq.client.calls import make_call, patiently, read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError, request_text, response_error
-from spark_mq.client.patience import patiently
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.administration import ProducerConnection
 from spark_mq.remoting.consumers import MaxOffsetRequest, OffsetAnswer, ProducerGroupRequest, QueueRequest

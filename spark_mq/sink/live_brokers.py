@@ -29,11 +29,10 @@ import numpy as np
 
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.calls import make_call, read_answer_header
+from spark_mq.client.calls import make_call, may_pass, read_answer_header
 from spark_mq.client.errors import ClientError
-from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.patience import may_pass
-from spark_mq.client.send_retries import stored_status
+from spark_mq.client.send_results import stored_status
+from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import BatchInDoubtError, DataLossError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.administration import CreateTopicRequest

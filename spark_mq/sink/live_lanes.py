@@ -8,7 +8,7 @@ from typing import Protocol
 
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import ClientError
-from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.settings import with_namespace
 from spark_mq.remoting import MessageQueue, RemotingCommand
 from spark_mq.sink.body_limits import BodyLimit
 from spark_mq.sink.broker_lane import BrokerLane, LaneTerms, QueueBatch

@@ -8,11 +8,11 @@ behind each message's own, so that consumers see one id for all of them.
 from __future__ import annotations
 
 from spark_mq.client.calls import make_call
-from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.messages import SendMessageRequest, decode_batch
 from storage.names import RETRY_PREFIX
 from storage.rules.retries import MAX_RECONSUME_TIMES, RECONSUME_TIMES
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 DEFAULT_TOPIC_QUEUE_COUNT = 4
 """Queues of a topic that a broker makes when it is sent to. Java: DefaultMQProducer.defaultTopicQueueNums."""
@@ -35,7 +35,7 @@ def send_request(
     header = SendMessageRequest(
         producer_group=group,
         topic=queue.topic,
-        default_topic=DEFAULT_TOPIC,
+        default_topic=AUTO_CREATE_TOPIC,
         default_topic_queue_count=DEFAULT_TOPIC_QUEUE_COUNT,
         queue_id=queue.queue_id,
         sys_flag=sys_flag,

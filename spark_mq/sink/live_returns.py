@@ -12,10 +12,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
+from spark_mq.client.admin import address_of_id
 from spark_mq.client.calls import make_call
 from spark_mq.client.errors import ClientError, ResponseError
-from spark_mq.client.message_calls import address_of_id
-from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.settings import with_namespace
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.messages import SendBackRequest
 from spark_mq.sink.broker_lane import QueueBatch

@@ -6,6 +6,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from spark_mq.client.calls import may_pass, patiently
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     BrokerUnreachableError,
@@ -15,14 +16,13 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.patience import may_pass, patiently
-from spark_mq.client.routes import DEFAULT_TOPIC
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.body_limits import BodyLimit, ask_for_limits, limit_of
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_request import DEFAULT_TOPIC_QUEUE_COUNT
 from storage.names import MASTER_ID, in_one_form
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 
 class LiveRoutes:
@@ -80,7 +80,7 @@ class LiveRoutes:
         return run(self._address_of(broker_name, topic), self._patience_ms, f"the address of broker {broker_name}")
 
     async def _address_of(self, broker_name: str, topic: str) -> str:
-        for known in (topic, DEFAULT_TOPIC):  # a topic that nobody has sent to yet has no route
+        for known in (topic, AUTO_CREATE_TOPIC):  # a topic that nobody has sent to yet has no route
             with suppress(TopicRouteNotFoundError):
                 await self._instance.route(known, refresh=True)
                 break
@@ -129,7 +129,7 @@ class LiveRoutes:
 def _may_be_routed(error: ClientError) -> bool:
     """Not a topic that no broker has; a topic without queues, and a cluster without brokers, may be starting."""
     if isinstance(error, TopicRouteNotFoundError):
-        return error.topic == DEFAULT_TOPIC
+        return error.topic == AUTO_CREATE_TOPIC
     return isinstance(error, MessageQueueNotFoundError) or may_pass(error)
 
 

@@ -13,8 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from spark_mq.client.errors import TopicRouteNotFoundError
-from spark_mq.client.namespaces import with_namespace
-from spark_mq.client.routes import DEFAULT_TOPIC
+from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import SinkModeError, SinkSchemaError
 from spark_mq.remoting import MessageQueue
 from spark_mq.sink.body_limits import BodyLimit
@@ -39,6 +38,7 @@ from storage.rules.message_rows import KAFKA_COLUMNS, is_kafka
 from storage.rules.retries import RetryRules
 from storage.rules.row_columns import LEFT_COLUMNS
 from storage.rules.row_rules import MessageRules, TopicTarget
+from storage.rules.topics import AUTO_CREATE_TOPIC
 
 QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
 """The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""
@@ -128,7 +128,7 @@ class RouteRules(MessageRules):
         try:
             count = len(self.queues_of(known))
         except TopicRouteNotFoundError as error:
-            if error.topic == DEFAULT_TOPIC:  # no broker is there at all
+            if error.topic == AUTO_CREATE_TOPIC:  # no broker is there at all
                 raise
             return TopicTarget(known, refusal=error.describe())
         limit = self.limit_of(known)

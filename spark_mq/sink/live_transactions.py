@@ -21,9 +21,7 @@ import numpy as np
 
 from spark_mq.client.calls import read_answer_header
 from spark_mq.client.errors import ClientError
-from spark_mq.client.send_results import DEFAULT_REGION, SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.transaction_ends import end_after_send
+from spark_mq.client.send_results import DEFAULT_REGION, SendResult, SendStatus, end_after_send
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.messages import SendMessageAnswer, decode_batch
 from spark_mq.sink.broker_lane import QueueBatch

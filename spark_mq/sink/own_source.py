@@ -24,7 +24,7 @@ from contextlib import suppress
 from dataclasses import fields
 from typing import Protocol
 
-from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import OffsetJsonError, SparkMqError, WritesOwnSourceError
 from spark_mq.sink.live_options import local_checkpoint
 from spark_mq.source.cluster_options import ClusterOptions

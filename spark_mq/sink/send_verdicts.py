@@ -20,7 +20,8 @@ from __future__ import annotations
 from enum import Enum
 
 from spark_mq.client.errors import RETRIABLE_CODES, ClientError
-from spark_mq.client.send_retries import RETRIED_CODES, goes_again, stored_status
+from spark_mq.client.send_results import goes_again, stored_status
+from spark_mq.client.settings import RETRIED_CODES
 from storage.rules.response_codes import ResponseCode
 
 REFUSING_CODES = frozenset(

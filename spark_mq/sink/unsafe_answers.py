@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_mq.client.send_retries import SendStatus, stored_status
+from spark_mq.client.send_results import SendStatus, stored_status
 from spark_mq.conditions import NotConfirmedError
 from storage.rules.response_codes import ResponseCode
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
+from spark_mq.client.calls import may_pass, patiently
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError, WaitedInVainError
-from spark_mq.client.patience import may_pass, monotonic_ms, patiently
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.administration import TopicRequest, TopicStatsTable
 from spark_mq.source.cluster_questions import Answered, ClusterQuestions, request
@@ -30,6 +30,7 @@ from spark_mq.source.live_topics import (
 )
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.subscription import Subscription
+from storage.epoch_times import steady_time_ms
 from storage.names import is_system_topic
 from storage.rules.response_codes import ResponseCode
 
@@ -57,7 +58,7 @@ class LiveView:
         questions: ClusterQuestions,
         subscription: Subscription,
         timeout_ms: int,
-        clock: Callable[[], int] = monotonic_ms,
+        clock: Callable[[], int] = steady_time_ms,
     ) -> None:
         self._questions = questions
         self._subscription = subscription

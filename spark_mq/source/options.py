@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeVar
 
-from spark_mq.client.namespaces import with_namespace
+from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import OptionError, UnknownOptionError
 from spark_mq.option_table import NAMES_ELSEWHERE, Mode, Option, OptionRow, OptionTable, given_options
 from spark_mq.source import option_values as values

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.calls import may_pass
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     ClientError,
@@ -19,7 +20,6 @@ from spark_mq.client.errors import (
     WaitedInVainError,
     request_text,
 )
-from spark_mq.client.patience import may_pass
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
 from spark_mq.source.broker_addresses import addresses_now

@@ -465,7 +465,7 @@ class FollowedLog:
         the disk has no room: `cut_torn_end` then begins anew. If the service has failed, and with OSError, the store is at its end.
         """
         if confirmed is not None:
-            self._service.heed_confirmed(confirmed)
+            self._service.on_confirmed(confirmed)
         if self.raw_end == self.end:
             return self.end
         with self._service.exclusive() as store:

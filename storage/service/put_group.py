@@ -35,8 +35,8 @@ Rows: TypeAlias = InnerMessages | tuple[EncodedMessage, ...]
 Append: TypeAlias = Callable[[Rows], Places]
 
 
-class PutResult(NamedTuple):
-    """How a put ended, and where its messages stand. Java: PutMessageResult, AppendMessageResult."""
+class PutMessageResult(NamedTuple):
+    """How a put of many threads ended, and where its messages stand. Java: PutMessageResult, with AppendMessageResult."""
 
     status: PutStatus
     rows: Places = NO_RESULTS

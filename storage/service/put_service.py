@@ -51,7 +51,7 @@ from storage.service.put_group import (
     GroupCommit,
     JoinedPut,
     PutGroup,
-    PutResult,
+    PutMessageResult,
     Rows,
     Work,
     append_together,
@@ -122,7 +122,7 @@ class PutService:
             self._duties.append(self._confirm_duty)
             if may_wait(store.config.mode):
                 confirmed.reached = self.acks.reached_by_all
-                self.acks.heed = self.heed_confirmed
+                self.acks.on_reached = self.on_confirmed
         for duty in self._duties if starts_duties else ():
             duty.start()
 
@@ -368,7 +368,9 @@ class PutService:
 
     # Putting
 
-    def put_inner(self, messages: InnerMessages | Sequence[InnerMessage], *, waits: bool | None = None) -> PutResult:
+    def put_inner(
+        self, messages: InnerMessages | Sequence[InnerMessage], *, waits: bool | None = None
+    ) -> PutMessageResult:
         """Append messages as they are, as `MessageStore.put_inner` does.
 
         PUT_OK: on the disk under SYNC_FLUSH, else in the log, or with a pool in memory. FLUSH_DISK_TIMEOUT: in the log, and readable
@@ -382,7 +384,7 @@ class PutService:
 
     def put_later(
         self, messages: Rows, *, waits: bool | None = None, needs_copies: bool = True, is_heard: bool = True
-    ) -> Pending[PutResult]:
+    ) -> Pending[PutMessageResult]:
         """Messages that join the next append. The result must be asked for, or settled: that makes the append unless another put has
         made it, with all that have joined until then. It returns and raises what `put_inner` does.
         Without `needs_copies` it waits for no replicas. Without `is_heard` no client would hear of OS_PAGE_CACHE_BUSY: the put waits
@@ -391,13 +393,13 @@ class PutService:
         waits = wait_for_disk(messages) if waits is None else waits
         copies = self._admitted(waits and needs_copies, is_heard=is_heard)
         if isinstance(copies, PutStatus):
-            return Pending.done(PutResult(copies))
+            return Pending.done(PutMessageResult(copies))
         joined = self._joining.join(messages, waits, copies)
 
-        def result() -> PutResult:
+        def result() -> PutMessageResult:
             self._append(joined)
             places = joined.places()
-            return PutResult(self._wait(joined.acknowledged), places)
+            return PutMessageResult(self._wait(joined.acknowledged), places)
 
         def when_settled(call: Callable[[], None]) -> float | None:
             self._append(joined)
@@ -476,11 +478,11 @@ class PutService:
             return InnerPut(settings, messages, delays_ms).append_to(self._writer, self._append_records)
         return put_few(settings, messages, delays_ms, self._writer, self._append_records)
 
-    def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutResult:
+    def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutMessageResult:
         """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are `put_inner`'s."""
         copies = self._admitted(waits)
         if isinstance(copies, PutStatus):
-            return PutResult(copies)
+            return PutMessageResult(copies)
         append = self._putter.prepare(rows, PutOptions(**options))
         with self._lock:
             self._refuse_puts_if_closed()
@@ -488,7 +490,7 @@ class PutService:
                 places = append()
             acknowledged = self._acknowledged(waits, copies) if places.num_rows else ACKNOWLEDGED
         self._wake_duties()
-        return PutResult(self._wait(acknowledged), places)
+        return PutMessageResult(self._wait(acknowledged), places)
 
     def _append_records(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         return self._writer.append_records(runs, index_lease_ms=index_lease_ms, hold=self._pool is not None)
@@ -570,7 +572,7 @@ class PutService:
             if error is not None:
                 raise error
 
-    def heed_confirmed(self, place: float) -> None:
+    def on_confirmed(self, place: float) -> None:
         """All who must have the log have it up to there: a master's replicas, or a slave's master, say so. For any thread."""
         if (confirmed := self._writer.confirmed) is not None and confirmed.reached != place:
             confirmed.reached = place

@@ -41,8 +41,8 @@ class ReplicaAcks:
         self._is_closed = False
         self.alive = replication.total_replicas
         """Brokers of the group, as the name server tells. Java: aliveReplicaNumInGroup."""
-        self.heed: Callable[[float], None] = lambda _: None
-        """Hears `reached_by_all` after each change, in the thread that tells of it: it must be quick and take no lock of a put's."""
+        self.on_reached: Callable[[float], None] = lambda _: None
+        """Called with `reached_by_all` after each change, in the thread that reports it: it must be quick and take no lock of a put."""
 
     # What a put asks
 
@@ -140,7 +140,7 @@ class ReplicaAcks:
         return NOTHING_NEW if self._set_size is None else self._frontier.reached(ALL_IN_SET)
 
     def _tell(self, settled: list[CopiesWanted]) -> None:
-        self.heed(self.reached_by_all)
+        self.on_reached(self.reached_by_all)
         for wanted in settled:
             wanted.done.set_result(PutStatus.PUT_OK)
         self._lock.notify_all()

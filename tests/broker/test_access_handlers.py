@@ -10,8 +10,8 @@ import pytest
 
 from spark_mq.access.users import AccessRules, User, UserStatus, UserTable, UserType
 from spark_mq.broker.broker import Broker
+from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signed
 from spark_mq.remoting import make_request, read_body, read_body_list, write_body
 from spark_mq.remoting.administration import AclInfo, PolicyEntryInfo, PolicyInfo, UserInfo
 from spark_mq.remoting.consumers import ConsumerData, HeartbeatData, SubscriptionData

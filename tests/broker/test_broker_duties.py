@@ -102,7 +102,7 @@ def test_offsets_that_could_not_be_written_are_written_by_the_next_turn(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patched:
-            patched.setattr(broker.parts.service.store, "save_state", full)
+            patched.setattr(broker.parts.store.service.store, "save_state", full)
             with pytest.raises(OSError, match="No space"):
                 broker.save_offsets()
         broker.save_offsets()
@@ -127,7 +127,7 @@ def test_offsets_are_on_the_disk_after_the_interval_also_when_the_clock_was_set_
 def test_what_the_brokers_own_groups_have_in_the_file_stays(tmp_path: Path) -> None:
     clock = FakeClock()
     with running(tmp_path / "store", clock) as broker:
-        store = broker.parts.service.store
+        store = broker.parts.store.service.store
         own = ConsumerOffsets().with_offsets("CID_RMQ_SYS_TRANS", {("HALF", 0): 5}, now_ms=1)
         store.save_state(OFFSETS_FILE, own.to_text())
         BrokerPeers(broker, clock).ask("c", 15, OFFSET | {"commitOffset": 7})
@@ -140,7 +140,7 @@ def test_what_the_brokers_own_groups_have_in_the_file_stays(tmp_path: Path) -> N
 def test_what_the_brokers_own_groups_have_in_the_file_is_told_to_slaves(tmp_path: Path) -> None:
     clock = FakeClock()
     with running(tmp_path / "store", clock) as broker:
-        peers, store = BrokerPeers(broker, clock), broker.parts.service.store
+        peers, store = BrokerPeers(broker, clock), broker.parts.store.service.store
         assert peers.ask("c", 15, OFFSET | {"commitOffset": 7}).code == 0
         own = ConsumerOffsets().with_offsets("CID_RMQ_SYS_TRANS", {("HALF", 0): 5}, now_ms=1)
         store.save_state(OFFSETS_FILE, own.to_text())
@@ -163,7 +163,7 @@ def test_a_check_of_transactions_leaves_the_offsets_that_are_saved_beside_it(
             return with_offsets(table, *given, **more)
 
         monkeypatch.setattr(ConsumerOffsets, "with_offsets", while_others_save)
-        with broker.parts.service.exclusive() as store:
+        with broker.parts.store.service.exclusive() as store:
             save_progress(store, TransactionProgress(5, 6), now_ms=clock())
         saving.join()
         found = ConsumerOffsets.load((tmp_path / "store" / "config" / OFFSETS_FILE).read_text())
@@ -235,7 +235,7 @@ def test_operators_are_told_how_far_delayed_messages_are_and_how_full_each_direc
         names, body = sent("T")
         for _ in range(3):
             assert peers.ask("p", 310, names | {"i": "DELAY\x012\x02"}, body).code == 0
-        store = broker.parts.service.store
+        store = broker.parts.store.service.store
         store.save_state(DELAYS_FILE, DelayOffsets().with_offsets({2: 1}, now_ms=1).to_text())
         told = fastjson.parse(bytes(peers.ask("c", 28).body).decode())["table"]
         for path in (root / "config").glob("delayOffset.json*"):
@@ -252,7 +252,7 @@ def test_operators_are_told_of_requests_that_are_not_supported(tmp_path: Path) -
     with running(tmp_path / "store", clock) as broker:
         peers = BrokerPeers(broker, clock)
         assert "requestsNotSupported" not in bytes(peers.ask("c", 28).body).decode()
-        broker.parts.unsupported = lambda: {400: 3, 9_999: 1, -1: 2}
+        broker.parts.server.unsupported = lambda: {400: 3, 9_999: 1, -1: 2}
         told = fastjson.parse(bytes(peers.ask("c", 28).body).decode())["table"]
     assert told["requestsNotSupported"] == "others: 2, QUERY_ASSIGNMENT (400): 3, request 9999: 1"
 
@@ -270,7 +270,12 @@ def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_ask
     with running(tmp_path / "store", clock) as broker:
         peers = BrokerPeers(broker, clock)
         duties = Duties(
-            broker.parts.service, broker, check_interval_ms=DAY_MS, clean_interval_ms=1, is_slave=True, clock=clock
+            broker.parts.store.service,
+            broker,
+            check_interval_ms=DAY_MS,
+            clean_interval_ms=1,
+            is_slave=True,
+            clock=clock,
         )
         duties.start()
         try:
@@ -295,7 +300,12 @@ def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypa
     with running(tmp_path / "store", clock) as broker:
         peers = BrokerPeers(broker, clock)
         duties = Duties(
-            broker.parts.service, broker, check_interval_ms=DAY_MS, clean_interval_ms=1, is_slave=True, clock=clock
+            broker.parts.store.service,
+            broker,
+            check_interval_ms=DAY_MS,
+            clean_interval_ms=1,
+            is_slave=True,
+            clock=clock,
         )
         duties.start()
         try:
@@ -306,7 +316,9 @@ def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypa
             assert wait_for(lambda: reserved_hours[-1:] == [3])
         finally:
             duties.close()
-        assert broker.parts.config.delay == broker.parts.service.config.delay, "what the open store goes by stays"
+        assert broker.parts.store.config.delay == broker.parts.store.service.config.delay, (
+            "what the open store goes by stays"
+        )
         assert b"messageDelayLevel=1s\n" in bytes(peers.ask("admin", 26).body)
     assert set(reserved_hours) <= {72, 3}
 
@@ -379,7 +391,7 @@ def test_limits_of_pulls_and_what_is_known_of_clients_follow_an_operator_at_once
         change(b"channelExpiredTimeout=1000\n")
         clock.now_ms += 20_000
         broker.tick(clock.now_ms)
-        assert broker.parts.consumers.groups == {}
+        assert broker.parts.clients.consumers.groups == {}
 
 
 def test_a_half_that_was_given_up_is_asked_about_again_where_an_operator_says_so_and_once(tmp_path: Path) -> None:
@@ -394,7 +406,7 @@ def test_a_half_that_was_given_up_is_asked_about_again_where_an_operator_says_so
         for _ in range(3):
             clock.now_ms += 100_000
             broker.check_transactions(clock.now_ms)
-        service = broker.parts.service
+        service = broker.parts.store.service
         with service.exclusive() as store:
             (given_up,) = store.get("TRANS_CHECK_MAX_TIME_TOPIC", 0, 0).messages
 
@@ -416,7 +428,7 @@ def test_a_half_that_was_given_up_is_asked_about_again_where_an_operator_says_so
 def test_what_messages_are_given_and_when_halves_are_given_up_follow_an_operator_at_once(tmp_path: Path) -> None:
     clock = FakeClock()
     with running(tmp_path / "store", clock) as broker:
-        peers, service = BrokerPeers(broker, clock), broker.parts.service
+        peers, service = BrokerPeers(broker, clock), broker.parts.store.service
         told = b"regionId=north\ntraceOn=false\ntransactionCheckMax=1\ntransactionOpBatchInterval=0\n"
         assert peers.ask("admin", 25, {}, told).code == 0
         fields, body = sent("T")
@@ -486,15 +498,15 @@ def test_groups_that_read_slowly_are_switched_off(
             assert peers.ask("c", 11, pull | {"queueOffset": 10}).code == 19
         peers.pause(PROTECTION_MS / 1_000 - 1)
         assert peers.ask("c", 200, {}, b'{"groupName":"other"}').code == 0
-        assert broker.parts.groups["slow"].consume_enable
+        assert broker.parts.store.groups["slow"].consume_enable
         peers.pause(1)
-        assert broker.parts.groups["slow"].consume_enable == is_enabled
-        assert broker.parts.groups["other"].consume_enable
+        assert broker.parts.store.groups["slow"].consume_enable == is_enabled
+        assert broker.parts.store.groups["other"].consume_enable
         answer = peers.ask("c", 11, pull)
         refused = (16, "subscription group no permission, slow")
         assert (answer.code, answer.remark) == ((0, "FOUND") if is_enabled else refused)
     with running(tmp_path / "store", clock, conf) as broker:
-        assert broker.parts.groups["slow"].consume_enable == is_enabled
+        assert broker.parts.store.groups["slow"].consume_enable == is_enabled
 
 
 def test_a_group_that_was_deleted_or_whose_topic_was_is_not_slow(tmp_path: Path) -> None:
@@ -554,8 +566,8 @@ def test_a_clock_that_is_set_closes_no_connection_frees_no_lock_and_answers_no_p
         assert not peers.closed
         assert not parked.done()
         assert read_body(LockedQueues, peers.ask("bob", 41, {}, wanted).body).queues == ()
-        assert broker.parts.consumers.find("g", "ann") is not None
-        assert broker.parts.consumers.subscription("g", "T") is not None
+        assert broker.parts.clients.consumers.find("g", "ann") is not None
+        assert broker.parts.clients.consumers.subscription("g", "T") is not None
 
         steady.now_ms += 130_000
         peers.pause(0)
@@ -568,7 +580,7 @@ def test_clients_may_trace_where_the_broker_has_the_topic(tmp_path: Path, more: 
     with running(tmp_path / "store", FakeClock(), CONF + b"autoCreateTopicEnable=false\n" + more) as broker:
         peers = BrokerPeers(broker, FakeClock())
         assert peers.ask("p", 310, *sent("RMQ_SYS_TRACE_TOPIC")).code == code
-        known = broker.parts.topics.get("RMQ_SYS_TRACE_TOPIC")
+        known = broker.parts.store.topics.get("RMQ_SYS_TRACE_TOPIC")
         assert (known and (known.read_queue_count, known.write_queue_count, known.perm)) == (
             None if code else (1, 1, 6)
         )
@@ -680,7 +692,7 @@ def test_offsets_are_saved_without_one_lock_within_the_other(tmp_path: Path, mon
     """A heartbeat that makes its group's entry takes the tables' lock within the broker's own: the other way round both would stand."""
     clock = FakeClock()
     with running(tmp_path / "store", clock) as broker:
-        tables, offsets, found = broker.parts.service.store.tables_lock, broker.parts.offsets, []
+        tables, offsets, found = broker.parts.store.service.store.tables_lock, broker.parts.offsets, []
         take_change = offsets.take_change
 
         def look() -> bool:
@@ -705,7 +717,7 @@ def test_of_two_saves_of_offsets_at_once_the_later_one_stands_in_the_file(
     """A slave saves by itself, and whenever it has taken over topics."""
     clock, path = FakeClock(), tmp_path / "store" / "config" / OFFSETS_FILE
     with running(tmp_path / "store", clock) as broker:
-        offsets, store = broker.parts.offsets, broker.parts.service.store
+        offsets, store = broker.parts.offsets, broker.parts.store.service.store
         others: list[threading.Thread] = []
 
         def save_more() -> None:

@@ -214,7 +214,7 @@ class Group:
 
     def put(self, *numbers: int, topic: str = "T") -> None:
         self._clock.now_ms += 1_000
-        with self._broker.parts.service.exclusive() as store:
+        with self._broker.parts.store.service.exclusive() as store:
             for number in numbers:
                 store.put(topic, b"%d" % number, properties={"n": str(number)}, queue_id=0)
 
@@ -227,10 +227,10 @@ class Group:
             assert self.peers.ask("p", 310, fields, b"%d" % number).code == 0
 
     def flush(self) -> None:
-        self._broker.parts.service.flush()
+        self._broker.parts.store.service.flush()
 
     def units(self) -> list[ExtUnit]:
-        with open_store(self._broker.parts.service.root, config=self._broker.parts.service.config) as store:
+        with open_store(self._broker.parts.store.service.root, config=self._broker.parts.store.service.config) as store:
             queue = store.queues.get("T", 0)
             assert queue is not None
             codes = queue.entries(0, store.max_offset("T", 0))["tags_code"]
@@ -306,7 +306,7 @@ def test_a_broker_goes_on_with_the_filters_and_maps_that_an_apache_broker_has_le
         with PutService(store, starts_duties=False) as service, Broker(service, clock=clock, steady=clock) as broker:
             group = Group(broker, clock, "GroupSql2")
             group.beat(told(known.expression, known.client_version, topic="TopicA"))  # of the version that is known
-            found = broker.parts.filters.find("TopicA", "GroupSql2")
+            found = broker.parts.clients.filters.find("TopicA", "GroupSql2")
             assert found is not None
             assert (found.filter.born_ms, found.filter.dead_ms) == (known.born_ms, 0)
             return group.pull_all("TopicA") & maps.keys()

@@ -85,7 +85,7 @@ def test_a_store_that_recovers_behind_a_deletion_serves_what_was_sent_since(tmp_
             peers.ask("p", 310, *sent("Gone", b"old %d" % number))
         peers.ask("admin", 215, {"topic": "Gone"})
         peers.ask("p", 310, *sent("Gone", b"new"))
-        broker.parts.service.flush()
+        broker.parts.store.service.flush()
         (root / "abort").touch()
     (root / "abort").touch()
     with open_store(root, config=parse_config(CONF), read_only=False) as store:
@@ -99,7 +99,7 @@ def test_queues_without_an_entry_are_cleaned_on_demand(tmp_path: Path) -> None:
         peers = BrokerPeers(broker, clock)
         peers.ask("p", 310, *sent("Kept"))
         peers.ask("p", 310, *sent("Left"))
-        broker.parts.service.store.writer.remove_topic("Left")
+        broker.parts.store.service.store.writer.remove_topic("Left")
         assert peers.ask("admin", 316).code == 0
         assert sorted(path.name for path in (root / "consumequeue").iterdir()) == ["Kept"]
 
@@ -111,7 +111,7 @@ def test_an_offset_that_a_consumer_stores_while_its_topic_is_deleted_is_none_of_
     clock, group = FakeClock(), "TOOLS_CONSUMER"
     queue = {"topic": "Gone", "queueId": 0, "consumerGroup": group}
     with running(tmp_path / "store", clock) as broker:
-        peers, service = BrokerPeers(broker, clock), broker.parts.service
+        peers, service = BrokerPeers(broker, clock), broker.parts.store.service
         for _ in range(5):
             peers.ask("p", 310, *sent("Gone"))
         delete = service.delete_topic

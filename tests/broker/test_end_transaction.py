@@ -28,7 +28,7 @@ from storage.rules.half_messages import HALF_TOPIC, IMMUNITY, OP_TOPIC, Transact
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
-from storage.service.put_group import PutResult, Rows
+from storage.service.put_group import PutMessageResult, Rows
 from storage.settings.nouns import TransactionConfig
 from storage.transaction.progress import METRICS_FILE, TransactionCounts
 from tests.support.broker_handlers import FakedPuts, end_transaction, ending
@@ -342,9 +342,9 @@ def test_a_commit_is_done_although_its_op_message_cannot_be_written(store: Messa
     """TransactionalMessageServiceImpl.deletePrepareMessage: the op message waits, and is written later."""
     fails = [True]
 
-    def put_but_ops(messages: Rows, put: Callable[[], PutResult]) -> PutResult:
+    def put_but_ops(messages: Rows, put: Callable[[], PutMessageResult]) -> PutMessageResult:
         if fails and not isinstance(messages, InnerMessages) and messages[0].topic == OP_TOPIC:
-            return PutResult(PutStatus.UNKNOWN_ERROR, reason="disk full")
+            return PutMessageResult(PutStatus.UNKNOWN_ERROR, reason="disk full")
         return put()
 
     ender = TransactionEnder(FakedPuts(store, put_but_ops), 0)  # an op message is due at once

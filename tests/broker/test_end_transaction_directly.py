@@ -21,7 +21,7 @@ from storage.pending import Pending
 from storage.rules.half_messages import OP_TOPIC, half_message
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
-from storage.service.put_group import PutResult, Rows
+from storage.service.put_group import PutMessageResult, Rows
 from storage.service.put_service import PutService
 from storage.transaction.known_ends import OffsetRanges
 from tests.broker.test_handler_threads import together
@@ -205,7 +205,7 @@ def test_a_commit_whose_sync_is_late_is_not_written_again(tmp_path: Path) -> Non
 class Unwaited(PutService):
     """Its puts wait for no disk."""
 
-    def put_later(self, messages: Rows, **options: Any) -> Pending[PutResult]:
+    def put_later(self, messages: Rows, **options: Any) -> Pending[PutMessageResult]:
         return super().put_later(messages, **{**options, "waits": False})
 
 

@@ -98,7 +98,9 @@ def test_name_servers_hear_that_nothing_can_be_written(store: MessageStore) -> N
         before = told_topics(broker)
         fail(store)
         after = told_topics(broker)
-        assert "storeFailure" in runtime_info(broker.parts, NOW_MS)
+        parts = broker.parts
+        figures = runtime_info(parts.store, parts.clients, parts.traffic, parts.server, NOW_MS)
+        assert "storeFailure" in figures
     assert before.topic_config_table["Orders"].perm == PERM_READ | PERM_WRITE
     assert {each.perm & PERM_WRITE for each in after.topic_config_table.values()} == {0}
     assert after.topic_config_table["Orders"].perm == PERM_READ
@@ -122,5 +124,5 @@ def test_a_broker_that_cannot_save_at_its_end_lets_go_of_all_files(store: Messag
         ):
             broker.close(NOW_MS)
         assert closed == ["reads", "reads"]
-        broker.parts.served.close()
-        broker.parts.pulled.close()
+        broker.parts.store.served.close()
+        broker.parts.store.pulled.close()

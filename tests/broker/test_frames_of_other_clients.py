@@ -39,7 +39,7 @@ CONSUMERS = [client for client in CLIENTS if "heartbeat" in FRAMES[client]]
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[Broker]:
     with running(tmp_path / "store", FakeClock()) as running_broker:
-        running_broker.parts.service.make_topic(TopicConfig("T", 1, 1))
+        running_broker.parts.store.service.make_topic(TopicConfig("T", 1, 1))
         yield running_broker
 
 
@@ -47,7 +47,7 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
 def ask(broker: Broker) -> Ask:
     def answered(client: str, frame: bytes) -> RemotingCommand:
         connection = BrokerPeers(broker, FakeClock()).connection(client)
-        answer = broker.answer(connection, decode_frame(frame), broker.parts.clock())
+        answer = broker.answer(connection, decode_frame(frame), broker.parts.store.clock())
         assert isinstance(answer, RemotingCommand)
         return decode_frame(b"".join(encode_frame(answer)))
 
@@ -121,7 +121,7 @@ def test_a_producer_leaves_with_a_blank_name_of_the_group_that_it_is_not_in(ask:
     assert asked(ask, "cpp", 34, "", beat).code == ResponseCode.SUCCESS
     left = asked(ask, "cpp", 35, '"clientID":"cpp@1","producerGroup":"makers","consumerGroup":"",')
     assert left.code == ResponseCode.SUCCESS
-    assert "" not in broker.parts.groups
+    assert "" not in broker.parts.store.groups
 
 
 def test_code_320_alone_makes_no_batch(ask: Ask) -> None:
@@ -138,7 +138,7 @@ def test_a_topic_is_not_made_of_a_template_that_is_not_named(ask: Ask) -> None:
 def test_who_names_no_client_leaves_nothing(ask: Ask, broker: Broker) -> None:
     asked(ask, "node", 34, "", FRAMES["node"]["heartbeat"].encode())
     assert asked(ask, "zeros", 35, '"producerGroup":"nobody"').code == ResponseCode.SUCCESS
-    assert "team" in broker.parts.consumers.groups
+    assert "team" in broker.parts.clients.consumers.groups
 
 
 def test_a_commit_without_an_offset_is_refused(ask: Ask) -> None:

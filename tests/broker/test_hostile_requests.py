@@ -76,8 +76,8 @@ def test_settings_that_many_operators_change_at_once_all_stand_in_the_file(tmp_p
     wanted = [(name, str(turn)) for turn in range(100, 140) for name in names]
     with PutService(store, starts_duties=False) as service, Broker(service) as broker:
         with ThreadPoolExecutor(8) as threads:
-            list(threads.map(lambda pair: broker.parts.change_settings(dict([pair]), 1), wanted))
-        settings = broker.parts.config.settings
+            list(threads.map(lambda pair: broker.parts.store.change_settings(dict([pair]), 1), wanted))
+        settings = broker.parts.store.config.settings
     found = {each.key: each.value for each in parse_properties(conf.read_bytes())}
     assert {name: found[name] for name in names} == {name: settings[name] for name in names}
     assert found.keys() >= {"brokerName", *names}

@@ -60,7 +60,7 @@ def code(outcome: object) -> int:
 
 def test_a_pull_too_many_is_answered_at_once(tmp_path: Path) -> None:
     with broker_of(tmp_path) as broker:
-        broker.parts.held = HeldPulls(limits=HeldLimits(count_of_one=2))
+        broker.parts.pulls.held = HeldPulls(limits=HeldLimits(count_of_one=2))
         outcomes = [broker.answer(ANN, pull(), 1_000) for _ in range(3)]
         assert outcomes[:2] == [Waiting.PARKED] * 2
         assert code(outcomes[2]) == ResponseCode.PULL_NOT_FOUND
@@ -82,18 +82,18 @@ def test_nobody_waits_for_longer_than_the_most(tmp_path: Path, suspend_ms: int) 
 def test_a_message_that_comes_between_the_look_and_the_parking_wakes_the_pull(tmp_path: Path) -> None:
     """Who puts sees nobody waiting yet, and notes nothing."""
     with broker_of(tmp_path) as broker:
-        held = broker.parts.held
+        held = broker.parts.pulls.held
 
         class Late(HeldPulls):
             def hold(self, name: QueueName, pull: HeldPull) -> bool:
                 assert not self.has(name)
-                with broker.parts.service.exclusive() as store:
+                with broker.parts.store.service.exclusive() as store:
                     store.put("T", b"second", tags="a", queue_id=0)
                 return super().hold(name, pull)
 
-        broker.parts.held = Late(held.look_interval_ms)
+        broker.parts.pulls.held = Late(held.look_interval_ms)
         assert broker.answer(ANN, pull(), 1_000) == Waiting.PARKED
-        assert len(broker.parts.held) == 0
+        assert len(broker.parts.pulls.held) == 0
         (event,) = broker.take_events()
         assert isinstance(event, RunAgain)
         assert code(broker.answer_again(event.connection, event.command, 1_000)) == ResponseCode.SUCCESS
@@ -106,11 +106,11 @@ def test_a_put_does_not_wait_for_who_looks_at_pulls(tmp_path: Path) -> None:
             assert broker.answer(ANN, pull(tags=tags), 1_000) == Waiting.PARKED
 
         def put() -> None:
-            with broker.parts.service.exclusive() as store:
+            with broker.parts.store.service.exclusive() as store:
                 store.put("T", b"second", tags="b", queue_id=0)
 
         putting = threading.Thread(target=put, daemon=True)
-        with broker.parts.held_lock:
+        with broker.parts.pulls.held_lock:
             putting.start()
             putting.join(10)
             assert not putting.is_alive()
@@ -120,22 +120,22 @@ def test_a_put_does_not_wait_for_who_looks_at_pulls(tmp_path: Path) -> None:
         assert event.command.ext_fields is not None
         assert event.command.ext_fields["subscription"] == "b"
         assert code(broker.answer_again(event.connection, event.command, 1_000)) == ResponseCode.SUCCESS
-        assert len(broker.parts.held) == 1
+        assert len(broker.parts.pulls.held) == 1
 
 
 def test_what_pulls_subscribe_to_is_noted_under_the_lock_under_which_it_expires(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with broker_of(tmp_path) as broker:
-        parts, tell = broker.parts, broker.parts.consumers.tell
+        parts, tell = broker.parts, broker.parts.clients.consumers.tell
         free: list[bool] = []
 
         def told(*arguments: Any) -> None:
-            other = threading.Thread(target=lambda: free.append(parts.lock.acquire(blocking=False)))
+            other = threading.Thread(target=lambda: free.append(parts.clients.lock.acquire(blocking=False)))
             other.start()
             other.join(60)
             tell(*arguments)
 
-        monkeypatch.setattr(parts.consumers, "tell", told)
+        monkeypatch.setattr(parts.clients.consumers, "tell", told)
         assert broker.answer(ANN, pull(), 1_000) is Waiting.PARKED
         assert free == [False]

@@ -16,12 +16,12 @@ from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage import MessageStore, open_store
 from storage.errors import StoreNotWritableError
 from storage.format.record import decode_offset_message_id
-from storage.put.put import PutResult as MessagePlace
+from storage.put.put import PutResult
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import EncodedMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
-from storage.service.put_group import PutResult, Rows
+from storage.service.put_group import PutMessageResult, Rows
 from storage.settings.load import parse_config
 from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 from storage.tables.put_statistics import Sum
@@ -41,7 +41,7 @@ ORDER = Send(
     born_time_ms=PAST_MS,
     producer_group="producers",
 )
-PLACE = MessagePlace("Orders", 1, 17, 16, "7F00000100002A9F0000000000000010", KEY, PAST_MS)
+PLACE = PutResult("Orders", 1, 17, 16, "7F00000100002A9F0000000000000010", KEY, PAST_MS)
 
 
 @pytest.fixture
@@ -356,7 +356,7 @@ def test_only_true_is_true(text: str | None, value: bool) -> None:
 def test_a_put_gets_one_message_of_a_send(store: MessageStore) -> None:
     puts: list[Rows] = []
 
-    def keep(messages: Rows, put: Callable[[], PutResult]) -> PutResult:
+    def keep(messages: Rows, put: Callable[[], PutMessageResult]) -> PutMessageResult:
         puts.append(messages)
         return put()
 

@@ -73,7 +73,7 @@ def case_broker(root: Path, conf: str, **settings: str) -> Iterator[Broker]:
 
 def records(broker: Broker, start: int) -> list[InnerMessage]:
     """All behind that place."""
-    with broker.parts.service.exclusive() as store:
+    with broker.parts.store.service.exclusive() as store:
         return [InnerMessage.of(message) for message in _messages(store, start)]
 
 
@@ -104,11 +104,11 @@ def test_each_case_is_answered_and_stored_as_it_is_alone(conf: str, tmp_path: Pa
             except ValueError:  # it does not look plain, and its frames are read one by one
                 unlike.append(case.name)
                 continue
-            start = in_runs.parts.service.log_end, alone.parts.service.log_end
+            start = in_runs.parts.store.service.log_end, alone.parts.store.service.log_end
             if (answers := answered(in_runs, CLIENT, run)) is not None:
                 taken.append(case.name)
             else:
-                assert in_runs.parts.service.log_end == start[0], "nothing is done"
+                assert in_runs.parts.store.service.log_end == start[0], "nothing is done"
                 answers = answered_alone(in_runs, CLIENT, run)
             assert told(answers) == told(answered_alone(alone, CLIENT, run)), case.name
             assert records(in_runs, start[0]) == records(alone, start[1]), case.name
@@ -165,17 +165,17 @@ def orders(count: int = COUNT, *, topic: str = "Orders", **properties: str) -> l
 def assert_equal(brokers: tuple[Broker, Broker], requests: list[Send], client: ClientConnection = CLIENT) -> bool:
     """Whether it was a run."""
     in_runs, alone = brokers
-    run, start = run_of(requests), in_runs.parts.service.log_end
+    run, start = run_of(requests), in_runs.parts.store.service.log_end
     answers = answered(in_runs, client, run)
     expected = answered_alone(alone, client, run)
     if (is_run := answers is not None) is False:
-        assert in_runs.parts.service.log_end == start, "nothing is done"
+        assert in_runs.parts.store.service.log_end == start, "nothing is done"
         answers = answered_alone(in_runs, client, run)
     assert answers is not None
     assert told(answers) == told(expected)
     assert records(in_runs, start) == records(alone, start)
     for name in ("topic_put_nums", "topic_put_size", "broker_put_nums_without_system_topic"):
-        assert getattr(in_runs.parts.statistics, name) == getattr(alone.parts.statistics, name)
+        assert getattr(in_runs.parts.traffic.puts, name) == getattr(alone.parts.traffic.puts, name)
     return is_run
 
 
@@ -189,12 +189,12 @@ def test_plain_sends_are_a_run(brokers: tuple[Broker, Broker], client: ClientCon
     in_runs, alone = brokers
     by_key = []
     for broker in brokers:
-        with broker.parts.service.exclusive() as store:
+        with broker.parts.store.service.exclusive() as store:
             by_key.append([(m.queue_id, m.queue_offset, m.body) for m in store.messages_by_key("Orders", "ä4")])
     assert by_key[0] == by_key[1] != []
-    assert in_runs.parts.statistics.topic_put_latency.keys() == alone.parts.statistics.topic_put_latency.keys()
-    counted = {name: each.times for name, each in in_runs.parts.statistics.topic_put_latency.items()}
-    assert counted == {name: each.times for name, each in alone.parts.statistics.topic_put_latency.items()}
+    assert in_runs.parts.traffic.puts.topic_put_latency.keys() == alone.parts.traffic.puts.topic_put_latency.keys()
+    counted = {name: each.times for name, each in in_runs.parts.traffic.puts.topic_put_latency.items()}
+    assert counted == {name: each.times for name, each in alone.parts.traffic.puts.topic_put_latency.items()}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -257,7 +257,7 @@ def test_properties_that_are_no_map_are_read_as_alone(brokers: tuple[Broker, Bro
         found = reader.feed_runs(frames + frames, 16)
         runs = [each for each in found if isinstance(each, RequestRun)]
         in_runs, alone = brokers
-        start = in_runs.parts.service.log_end
+        start = in_runs.parts.store.service.log_end
         for each in runs:
             answers = answered(in_runs, CLIENT, each) or answered_alone(in_runs, CLIENT, each)
             assert told(answers) == told(answered_alone(alone, CLIENT, each))
@@ -283,7 +283,7 @@ def test_a_name_without_a_value_is_dropped_beside_sends_that_have_one(brokers: t
 
 def test_each_topic_says_whether_its_messages_have_many_tags(brokers: tuple[Broker, Broker]) -> None:
     for broker in brokers:
-        broker.parts.service.make_topic(TopicConfig("Many", 4, 4, topic_filter_type="MULTI_TAG"))
+        broker.parts.store.service.make_topic(TopicConfig("Many", 4, 4, topic_filter_type="MULTI_TAG"))
     assert_equal(brokers, [replace(each, topic=("Orders", "Many")[n % 2]) for n, each in enumerate(orders(TAGS="x"))])
     assert assert_equal(brokers, orders(topic="Many", TAGS="x"))
 
@@ -305,7 +305,7 @@ def _with_properties(frame: bytes, text: bytes) -> bytes:
 
 def test_a_store_that_takes_nothing_says_so_to_each(brokers: tuple[Broker, Broker]) -> None:
     for broker in brokers:
-        broker.parts.service.refuse_puts()
+        broker.parts.store.service.refuse_puts()
     in_runs, alone = brokers
     run = run_of(orders())
     answers = answered(in_runs, CLIENT, run) or answered_alone(in_runs, CLIENT, run)
@@ -316,5 +316,5 @@ def test_a_store_that_takes_nothing_says_so_to_each(brokers: tuple[Broker, Broke
 def test_a_run_waits_for_its_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_pair(tmp_path, flushDiskType="SYNC_FLUSH") as brokers:
         assert assert_equal(brokers, orders())
-        service = brokers[0].parts.service
+        service = brokers[0].parts.store.service
         assert service._writer.synced_end == service.log_end

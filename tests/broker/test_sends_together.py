@@ -59,7 +59,7 @@ def together(broker: Broker, *commands: RemotingCommand) -> list[RemotingCommand
 
 def appends(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many messages each append had, from now on."""
-    service, counts = broker.parts.service, []
+    service, counts = broker.parts.store.service, []
     append: Callable[..., Any] = service._append_inner
 
     def counted(messages: Any) -> Any:
@@ -84,7 +84,7 @@ def test_they_are_one_append(broker: Broker, monkeypatch: pytest.MonkeyPatch) ->
     ]
     assert fields[2]["msgId"].count(",") == 1
     assert fields[3]["transactionId"] == "own"
-    with broker.parts.service.exclusive() as store:
+    with broker.parts.store.service.exclusive() as store:
         assert [message.body for message in store.get("Orders", 0, 0, 10).messages] == [b"a", b"c", b"d", b"e"]
         assert store.get("Orders", 1, 0, 10).messages[0].body == b"b"
         assert [message.queue_offset for message in store.messages_by_key("Orders", "own")] == [3]
@@ -109,7 +109,7 @@ def test_what_columns_must_make_goes_with_the_others(broker: Broker, monkeypatch
     )
     assert [answer.code for answer in answers] == [ResponseCode.SUCCESS] * 4
     assert counts == [4]
-    with broker.parts.service.exclusive() as store:
+    with broker.parts.store.service.exclusive() as store:
         assert [message.body for message in store.get("Orders", 0, 0, 10).messages] == [b"a", b"b"]
         assert [message.body for message in store.get("SCHEDULE_TOPIC_XXXX", 0, 0, 10).messages] == [b"later"]
 

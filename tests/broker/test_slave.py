@@ -76,9 +76,9 @@ def test_a_send_is_refused_at_the_door(tmp_path: Path) -> None:
         flag=0,
     )
     with slave(tmp_path / "store") as broker:
-        end = broker.parts.service.log_end
+        end = broker.parts.store.service.log_end
         assert answer(broker, make_call(RequestCode.SEND_MESSAGE, header, b"x")).code == ResponseCode.SYSTEM_BUSY
-        assert broker.parts.service.log_end == end
+        assert broker.parts.store.service.log_end == end
 
 
 def test_pulls_are_served_where_it_may(tmp_path: Path) -> None:
@@ -110,28 +110,28 @@ def test_of_copied_offsets_the_greater_one_counts(tmp_path: Path) -> None:
     with slave(tmp_path / "store") as broker:
         broker.parts.offsets.commit("G", TOPIC, 0, 5, 1_000)
         text = '{"offsetTable":{"T@G":{0:3,1:9}}}'
-        broker.parts.service.take_over("consumerOffset.json", ConsumerOffsets.load(text).to_text())
-        broker.heed_copy("consumerOffset.json")
+        broker.parts.store.service.take_over("consumerOffset.json", ConsumerOffsets.load(text).to_text())
+        broker.on_table_copied("consumerOffset.json")
         assert [broker.parts.offsets.offset("G", TOPIC, queue) for queue in (0, 1)] == [5, 9]
 
 
 def test_of_a_topic_that_the_master_has_deleted_no_offset_stays(tmp_path: Path) -> None:
     """One of the same name would be read from there on once this slave is the master: Java's slave takes the master's offsets whole."""
     with slave(tmp_path / "store") as broker:
-        parts, service = broker.parts, broker.parts.service
+        parts, service = broker.parts, broker.parts.store.service
         for topic in (TOPIC, "U"):
             parts.offsets.commit("G", topic, 0, 100, 1_000)
         broker.save_offsets()
         known = service.settings.topics
         service.take_over(TOPICS_FILE, known.without_topic(TOPIC, now_ms=1_000).to_text())
-        broker.heed_copy(TOPICS_FILE)
+        broker.on_table_copied(TOPICS_FILE)
         found = service.state(OFFSETS_FILE, ConsumerOffsets.load)
         assert found is not None
         assert [found.get(topic, "G", 0) for topic in (TOPIC, "U")] == [None, 100]
         service.take_over(TOPICS_FILE, known.to_text())
-        broker.heed_copy(TOPICS_FILE)
+        broker.on_table_copied(TOPICS_FILE)
         service.take_over(OFFSETS_FILE, ConsumerOffsets.load('{"offsetTable":{"T@G":{0:3}}}').to_text())
-        broker.heed_copy(OFFSETS_FILE)
+        broker.on_table_copied(OFFSETS_FILE)
         assert [parts.offsets.offset("G", topic, 0) for topic in (TOPIC, "U")] == [3, 100]
 
 
@@ -144,7 +144,7 @@ def test_what_slaves_copy_beside_the_log_is_answered(tmp_path: Path) -> None:
         assert TimerMetrics.load(bytes(metrics.body).decode()).counts == {}
         assert bytes(modes.body) == b'{"messageRequestModeMap":{}}'
         assert (epochs.code, epochs.remark) == (1, "this request only for controllerMode ")
-        broker.parts.timer_page = lambda: page
+        broker.parts.server.timer_page = lambda: page
         for name, copy in (
             (TIMER_METRICS_FILE, '{"dataVersion":{"counter":1},"timingCount":{"T":{"count":3,"timeStamp":9}}}'),
             (REQUEST_MODES_FILE, '{"messageRequestModeMap":{"T":{"G":{"mode":"POP","popShareQueueNum":1}}}}'),
@@ -152,7 +152,7 @@ def test_what_slaves_copy_beside_the_log_is_answered(tmp_path: Path) -> None:
             taken = COPIES[name](copy, None)
             assert taken is not None
             assert COPIES[name](copy, taken) is None
-            broker.parts.service.take_over(name, taken)
+            broker.parts.store.service.take_over(name, taken)
         checkpoint, metrics, modes, _ = [answer(broker, each) for each in asked]
         assert decode_timer_checkpoint(bytes(checkpoint.body)).master_queue_offset == 3
         assert TimerMetrics.load(bytes(metrics.body).decode()).counts == {"T": 3}
@@ -162,6 +162,6 @@ def test_what_slaves_copy_beside_the_log_is_answered(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_slave", [True, False])
 def test_907_says_which_it_is(tmp_path: Path, is_slave: bool) -> None:
     with slave(tmp_path / "store") as broker:
-        broker.parts.is_slave = is_slave
+        broker.parts.store.is_slave = is_slave
         found = answer(broker, make_call(RequestCode.GET_BROKER_HA_STATUS))
         assert (b'"master":true' in bytes(found.body)) is not is_slave

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from spark_mq.client.errors import ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
-from spark_mq.client.producer_settings import ProducerSettings
+from spark_mq.client.settings import ProducerSettings
 from tests.broker_server.own_cluster import OwnCluster
 
 TOPIC = "Bystanders"

@@ -8,16 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from random import Random
 
-from spark_mq.client.consumer_settings import PushSettings
 from spark_mq.client.errors import ClientError
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus
 from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.producer import Producer
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.send_results import SendResult, SendStatus
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 
 TOPIC, GROUP, PRODUCERS = "Soaked", "SoakConsumers", "SoakProducers"
 _LONGEST_BODY = 6_000

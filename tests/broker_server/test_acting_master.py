@@ -58,7 +58,7 @@ def test_a_master_that_comes_back_hears_what_its_slave_was_told(tmp_path: Path) 
             wait_until(lambda: slave._stands_in, "it stands in", 10)
             with running(tmp_path / "master", ports[0], names.address, ACTING) as master:
                 assert offset_of(master, queue) == 2
-                wait_until(lambda: master.broker.parts.service.acks.alive == 2, "both are known", 10)
+                wait_until(lambda: master.broker.parts.store.service.acks.alive == 2, "both are known", 10)
                 wait_until(lambda: not slave._stands_in, "it stands in no more", 10)
 
 
@@ -83,10 +83,10 @@ def test_consumers_read_on_at_the_slave_and_their_offsets_come_back(tmp_path: Pa
             queue = producer.send(Message("Topic", b"one")).queue
             producer.send(Message("Topic", b"two"), queue)
             slave = later.enter_context(running(tmp_path / "slave", ports[1], names.address, SLAVE))
-            wait_until(lambda: master.broker.parts.service.acks.alive == 2, "both are known", 20)
-            wait_until(lambda: "Topic" in slave.broker.parts.topics, "the slave knows the topic", 90)
-            end = master.broker.parts.service.log_end
-            wait_until(lambda: slave.broker.parts.service.dispatched_end == end, "it has both", 20)
+            wait_until(lambda: master.broker.parts.store.service.acks.alive == 2, "both are known", 20)
+            wait_until(lambda: "Topic" in slave.broker.parts.store.topics, "the slave knows the topic", 90)
+            end = master.broker.parts.store.service.log_end
+            wait_until(lambda: slave.broker.parts.store.service.dispatched_end == end, "it has both", 20)
             consumer.assign([queue])
             assert read(consumer, queue, 0) == [b"one", b"two"]
         wait_until(lambda: read(consumer, queue, 1) == [b"two"], "the slave is read in the master's place", 20)
@@ -98,5 +98,5 @@ def test_consumers_read_on_at_the_slave_and_their_offsets_come_back(tmp_path: Pa
             assert offset_of(master, queue) == 2
             with Producer(settings, "P") as producer:
                 wait_until(lambda: is_sent(producer, queue), "it can be written again", 20)
-            end = master.broker.parts.service.log_end
-            wait_until(lambda: slave.broker.parts.service.dispatched_end == end, "the slave follows again", 40)
+            end = master.broker.parts.store.service.log_end
+            wait_until(lambda: slave.broker.parts.store.service.dispatched_end == end, "the slave follows again", 40)

@@ -25,7 +25,7 @@ LONG, SHORT = "60s", "50ms"
 @contextmanager
 def followed(broker: RunningBroker, lag: Callable[[int], int] = lambda end: end) -> Iterator[ReplicaAcks]:
     """A replica that acknowledges what `lag` makes of the log's end, again and again."""
-    service = broker.broker.parts.service
+    service = broker.broker.parts.store.service
     ends = threading.Event()
 
     def follow() -> None:
@@ -63,10 +63,10 @@ def test_settings_say_it_where_no_option_does(root: Path) -> None:
 def test_too_few_replicas_are_refused_before_anything_is_written(root: Path) -> None:
     options = options_of(str(root), inSyncReplicas="2", slaveTimeout=SHORT)
     with running(root, free_ports()) as broker:
-        end = broker.broker.parts.service.log_end
+        end = broker.broker.parts.store.service.log_end
         with pytest.raises(SparkMqError, match="nothing was written"):
             commit(options, stage(options, bodies("a")))
-        assert broker.broker.parts.service.log_end == end
+        assert broker.broker.parts.store.service.log_end == end
         with followed(broker):
             commit(options, stage(options, bodies("a"), attempt=1))
     assert texts(str(root)) == ["a"]

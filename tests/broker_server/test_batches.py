@@ -109,7 +109,7 @@ def test_what_the_sink_keeps_beside_the_rows_is_kept(tmp_path: Path, root: Path)
     with broker_and_producer(tmp_path, root) as (broker, producer):
         queue = producer.send(Message("Other", b"x")).queue
         commit(options, stage(options, [{"body": b"a", "transaction_state": text} for text in ("commit", "unknown")]))
-        with broker.broker.parts.lock:
+        with broker.broker.parts.clients.lock:
             broker.broker.parts.offsets.commit("G", "Other", queue.queue_id, 1, 5)
         broker.broker.save_offsets()
         assert texts(str(root)) == ["a"]
@@ -382,5 +382,5 @@ def test_a_sink_that_asks_for_the_disk_is_answered_when_the_log_is_there(tmp_pat
         _,
     ):
         commit(options, stage(options, bodies("a")))
-        writer = broker.broker.parts.service.store.writer
+        writer = broker.broker.parts.store.service.store.writer
         assert writer.synced_end == writer.log_end > 0

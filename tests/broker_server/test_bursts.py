@@ -53,7 +53,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def bodies(broker: RunningBroker) -> dict[tuple[int, int], bytes]:
-    with broker.broker.parts.service.exclusive() as store:
+    with broker.broker.parts.store.service.exclusive() as store:
         return {
             (queue_id, message.queue_offset): message.body
             for queue_id in range(4)
@@ -65,7 +65,7 @@ def bodies(broker: RunningBroker) -> dict[tuple[int, int], bytes]:
 def test_each_send_of_a_burst_has_its_answer(tmp_path: Path, runs: list[int], flush: str) -> None:
     """Among them some that are refused."""
     with running(tmp_path / "store", free_ports(), settings=f"flushDiskType={flush}\n") as broker:
-        broker.broker.parts.service.make_topic(TopicConfig("Burst", 4, 4))
+        broker.broker.parts.store.service.make_topic(TopicConfig("Burst", 4, 4))
         host, port = broker.address
         commands = [send(n, 9 if n % 250 == 249 else n % 4) for n in range(COUNT)]
         answers = answers_of(f"{host}:{port}", commands, frozenset())
@@ -91,7 +91,7 @@ def test_a_burst_of_a_client_that_hangs_up_is_stored(tmp_path: Path, is_oneway: 
         b"".join(map(bytes, encode_frame(send(n, n % 4, is_oneway=is_oneway)._replace(opaque=n)))) for n in range(FEW)
     ]
     with running(tmp_path / "store", free_ports()) as broker:
-        broker.broker.parts.service.make_topic(TopicConfig("Burst", 4, 4))
+        broker.broker.parts.store.service.make_topic(TopicConfig("Burst", 4, 4))
         host, port = broker.address
         with _connected(f"{host}:{port}") as sock:
             sock.sendall(b"".join(frames))

@@ -54,7 +54,7 @@ def in_sync(controller: OurController) -> set[int]:
 
 
 def knows(broker: ControlledBroker, topic: str) -> bool:
-    return broker.running is not None and topic in broker.running.broker.parts.topics
+    return broker.running is not None and topic in broker.running.broker.parts.store.topics
 
 
 def await_shown(*brokers: ControlledBroker) -> None:

@@ -156,12 +156,12 @@ async def failing_at_once(root: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncI
 
 
 def put(running: RunningBroker, body: bytes) -> None:
-    with running.broker.parts.service.exclusive() as store:
+    with running.broker.parts.store.service.exclusive() as store:
         store.put(TOPIC, body)
 
 
 def fail(running: RunningBroker) -> None:
-    with running.broker.parts.service.exclusive() as store:
+    with running.broker.parts.store.service.exclusive() as store:
         store.writer.fail(OSError(5, "Input/output error"))
 
 
@@ -239,7 +239,9 @@ def test_a_log_that_another_process_has_written_is_not_opened_by_itself(
             for _ in range(50):
                 await asyncio.sleep(0.001)
             assert broker.running is first
-            assert "another process replaced" in runtime_info(first.broker.parts, 0)["storeFailure"]
+            parts = first.broker.parts
+            figures = runtime_info(parts.store, parts.clients, parts.traffic, parts.server, 0)
+            assert "another process replaced" in figures["storeFailure"]
 
     asyncio.run(story())
 

@@ -65,7 +65,7 @@ class Peer:
 @contextmanager
 def held_log(broker: RunningBroker, monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     """The next append holds the log until this ends; what is given is set when it has begun."""
-    writer = broker.broker.parts.service.store.writer
+    writer = broker.broker.parts.store.service.store.writer
     append, begun, goes_on = writer.append_records, threading.Event(), threading.Event()
 
     def held(*arguments: Any, **named: Any) -> Any:
@@ -87,7 +87,7 @@ def test_sends_behind_a_put_that_holds_the_log_are_refused(
 ) -> None:
     settings = SETTINGS + f"brokerFastFailureEnable={str(fails_fast).lower()}\n"
     with running(tmp_path / "store", free_ports(), settings=settings) as broker, closing(Peer(broker.address)) as peer:
-        service = broker.broker.parts.service
+        service = broker.broker.parts.store.service
         peer.send(1)
         peer.told(lambda told: told.total() == 1)
         with held_log(broker, monkeypatch) as begun:
@@ -109,8 +109,8 @@ def test_one_way_sends_behind_a_put_that_holds_the_log_are_stored(
 ) -> None:
     """The put is none of the sends', as that of a commit."""
     with running(tmp_path / "store", free_ports(), settings=SETTINGS) as broker, closing(Peer(broker.address)) as peer:
-        served = broker.broker.parts.served
-        service = broker.broker.parts.service
+        served = broker.broker.parts.store.served
+        service = broker.broker.parts.store.service
         peer.send(1)
         peer.told(lambda told: told.total() == 1)
         with held_log(broker, monkeypatch) as begun:

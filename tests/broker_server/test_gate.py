@@ -17,8 +17,8 @@ from spark_mq.access.users import AccessRules, User, UserStatus, UserType
 from spark_mq.broker.broker import Broker
 from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE
 from spark_mq.broker_server.server import Gate
+from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signed
 from spark_mq.remoting import RemotingCommand, make_request, write_body, write_header
 from spark_mq.remoting.administration import (
     AclInfo,

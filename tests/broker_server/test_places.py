@@ -47,7 +47,7 @@ def test_a_broker_its_slave_its_name_server_and_its_clients_meet_at_an_ipv6_addr
                 assert {viewed.record.store_host[:16], viewed.record.born_host[:16]} == {
                     socket.inet_pton(socket.AF_INET6, "::1")
                 }
-                wait_until(lambda: second.broker.parts.service.dispatched_end > 0, "the slave has it")
+                wait_until(lambda: second.broker.parts.store.service.dispatched_end > 0, "the slave has it")
             with PullConsumer(settings, "lookers") as consumer:
                 (queue,) = [queue for queue in consumer.queues("Topic") if consumer.end_offset(queue)]
                 consumer.assign([queue])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker_server.name_servers import Registration
 from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.client.settings import ClientSettings
@@ -33,21 +33,21 @@ class Answered(Registration):
 def test_a_topic_that_is_deleted_when_a_name_server_calls_it_ordered_ends_no_registration(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, change_topic = FakeClock(), BrokerParts.change_topic
+    clock, change_topic = FakeClock(), BrokerStore.change_topic
     with running(tmp_path / "store", clock) as broker:
         peers = BrokerPeers(broker, clock)
         peers.ask("p", 310, *sent("T"))
 
-        def deleted_before(parts: BrokerParts, name: str, *, order: bool) -> None:
+        def deleted_before(parts: BrokerStore, name: str, *, order: bool) -> None:
             peers.ask("admin", 215, {"topic": "T"})
             change_topic(parts, name, order=order)
 
-        monkeypatch.setattr(BrokerParts, "change_topic", deleted_before)
+        monkeypatch.setattr(BrokerStore, "change_topic", deleted_before)
         registration = Answered(broker.parts, ClientSettings((NAME_SERVER,)), ProcessSettings())
         registration.start()
         try:
             registration.soon()
             assert peers.until(lambda: registration.turns > 1, 5)
-            assert "T" not in broker.parts.topics
+            assert "T" not in broker.parts.store.topics
         finally:
             registration.close()

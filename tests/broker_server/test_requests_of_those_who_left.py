@@ -103,12 +103,12 @@ def test_a_client_that_has_gone_is_not_known_by_what_it_said_before(
             wait_until(lambda: not server.connection_count, "it is known to have gone")
             gate.set()
             until_done(server)
-        with parts.lock:
+        with parts.clients.lock:
             assert parts.offsets.offset("B", "Topic", queue_id) == end
-            assert not parts.consumers.groups
-            assert not parts.producers.groups
-        with parts.held_lock:
-            assert len(parts.held) == 0
+            assert not parts.clients.consumers.groups
+            assert not parts.clients.producers.groups
+        with parts.pulls.held_lock:
+            assert len(parts.pulls.held) == 0
         assert not broker._peers
 
 

@@ -161,6 +161,6 @@ def test_with_access_control_operators_come_from_elsewhere_and_nobody_without_a_
             assert admin.max_offset(queue) == 1
             with Admin(nobody) as unsigned, pytest.raises(ClientError, match="username cannot be null"):
                 unsigned.delete_topic("Topic")
-            assert "Topic" in broker.broker.parts.topics
+            assert "Topic" in broker.broker.parts.store.topics
             admin.delete_topic("Topic")
-            assert "Topic" not in broker.broker.parts.topics
+            assert "Topic" not in broker.broker.parts.store.topics

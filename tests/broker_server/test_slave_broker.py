@@ -25,7 +25,7 @@ SLAVE = "brokerRole=SLAVE\nbrokerId=1\n"
 
 def bodies(broker: RunningBroker, topic: str) -> list[bytes]:
     """Of the first queue that has any."""
-    with open_store(broker.broker.parts.service.root) as store:
+    with open_store(broker.broker.parts.store.service.root) as store:
         found = (store.get(topic, queue_id, 0, 32).messages for queue_id in range(8))
         return next(([each.body for each in messages] for messages in found if messages), [])
 
@@ -41,14 +41,16 @@ def test_a_slave_has_what_its_master_has_and_takes_no_sends(tmp_path: Path) -> N
             with slave as second:
                 producer.send(Message("Topic", b"after"), sent.queue)
                 wait_until(lambda: bodies(second, "Topic") == [b"before", b"after"], "the slave has both", 20)
-                wait_until(lambda: "Topic" in second.broker.parts.topics, "it knows the topic", 20)
-                assert second.broker.parts.service.dispatched_end == first.broker.parts.service.dispatched_end
+                wait_until(lambda: "Topic" in second.broker.parts.store.topics, "it knows the topic", 20)
+                assert (
+                    second.broker.parts.store.service.dispatched_end == first.broker.parts.store.service.dispatched_end
+                )
                 with Admin(settings) as admin:
                     (found,) = admin.cluster_info().broker_address_table.values()
                     assert set(found.broker_addresses) == {0, 1}
-                assert second.broker.parts.is_slave
+                assert second.broker.parts.store.is_slave
                 assert first.replication is not None
-                address = second.broker.parts.address
+                address = second.broker.parts.store.address
                 with Admin(settings) as admin:
                     assert "followingTrouble" not in admin.runtime_info(address)
                     first.replication.close()

@@ -19,7 +19,7 @@ from tests.support.places import PROJECT
 
 SCREEN = 15
 ENGINE = {"numpy", "pyarrow", "storage"}
-SPARK = {"numba", "py4j", "pyspark"}
+SPARK = {"numba", "pandas", "py4j", "pyspark"}
 CLIENT = {"asyncio", "spark_mq.client.admin", "spark_mq.remoting_server", "spark_mq.broker_server"}
 
 
@@ -63,4 +63,4 @@ def test_what_needs_no_store_loads_neither_engine_nor_spark(arguments: list[str]
 def test_a_look_into_a_store_loads_neither_spark_nor_a_client(pristine_store: Callable[[str], Fixture]) -> None:
     loaded = loaded_by("topics", str(pristine_store("clean").root))
     assert of(SPARK | CLIENT, loaded) == set()
-    assert "storage.message_store" in loaded
+    assert "storage.store" in loaded

@@ -17,23 +17,10 @@ from storage import open_store
 from storage.errors import CorruptMessageError
 from storage.format.record import COMPRESSED
 from storage.rules.inner_messages import InnerMessage
+from tests.support.commands import json_of, lines_of, run
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]
-
-
-def run(*arguments: str | Path, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == exit_code, result.output
-    return result.stdout if exit_code == 0 else result.output
-
-
-def json_of(*arguments: str | Path, exit_code: int = 0) -> Any:
-    return json.loads(run(*arguments, "--json", exit_code=exit_code))
-
-
-def lines_of(*arguments: str | Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in run(*arguments).splitlines()]
 
 
 def messages(fixture: Fixture, topic: str, queue_id: int) -> list[dict[str, Any]]:

@@ -98,20 +98,13 @@ def test_a_name_may_be_spelled_as_commands_are(pristine_store: FixtureStore) -> 
     [
         pytest.param([sys.executable, "-m", "jobs.verify_store"], id="python -m"),
         pytest.param([sys.executable, "-c", "from spark_mq.cli import main; main()", "job", "verify_store"], id="CLI"),
-        pytest.param(
-            [sys.executable, "-m", "pyspark.find_spark_home"],
-            id="spark-submit",
-            marks=[pytest.mark.spark, pytest.mark.slow],
-        ),
     ],
 )
 def test_a_job_runs_whichever_way_it_is_started(
     command: list[str], pristine_store: FixtureStore, tmp_path: Path
 ) -> None:
+    """By spark-submit: `tests/jobs/test_by_spark_submit.py`."""
     environment = {**os.environ, "PYTHONPATH": str(PROJECT), "PYSPARK_PYTHON": sys.executable}
-    if "find_spark_home" in command[-1]:
-        home = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        command = [f"{home}/bin/spark-submit", "--master", "local[1]", f"{PROJECT}/jobs/verify_store.py"]
     store = pristine_store("clean").root
     ran = subprocess.run(
         [*command, str(store)],

@@ -19,6 +19,7 @@ from storage import Message, open_store
 from storage.format.java_hash import string_hash
 from storage.format.record import host_text
 from storage.tables.topics import TopicConfig, TopicTable
+from tests.support.commands import run
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]
@@ -33,12 +34,6 @@ def produce(path: Path, *arguments: str, lines: list[bytes], exit_code: int = 0)
 def produce_json(path: Path, *arguments: str, rows: list[dict[str, Any]], exit_code: int = 0) -> str:
     lines = [json.dumps(row).encode() for row in rows]
     return produce(path, "--json", *arguments, lines=lines, exit_code=exit_code)
-
-
-def run(*arguments: str | Path, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == exit_code, result.output
-    return result.output
 
 
 def messages_of(path: Path, topic: str) -> list[Message]:

@@ -14,19 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from spark_mq.cli import app
 from storage import open_store
+from tests.support.commands import run
 from tests.support.fixture_stores import Fixture, golden_lines
 
 FixtureStore = Callable[[str], Fixture]
-
-
-def run(*arguments: str | Path, exit_code: int = 0, lines: str | None = None) -> str:
-    result = CliRunner().invoke(app, list(map(str, arguments)), input=lines)
-    assert result.exit_code == exit_code, result.output
-    return result.stdout if exit_code == 0 else result.output
 
 
 def content(root: Path) -> dict[Path, bytes]:

@@ -20,16 +20,11 @@ from storage import Message, MessageStore, open_store
 from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.names import is_retry_or_dead_letter_topic, is_system_topic
 from storage.queues.scan import scan_queue
+from tests.support.commands import run
 from tests.support.fixture_stores import Fixture
 
 FixtureStore = Callable[[str], Fixture]
 BORN_MS = 1_700_000_000_123
-
-
-def run(*arguments: str | Path, lines: str = "", exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(map(str, arguments)), input=lines.encode())
-    assert result.exit_code == exit_code, result.output
-    return result.stdout
 
 
 def users_messages(root: Path) -> dict[tuple[str, int], list[Message]]:

@@ -9,10 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from jobs.verify_store import verify_store
-from spark_mq.cli import app
 from storage import open_store
 from storage.batch.commit import commit_batch
 from storage.batch.intent import Intent, intent_directory, save_intent
@@ -23,17 +21,12 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig
 from storage.tables.put_statistics import TopicSum
 from storage.tables.sink_notes import BatchNote, add_batch_note
+from tests.support.commands import run
 from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows, stage, stage_partition
 
 FILES = LocalFileSystem()
 HOUR_S = 3_600
-
-
-def run(*arguments: str | Path, exit_code: int = 0) -> str:
-    result = CliRunner().invoke(app, list(map(str, arguments)))
-    assert result.exit_code == exit_code, result.output
-    return result.output
 
 
 def status(root: Path, *arguments: str) -> dict[str, Any]:

@@ -21,17 +21,12 @@ from spark_mq import progress
 from spark_mq.cli import app
 from spark_mq.cli.output import duration_in_words, time_in_words
 from storage import open_store
+from tests.support.commands import run
 from tests.support.fixture_stores import Fixture
 from tests.support.places import PROJECT
 from tests.support.shares import one_in
 
 FixtureStore = Callable[[str], Fixture]
-
-
-def run(*arguments: str | Path, exit_code: int = 0, **environment: str) -> str:
-    result = CliRunner(env=environment).invoke(app, list(map(str, arguments)))
-    assert result.exit_code == exit_code, result.output
-    return result.stdout
 
 
 # The first call

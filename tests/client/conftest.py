@@ -1,7 +1,10 @@
-"""Clients that are closed with their test."""
+"""Clients that are closed with their test; and a test that is a coroutine is played in virtual time,
+or in real time where its module says `PLAY = asyncio.run`.
+"""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,9 +13,19 @@ import pytest
 from spark_mq.client.event_loop import run
 from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.settings import ClientSettings
+from tests.client.virtual_time import play
 from tests.support.planned_server import Certificate
 
 MakeClient = Callable[..., RemotingClient]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = inspect.signature(pyfuncitem.obj).parameters
+    getattr(pyfuncitem.module, "PLAY", play)(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True
 
 
 @pytest.fixture

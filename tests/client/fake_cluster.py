@@ -1,25 +1,32 @@
-"""A cluster in memory for tests of consumers: queues with messages, groups with offsets, locks and clients.
+"""A cluster in memory for tests of consumers: queues with messages, groups with offsets, locks and clients; and consumers of it.
 
-`FakeCluster` is what the brokers hold; `brokers_of(client_id)` is one client's sight of it, which can be made to fail.
+`FakeCluster` is what the brokers hold; `clients[client_id]` is one client's sight of it, which can be made to fail.
 Listeners are called by `InlinePool` on the loop's thread, or when the test says so (`ManualPool`).
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from spark_mq.client.errors import BrokerUnreachableError, TopicRouteNotFoundError
+from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import Message, MessageExt, MessageQueue
-from spark_mq.client.pulls import MAY_SUSPEND, Pull, PullResult, PullStatus
+from spark_mq.client.offset_stores import RemoteOffsetStore
+from spark_mq.client.pulls import MAY_SUSPEND, Pull, PullResult, PullStatus, subscription
+from spark_mq.client.push_engine import Listeners, PushEngine
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from storage.format.record import encode_record
 from storage.names import retry_topic
+from tests.client.virtual_time import clock_ms
 from tests.support.message_builder import make_message
 
 GROUP = "G"
+FIRST = PushSettings(consume_from=ConsumeFrom.FIRST)
+Listener = Callable[[Sequence[MessageExt], Any], ConsumeStatus]
 
 
 class FakeCluster:
@@ -39,8 +46,8 @@ class FakeCluster:
         self.arrived = asyncio.Event()
         self.suggested_broker_id = 0
 
-    def put(self, topic: str, count: int, queue_id: int = 0, **properties: str) -> None:
-        """Messages with the bodies 0, 1, 2 … in a queue."""
+    def put(self, topic: str, count: int, queue_id: int = 0, **properties: str) -> FakeCluster:
+        """The cluster, with messages of the bodies 0, 1, 2 … in a queue."""
         queue = self.queues[topic][queue_id]
         log = self.logs[queue]
         for _ in range(count):
@@ -48,6 +55,7 @@ class FakeCluster:
             log.append(encode_record(make_message(topic, queue_id, len(log), 0, body=body, properties=properties)))
         self.arrived.set()
         self.arrived = asyncio.Event()
+        return self
 
     def join(self, client_id: str, on_change: Callable[[], None] = lambda: None) -> FakeBrokers:
         """A client of the group; the others are told."""
@@ -199,3 +207,71 @@ class ManualPool(InlinePool):
         """Call all listeners that wait; each element, called, hands its answer on."""
         held, self.held = self.held, []
         return [partial(done, work()) for work, done in held]
+
+
+class Consumer:
+    """An engine, what its listener got, and the client that it is in the cluster."""
+
+    def __init__(
+        self,
+        cluster: FakeCluster,
+        listener: Listener | None = None,
+        client_id: str = "c1",
+        settings: PushSettings = FIRST,
+        *,
+        is_orderly: bool = False,
+        pool: InlinePool | None = None,
+        queue_listener: Any = None,
+    ) -> None:
+        self.got: list[tuple[int, int]] = []
+        self.cluster = cluster
+        self.client_id = client_id
+        self.brokers = cluster.join(client_id, lambda: self.engine.rebalance_soon())
+        self.listener = listener or (lambda messages, context: ConsumeStatus.SUCCESS)
+        given = (None, self.listen) if is_orderly else (self.listen, None)
+        listeners = Listeners(*given, queue_listener)
+        offsets = RemoteOffsetStore(self.brokers)
+        self.engine = PushEngine(
+            self.brokers,
+            offsets,
+            pool or InlinePool(),
+            GROUP,
+            listeners,
+            settings,
+            ClientSettings("127.0.0.1:9876"),
+            clock_ms,
+        )
+        for topic in ("T", "%RETRY%G"):
+            self.engine.subscriptions[topic] = subscription(topic, "*", 1)
+
+    def listen(self, messages: Sequence[MessageExt], context: Any) -> ConsumeStatus:
+        self.got += [(message.queue_id, message.queue_offset) for message in messages]
+        return self.listener(messages, context)
+
+    async def begun(self, seconds: float = 0) -> Consumer:
+        """At work for so long."""
+        await self.engine.start()
+        await asyncio.sleep(seconds)
+        return self
+
+    async def close(self) -> None:
+        await self.engine.close(1_000)
+        self.cluster.leave(self.client_id)
+
+
+def queue(number: int = 0) -> MessageQueue:
+    return MessageQueue("T", "broker-a", number)
+
+
+def received(
+    queue_offset: int,
+    *,
+    topic: str = "TopicA",
+    queue_id: int = 0,
+    body: bytes = b"body",
+    reconsume_times: int = 0,
+    **properties: str,
+) -> MessageExt:
+    """A message as a pull gives it."""
+    record = make_message(topic, queue_id, queue_offset, 1000 * queue_offset, body=body, properties=properties)
+    return MessageExt.of(replace(record, properties=properties, reconsume_times=reconsume_times), "broker-a")

@@ -23,6 +23,11 @@ def store(broker: PlannedBroker, peer: Peer, command: RemotingCommand) -> None:
     peer.send(broker.stored(command))
 
 
+def less_safely(code: int) -> Plan:
+    """A plan: the message is stored, with a status that is not SEND_OK."""
+    return lambda broker, peer, command: peer.send(broker.stored(command, code))
+
+
 def refuse(code: int, remark: str = "no") -> Plan:
     """A plan: every send is refused so."""
     return lambda broker, peer, command: peer.send(make_response(command, code, remark, {"MSG_REGION": "R"}))
@@ -90,6 +95,16 @@ class PlannedCluster:
     @property
     def settings(self) -> ClientSettings:
         return ClientSettings((self.name_server.address,))
+
+    def plan(self, plan: Plan, *names: str) -> None:
+        """What these brokers, or all, do about sends from now on."""
+        for name in names or self.brokers:
+            self.brokers[name].plan = plan
+
+    @property
+    def sends(self) -> list[SendMessageRequest]:
+        """The headers of all sends that came, by broker."""
+        return [header for broker in self.brokers.values() for header in broker.sends]
 
     def commands(self, code: int) -> list[RemotingCommand]:
         """What all brokers were asked with that code."""

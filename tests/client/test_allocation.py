@@ -17,7 +17,7 @@ from spark_mq.client.allocation import (
     sorted_client_ids,
 )
 from spark_mq.client.message import MessageQueue
-from tests.client.java_consumer import java_says
+from tests.client.java_vectors import java_says
 
 QUEUES = [MessageQueue("T", "a", number) for number in range(3)]
 

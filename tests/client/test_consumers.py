@@ -61,8 +61,6 @@ def test_a_start_without_a_name_server_says_so_and_can_be_tried_again() -> None:
     for _ in range(2):
         with pytest.raises(NameServerUnreachableError):
             consumer.start()
-    with PullConsumer(NOBODY, "g") as puller, pytest.raises(NameServerUnreachableError):
-        puller.subscribe("T")
 
 
 def test_a_pull_consumer_whose_subscription_has_failed_may_still_assign() -> None:

@@ -25,7 +25,7 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance, make_client_id
-from spark_mq.client.member import QuietMember
+from spark_mq.client.members import Member
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, make_request, make_response, read_body, write_body
 from spark_mq.remoting.consumers import ConsumerData, HeartbeatData
@@ -73,7 +73,7 @@ def opened(*name_servers: str, **more: Any) -> Iterator[ClientInstance]:
         instance.release()
 
 
-class Consumer(QuietMember):
+class Consumer(Member):
     """A consumer group of topic T that remembers what it is told."""
 
     kind = "consumer"
@@ -265,7 +265,7 @@ def test_a_broker_that_no_route_names_is_not_found(cluster: Cluster) -> None:
 
 def test_a_member_is_told_to_brokers_at_once_and_taken_back_at_the_end(cluster: Cluster) -> None:
     with opened(cluster.name_server.address) as client:
-        producer = QuietMember("pg")
+        producer = Member("pg")
         producer.topics = lambda: ("T",)  # type: ignore[method-assign]
         run(client.add_member(producer), LIMIT_MS)
         (beat,) = cluster.broker.until(34)
@@ -274,7 +274,7 @@ def test_a_member_is_told_to_brokers_at_once_and_taken_back_at_the_end(cluster: 
         assert [each.group_name for each in told.producers] == ["pg", "CLIENT_INNER_PRODUCER"]
         assert told.consumers == ()
         with pytest.raises(GroupTakenError):
-            run(client.add_member(QuietMember("pg")), LIMIT_MS)
+            run(client.add_member(Member("pg")), LIMIT_MS)
         run(client.add_member(Consumer("pg")), LIMIT_MS)  # of another kind
         told = read_body(HeartbeatData, cluster.broker.until(34, 2)[-1].body)
         assert [each.group_name for each in told.consumers] == ["pg"]

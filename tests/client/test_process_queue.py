@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from spark_mq.client.message import MessageExt
-from spark_mq.client.process_queue import FlowLimits, ProcessQueue, batches
-from tests.client.java_consumer import java_says
-from tests.client.messages import received
+from spark_mq.client.process_queue import ProcessQueue, batches
+from spark_mq.client.settings import FlowLimits
+from tests.client.fake_cluster import received
+from tests.client.java_vectors import java_says
 
 
 def of_java(offset: int) -> MessageExt:
@@ -41,15 +42,6 @@ def test_every_step_of_a_random_walk_ends_as_in_java(walk: int) -> None:
         assert [*queue.waiting] == step["cached"], step
         assert [*queue.taken] == step["taken"], step
         assert (queue.count, queue.size_bytes, queue.span) == (step["count"], step["size"], step["span"]), step
-
-
-def test_the_offset_to_store_is_the_first_unfinished() -> None:
-    queue, messages = ProcessQueue(0), [received(offset) for offset in (10, 11, 12)]
-    queue.put(messages)
-    assert queue.remove([messages[1]], 0) == 10
-    assert queue.remove([messages[0]], 0) == 12
-    assert queue.remove([messages[2]], 0) == 13
-    assert queue.remove([], 0) is None
 
 
 @pytest.mark.parametrize(
@@ -100,15 +92,6 @@ def test_a_message_that_failed_here_is_taken_again_with_its_count() -> None:
     queue.put([received(1)])
     queue.again([message.failed_once_more() for message in queue.take(1, 0)])
     assert [message.reconsume_times for message in queue.take(1, 0)] == [1]
-
-
-def test_taking_ends_with_nothing_left_and_the_next_messages_begin_it_anew() -> None:
-    queue = ProcessQueue(0)
-    assert queue.put([received(1)])
-    assert not queue.put([received(2)])
-    assert len(queue.take(5, 0)) == 2
-    assert queue.take(5, 0) == []
-    assert queue.put([received(3)])
 
 
 def test_messages_go_to_listeners_in_batches_of_the_size_asked_for() -> None:

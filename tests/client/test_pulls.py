@@ -1,16 +1,18 @@
-"""Pulls say what Java's say, and their answers become the messages that were asked for."""
+"""Expressions and pulls say what Java's say; their answers become the messages that were asked for, by the tag's text."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from spark_mq.client.message import MessageQueue, decode_records
-from spark_mq.client.pulls import Pull, PullResult, PullStatus, pulled_messages
-from spark_mq.client.subscriptions import subscription
+from spark_mq.client.pulls import Pull, PullResult, PullStatus, pulled_messages, subscription
+from spark_mq.remoting import write_body
 from storage.errors import CorruptMessageError, CorruptRecordError
 from storage.format.record import COMPRESSED, encode_record
+from tests.client.java_vectors import java_says
 from tests.support.message_builder import make_message
 
 QUEUE = MessageQueue("T", "broker-a", 3)
@@ -75,3 +77,42 @@ def test_a_body_that_does_not_decompress_is_its_readers_error_not_the_pulls() ->
     (message,) = pulled_messages(replace(FOUND, records=record), QUEUE, EVERYTHING, lambda record: record.topic)
     with pytest.raises(CorruptMessageError):
         _ = message.body
+
+
+@pytest.mark.parametrize(
+    "line", java_says("subscription"), ids=lambda line: repr((line.get("expression"), line.get("expressionType")))
+)
+def test_an_expression_means_what_java_says(line: dict[str, Any]) -> None:
+    expression, type_, answer = line.get("expression"), line.get("expressionType") or "TAG", line["answer"]
+    if "refused" in answer:
+        with pytest.raises(ValueError, match=r"SQL92 subscription|names no tag"):
+            subscription("T", expression, 7, type_)
+        return
+    ours = subscription("T", expression, 7, type_).wire_form()
+    assert sorted(ours.tags) == sorted(answer["tags"])
+    assert list(ours.codes) == answer["codes"]
+    assert (ours.sub_string, ours.expression_type) == (answer["subString"], answer["expressionType"])
+
+
+def test_the_wire_form_is_javas_text() -> None:
+    (line,) = java_says("subscriptionText")
+    assert write_body(subscription("T", "TagA", 7).wire_form()).decode() == line["text"]
+
+
+def test_a_tag_with_the_wanted_hash_and_another_text_is_left_out() -> None:
+    wanted = subscription("T", "BB", 1)  # "Aa" and "BB" have one hash
+    assert [tag for tag in ("Aa", "BB", None) if wanted.admits(tag)] == ["BB"]
+
+
+@pytest.mark.parametrize("of", [("*", "TAG"), ("a = 1", "SQL92")])
+def test_everything_and_sql_admit_messages_without_tags(of: tuple[str, Any]) -> None:
+    wanted = subscription("T", of[0], 1, of[1])
+    assert wanted.admits(None)
+    assert wanted.admits("A")
+
+
+def test_a_renewed_subscription_is_equal_but_for_a_later_version_also_where_the_clock_was_set_back() -> None:
+    """Java: ConsumerGroupInfo.updateSubscription, which keeps the one it has unless the new version is greater."""
+    first = subscription("T", "A", 1_000)
+    assert first.renewed(2_000) == first
+    assert [first.renewed(now_ms).version for now_ms in (2_000, 500)] == [2_000, 1_001]

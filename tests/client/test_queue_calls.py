@@ -8,16 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from spark_mq.client.broker_calls import ask_all
-from spark_mq.client.calls import make_call
-from spark_mq.client.consumer_calls import ConsumerCalls
+from spark_mq.client.admin import AsyncAdmin
+from spark_mq.client.consumer_calls import ConsumerCalls, QueueCalls
 from spark_mq.client.errors import BrokerUnreachableError
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.pulls import Pull, PullStatus
-from spark_mq.client.queue_calls import QueueCalls
+from spark_mq.client.pulls import Pull, PullStatus, subscription
 from spark_mq.client.remoting_client import RemotingClient
-from spark_mq.client.subscriptions import subscription
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
 from tests.support.planned_server import Peer
 
@@ -105,20 +102,19 @@ def test_questions_get_twice_the_time_of_a_request_as_javas(
         given[command.code] = timeout_ms
         return make_response(command, 0, None, {"offset": "7", "timestamp": "7"})
 
-    instance = ClientInstance.of(replace(cluster.settings, request_timeout_ms=4_000))
-    calls, code = QueueCalls(instance), RequestCode
+    calls, code = AsyncAdmin(replace(cluster.settings, request_timeout_ms=4_000)), RequestCode
     try:
-        run(instance.route("T"), 10_000)
+        run(calls.route("T"), 10_000)
         monkeypatch.setattr(RemotingClient, "invoke", answered)
         for call in (
             *(calls.min_offset(QUEUE), calls.max_offset(QUEUE), calls.earliest_time_ms(QUEUE)),
             *(calls.search_offset(QUEUE, 1), calls.group_offset("g", QUEUE), calls.store_group_offset("g", QUEUE, 1)),
-            ask_all(instance, ["b:1"], make_call(code.GET_TOPIC_STATS_INFO)),
+            calls.consumer_ids("g", "T"),
         ):
             run(call, 10_000)
     finally:
         monkeypatch.undo()
-        instance.release()
+        calls.release()
     asked = (code.GET_MIN_OFFSET, code.GET_MAX_OFFSET, code.GET_EARLIEST_MSG_STORETIME, code.SEARCH_OFFSET_BY_TIMESTAMP)
-    more = (code.QUERY_CONSUMER_OFFSET, code.UPDATE_CONSUMER_OFFSET, code.GET_TOPIC_STATS_INFO)
+    more = (code.QUERY_CONSUMER_OFFSET, code.UPDATE_CONSUMER_OFFSET, code.GET_CONSUMER_LIST_BY_GROUP)
     assert given == dict.fromkeys((*asked, *more), 8_000)

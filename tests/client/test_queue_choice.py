@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 import pytest
 
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.selectors import by_hash, by_random, java_hash
+from spark_mq.client.producer import by_hash, by_random, java_hash
 from spark_mq.client.sender import LatencyFaults, QueueTurns, ban_ms
-from tests.client.java_producer import java_says
+from tests.client.java_vectors import java_says
 
 QUEUES = tuple(MessageQueue("T", broker, queue_id) for broker in ("a", "b", "c") for queue_id in range(4))
 MESSAGE = Message("T", b"body")
@@ -22,18 +21,6 @@ class Clock:
 
     def __call__(self) -> int:
         return self.now_ms
-
-
-def test_queues_take_turns() -> None:
-    turns = QueueTurns()
-    chosen = Counter(turns.choose(QUEUES, None, None) for _ in range(5 * len(QUEUES)))
-    assert chosen == dict.fromkeys(QUEUES, 5)
-
-
-def test_the_broker_that_has_just_failed_is_left_out() -> None:
-    turns = QueueTurns()
-    chosen = Counter(turns.choose(QUEUES, "b", None).broker_name for _ in range(60))
-    assert set(chosen) == {"a", "c"}
 
 
 def test_the_only_broker_is_tried_again_though_it_has_just_failed() -> None:

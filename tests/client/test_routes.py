@@ -1,4 +1,4 @@
-"""What a route says, by the tables of Java's MQClientInstance."""
+"""What a route says, by the tables of Java's MQClientInstance, and which of several routes says where a broker is."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from spark_mq.client.errors import MessageQueueNotFoundError
+from spark_mq.client.instance import KeptRoutes
 from spark_mq.client.routes import TopicRoute, default_route, subscribe_address, vip_address
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 
@@ -76,3 +77,64 @@ def test_a_slave_that_is_away_is_replaced_by_the_next_then_by_any(
 def test_the_second_listener_is_two_ports_below() -> None:
     assert vip_address("b:10911") == "b:10909"
     assert vip_address("[::1]:10911") == "[::1]:10909"
+
+
+POLL_MS = 30_000
+
+
+def route_over(topic: str, **addresses: str) -> TopicRoute:
+    """A route_over over brokers of those names and addresses."""
+    return TopicRoute(
+        topic,
+        TopicRouteData(
+            queue_datas=tuple(
+                QueueData(broker_name=name, read_queue_count=1, write_queue_count=1, perm=6) for name in addresses
+            ),
+            broker_datas=tuple(
+                BrokerData(broker_name=name, broker_addresses={0: address} if address else {})
+                for name, address in addresses.items()
+            ),
+        ),
+    )
+
+
+def test_of_two_routes_the_newer_says_where_the_broker_is() -> None:
+    kept = KeptRoutes(POLL_MS)
+    kept.keep(route_over("T", a="old:1", b="b:1"), 1_000)
+    kept.keep(route_over("Z", a="old:1"), 1_010)
+    kept.keep(route_over("T", a="new:1"), 1_020)
+    assert kept.brokers({"T"}) == {"a": {0: "new:1"}}
+    kept.keep(route_over("Z", a="newer:1"), 1_021)
+    assert kept.brokers({"T"}) == {"a": {0: "newer:1"}}
+
+
+def test_a_route_that_is_given_again_is_the_newest_although_it_says_the_same() -> None:
+    kept = KeptRoutes(POLL_MS)
+    first, is_new = kept.keep(route_over("T", a="back:1"), 1_000)
+    assert is_new
+    kept.keep(route_over("Z", a="away:1"), 1_010)
+    again, is_new = kept.keep(route_over("T", a="back:1"), 1_020)
+    assert again is first
+    assert not is_new
+    assert kept.brokers(()) == {"a": {0: "back:1"}}
+
+
+def test_a_route_that_only_others_outlive_names_nobody_unless_it_is_wanted() -> None:
+    kept = KeptRoutes(POLL_MS)
+    kept.keep(route_over("Z", gone="z:1"), 1_000)
+    assert set(kept.brokers(())) == {"gone"}  # however long ago: no name server has answered since
+    kept.keep(route_over("T", a="a:1"), 1_090)
+    assert set(kept.brokers(())) == {"a", "gone"}
+    kept.keep(route_over("T", a="a:1"), 1_091)
+    assert set(kept.brokers(())) == {"a"}
+    assert set(kept.brokers({"Z"})) == {"a", "gone"}
+    assert kept.topics_at("gone") == ["Z"]  # it can be asked for again
+    kept.forget("Z")
+    assert kept.topics_at("gone") == []
+
+
+def test_a_broker_without_an_address_is_none() -> None:
+    kept = KeptRoutes(POLL_MS)
+    assert kept.brokers(()) == {}
+    kept.keep(route_over("T", a="a:1", b=""), 1_000)
+    assert kept.brokers(()) == {"a": {0: "a:1"}}

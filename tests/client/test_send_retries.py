@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spark_mq.client import errors
-from spark_mq.client.send_retries import RETRIED_CODES, SendStatus, goes_again, is_network_failure, stored_status
+from spark_mq.client.send_results import SendStatus, goes_again, is_network_failure, stored_status
+from spark_mq.client.settings import RETRIED_CODES
 from storage.rules.response_codes import ResponseCode
 
 NETWORK = [

@@ -1,16 +1,34 @@
-"""Settings of a client: what is refused, what is split, and what is never shown."""
+"""Settings of clients, producers and consumers: what is refused, what is split, what is never shown, and what the pages say of them."""
 
 from __future__ import annotations
 
 import pickle
+import re
 import ssl
+from dataclasses import MISSING, fields
+from enum import Enum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from spark_mq.client.errors import ClientSettingError, TlsError
-from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings, parse_addresses, split_address
+from spark_mq.client.settings import (
+    RETRIED_CODES,
+    ClientSettings,
+    Credentials,
+    ProducerSettings,
+    PullSettings,
+    PushSettings,
+    TlsSettings,
+    parse_addresses,
+    split_address,
+    with_namespace,
+    without_namespace,
+)
+from tests.support.pages import marked, rows
+from tests.support.places import PROJECT
 
 SECRETS = Credentials("alice", "the-secret", "the-token")
 
@@ -55,18 +73,32 @@ def test_what_is_no_address_is_refused_with_its_setting(address: str) -> None:
         ClientSettings((address,))
 
 
+SERVED = partial(ClientSettings, name_servers=("ns:9876",))
+
+
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("kind", "name", "values"),
     [
-        ({"name_servers": ()}, "name_servers"),
-        ({"request_timeout_ms": 0}, "request_timeout_ms"),
-        ({"connect_timeout_ms": 1.5}, "connect_timeout_ms"),
-        ({"encoding": "PROTOBUF"}, "encoding"),
+        (SERVED, "name_servers", [()]),
+        (SERVED, "request_timeout_ms", [0]),
+        (SERVED, "connect_timeout_ms", [1.5]),
+        (SERVED, "encoding", ["PROTOBUF"]),
+        *((PushSettings, name, [0]) for name in ("thread_count", "pull_limit")),
+        (PushSettings, "batch_size", [1025]),
+        (PushSettings, "queue_limit", [65_536]),
+        (PushSettings, "max_reconsume_times", [-1]),
+        (PullSettings, "pull_limit", [0, 1025, True, "32"]),
+        *((ProducerSettings, name, [-1]) for name in ("retries", "compress_over_bytes")),
+        *((ProducerSettings, name, [0]) for name in ("send_timeout_ms", "max_try_timeout_ms")),
+        (ProducerSettings, "compression", ["gzip"]),
+        (ProducerSettings, "when_full", ["drop"]),
+        (ProducerSettings, "max_in_flight", [True]),
     ],
 )
-def test_a_setting_without_sense_is_named(change: dict[str, Any], told: str) -> None:
-    with pytest.raises(ClientSettingError, match=told):
-        ClientSettings(**{"name_servers": ("ns:9876",), **change})
+def test_a_setting_without_sense_is_refused_by_name(kind: Any, name: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(ClientSettingError, match=name):
+            kind(**{name: value})
 
 
 @pytest.mark.parametrize("parts", [("", "s"), ("a", "")])
@@ -89,3 +121,67 @@ def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         TlsSettings(ca_file=str(tmp_path / "absent.pem")).context()
     with pytest.raises(TlsError, match=r"no\.pem"):
         TlsSettings(cert_file=str(tmp_path / "no.pem")).context()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrapped"),
+    [
+        ("Topic", "ns%Topic"),
+        ("%RETRY%Group", "%RETRY%ns%Group"),
+        ("%DLQ%Group", "%DLQ%ns%Group"),
+        ("other%Topic", "ns%other%Topic"),
+    ],
+)
+def test_a_name_is_wrapped_once_and_unwrapped_again(name: str, wrapped: str) -> None:
+    assert with_namespace("ns", name) == wrapped
+    assert with_namespace("ns", wrapped) == wrapped
+    assert without_namespace("ns", wrapped) == name
+
+
+@pytest.mark.parametrize("name", ["TBW102", "rmq_sys_X", "CID_RMQ_SYS_TRANS", ""])
+def test_system_names_have_no_namespace(name: str) -> None:
+    assert with_namespace("ns", name) == name
+
+
+@pytest.mark.parametrize("namespace", [None, ""])
+def test_without_a_namespace_names_stay(namespace: str | None) -> None:
+    assert with_namespace(namespace, "a%b") == "a%b"
+    assert without_namespace(namespace, "a%b") == "a%b"
+
+
+def test_the_namespace_of_somebody_else_stays() -> None:
+    assert without_namespace("ns", "other%Topic") == "other%Topic"
+    assert without_namespace("ns", "%RETRY%other%Group") == "%RETRY%other%Group"
+
+
+@pytest.mark.parametrize("kind", [PushSettings, PullSettings])
+def test_a_time_in_seconds_is_refused_with_the_milliseconds_that_were_meant(kind: Any) -> None:
+    with pytest.raises(ClientSettingError, match="write 1700000000000"):
+        kind(consume_time_ms=1_700_000_000)
+
+
+def test_the_page_has_every_setting_of_a_push_consumer_with_its_default() -> None:
+    _, table = marked("push settings")
+    said = {name.strip("`"): default for name, default, _ in rows(table)}
+    assert list(said) == [each.name for each in fields(PushSettings)]
+    plain = {each.name: each.default for each in fields(PushSettings) if each.default not in (MISSING, None)}
+    assert {name: said[name] for name in plain} == {
+        name: value.name if isinstance(value, Enum) else str(value) for name, value in plain.items()
+    }
+    assert said["allocation"] == PushSettings().allocation.name
+
+
+PAGE = (PROJECT / "docs" / "producers.md").read_text("utf-8")
+
+
+def test_the_page_lists_each_setting_with_its_default() -> None:
+    _, table = marked("producer settings")
+    told = {name.strip("`"): default for name, default, _ in rows(table)}
+    defaults = {each.name: str(getattr(ProducerSettings(), each.name)) for each in fields(ProducerSettings)}
+    assert told == defaults | {"retried_codes": "the eight above"}
+
+
+def test_the_page_names_the_codes_after_which_a_send_is_tried_again() -> None:
+    listed = re.search(r"may be this broker's alone \(([\d, ]+)\)", PAGE)
+    assert listed is not None
+    assert set(map(int, listed[1].split(","))) == set(RETRIED_CODES)

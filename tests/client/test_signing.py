@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signed
 from spark_mq.remoting import HeaderEncoding, make_request
 from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.command import is_signed_by, signature

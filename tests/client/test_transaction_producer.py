@@ -12,14 +12,14 @@ import pytest
 
 from spark_mq.client.errors import MessageRefusedError, SendFailedError
 from spark_mq.client.message import Message, MessageExt
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.send_results import SendStatus
+from spark_mq.client.settings import ProducerSettings
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, read_header, write_header
 from spark_mq.remoting.messages import CheckTransactionStateRequest, EndTransactionRequest
 from storage.format.properties import decode_properties
 from storage.format.record import encode_record
-from tests.client.planned_cluster import PlannedCluster, planned_cluster, refuse
+from tests.client.planned_cluster import PlannedCluster, less_safely, planned_cluster, refuse
 from tests.support.message_builder import make_message
 
 MESSAGE = Message("T", b"body", keys="k", delay_level=3)
@@ -106,7 +106,7 @@ def test_the_half_is_sent_the_listener_asked_and_the_end_told(
 
 @pytest.mark.parametrize("code", [10, 11, 12])
 def test_a_half_that_is_stored_less_safely_is_rolled_back(cluster: PlannedCluster, code: int) -> None:
-    cluster.brokers["a"].plan = lambda broker, peer, command: peer.send(broker.stored(command, code))
+    cluster.plan(less_safely(code))
     listener = Listener(lambda: TransactionState.COMMIT)
     with TransactionProducer(cluster.settings, "G", listener) as producer:
         result = producer.send_in_transaction(MESSAGE)
@@ -117,7 +117,7 @@ def test_a_half_that_is_stored_less_safely_is_rolled_back(cluster: PlannedCluste
 
 
 def test_a_half_that_is_not_sent_asks_nobody_and_ends_nothing(cluster: PlannedCluster) -> None:
-    cluster.brokers["a"].plan = refuse(2)
+    cluster.plan(refuse(2))
     listener = Listener(lambda: TransactionState.COMMIT)
     with TransactionProducer(cluster.settings, "G", listener) as producer:
         with pytest.raises(SendFailedError):

@@ -51,18 +51,15 @@ def answer(transport: Transport, opaque: int) -> None:
     transport.data_received(frame(make_response(REQUEST._replace(opaque=opaque), 0)))
 
 
-def test_a_try_with_a_little_less_than_the_usual_time_out_finds_a_dead_connection_at_once() -> None:
-    async def story() -> None:
-        owner = Owner()
-        transport = connection(owner)
-        answered = asked(transport, 3_000)
-        answer(transport, 0)
-        assert (await answered).code == 0
-        await asyncio.sleep(60)
-        assert await times_out(asked(transport, 2_999))
-        assert owner.is_lost
-
-    play(story())
+async def test_a_try_with_a_little_less_than_the_usual_time_out_finds_a_dead_connection_at_once() -> None:
+    owner = Owner()
+    transport = connection(owner)
+    answered = asked(transport, 3_000)
+    answer(transport, 0)
+    assert (await answered).code == 0
+    await asyncio.sleep(60)
+    assert await times_out(asked(transport, 2_999))
+    assert owner.is_lost
 
 
 def test_short_time_outs_find_it_together() -> None:
@@ -78,66 +75,54 @@ def test_short_time_outs_find_it_together() -> None:
     assert play(story()) == [False, False, True]
 
 
-def test_anything_that_comes_begins_the_silence_anew() -> None:
-    async def story() -> None:
-        owner = Owner()
-        transport = connection(owner)
-        for _ in range(10):
-            slow = asked(transport, 1_000)
-            await asyncio.sleep(0.5)
-            transport.data_received(b"")  # any byte would do
-            assert await times_out(slow)
-        assert not owner.is_lost
-        assert not transport.is_mute
-
-    play(story())
+async def test_anything_that_comes_begins_the_silence_anew() -> None:
+    owner = Owner()
+    transport = connection(owner)
+    for _ in range(10):
+        slow = asked(transport, 1_000)
+        await asyncio.sleep(0.5)
+        transport.data_received(b"")  # any byte would do
+        assert await times_out(slow)
+    assert not owner.is_lost
+    assert not transport.is_mute
 
 
-def test_a_long_poll_is_no_silence_until_its_own_time_is_over() -> None:
-    async def story() -> None:
-        owner = Owner()
-        transport = connection(owner)
-        long_poll = asked(transport, 30_000)
-        await asyncio.sleep(15)
-        assert await times_out(asked(transport, 100))
-        assert not owner.is_lost
-        assert await times_out(long_poll)
-        assert owner.is_lost
-
-    play(story())
+async def test_a_long_poll_is_no_silence_until_its_own_time_is_over() -> None:
+    owner = Owner()
+    transport = connection(owner)
+    long_poll = asked(transport, 30_000)
+    await asyncio.sleep(15)
+    assert await times_out(asked(transport, 100))
+    assert not owner.is_lost
+    assert await times_out(long_poll)
+    assert owner.is_lost
 
 
-def test_the_time_before_a_request_was_sent_is_no_silence() -> None:
-    async def story() -> None:
-        owner = Owner()
-        transport = connection(owner)
-        assert await times_out(asked(transport, 3_000, waited_ms=2_900))
-        assert not owner.is_lost
-
-    play(story())
+async def test_the_time_before_a_request_was_sent_is_no_silence() -> None:
+    owner = Owner()
+    transport = connection(owner)
+    assert await times_out(asked(transport, 3_000, waited_ms=2_900))
+    assert not owner.is_lost
 
 
-def test_who_tries_again_after_a_time_out_finds_the_dead_connection_closed() -> None:
-    async def story() -> None:
-        transport = connection(Owner())
-        seen: list[bool] = []
-        others = asked(transport, 30_000)
+async def test_who_tries_again_after_a_time_out_finds_the_dead_connection_closed() -> None:
+    transport = connection(Owner())
+    seen: list[bool] = []
+    others = asked(transport, 30_000)
 
-        class Again:
-            def done(self) -> bool:
-                return False
+    class Again:
+        def done(self) -> bool:
+            return False
 
-            def set_result(self, answer: RemotingCommand) -> None:
-                raise AssertionError
+        def set_result(self, answer: RemotingCommand) -> None:
+            raise AssertionError
 
-            def set_exception(self, error: Exception) -> None:
-                seen.append(transport.is_open)
+        def set_exception(self, error: Exception) -> None:
+            seen.append(transport.is_open)
 
-        transport.request(REQUEST, Waiter(Again(), REQUEST, asyncio.get_running_loop().time() + 3, 3_000))
-        (error,) = await asyncio.gather(others, return_exceptions=True)
-        assert isinstance(error, BrokerUnreachableError)
-        assert "nothing came over the connection" in str(error)
-        await asyncio.sleep(0)
-        assert seen == [False]
-
-    play(story())
+    transport.request(REQUEST, Waiter(Again(), REQUEST, asyncio.get_running_loop().time() + 3, 3_000))
+    (error,) = await asyncio.gather(others, return_exceptions=True)
+    assert isinstance(error, BrokerUnreachableError)
+    assert "nothing came over the connection" in str(error)
+    await asyncio.sleep(0)
+    assert seen == [False]

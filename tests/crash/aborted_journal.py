@@ -35,8 +35,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from spark_mq.client.message import Message
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.send_results import SendResult, SendStatus
 from storage import open_store
 from tests.broker_server.own_cluster import OwnCluster
 from tests.broker_server.soak_clients import TOPIC, Book, Sending, body_of

@@ -321,7 +321,7 @@ class _Life:
                         commitlog_offset=message.commitlog_offset,
                         group=group,
                         delay_level=story.asked_level,
-                        origin_msg_id=message.msg_id,
+                        origin_message_id=message.msg_id,
                         origin_topic=message.topic,
                     )
                 )

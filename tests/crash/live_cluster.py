@@ -5,11 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import RequestCode, make_request
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 

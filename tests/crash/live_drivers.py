@@ -19,13 +19,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_mq.client.admin import Admin
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from storage import open_store
 from storage.failpoints import LIVE_COMMIT, LIVE_REDO, LIVE_STAGING
 from tests.support.driver_process import Driver, Query
-from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.java_broker import Oracle, RunningBroker
 from tests.support.spark_cluster import TWO_HOSTS
 
 TOPIC = "LiveDrivers"
@@ -57,7 +54,7 @@ def run_drivers(
                 osPageCacheBusyTimeOutMills=60_000,
             )
         )
-        _make_topic(broker)
+        broker.make_topic(TOPIC, QUEUES)
         source = directory / "source"
         query = Query(
             str(source),
@@ -101,13 +98,6 @@ def _add_rows(source: Path, bodies: list[bytes], chance: random.Random) -> None:
         queues = [number % QUEUES for number in range(len(made))]
         store.put_batch(pa.table({"body": made, "queue_id": queues}), topic=TOPIC, queue_count=QUEUES)
     bodies += made
-
-
-def _make_topic(broker: RunningBroker) -> None:
-    with Admin(ClientSettings((broker.name_server,))) as admin:
-        wait_until(lambda: bool(admin.broker_addresses()), "the broker is registered")
-        admin.create_topic(NewTopic(TOPIC, QUEUES, QUEUES), address=broker.address)
-        wait_until(lambda: TOPIC in admin.topics(), "the topic is known")
 
 
 def _judge(oracle: Oracle, directory: Path, broker: RunningBroker, bodies: list[bytes]) -> str:

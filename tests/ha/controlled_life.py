@@ -7,24 +7,23 @@ masters are deposed while they live, by who does not reach them or by an operato
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-
-import pyarrow as pa
+from typing import Any
 
 from storage import StoreConfig
-from storage.errors import StorageError
+from storage.format.replication import Dialect, SlaveHandshake
 from storage.put_status import PutStatus
 from storage.rules.put_guards import ALL_IN_SET
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from tests.ha.batches import Sink
-from tests.ha.control import Control
+from tests.ha.control import HOST, Control
 from tests.ha.controlled_invariants import (
     ControlledWatch,
     acknowledged_beyond,
@@ -32,16 +31,16 @@ from tests.ha.controlled_invariants import (
     judge_late,
 )
 from tests.ha.controlled_node import ControlledNode
-from tests.ha.controlled_troubles import ControlledTroubles
 from tests.ha.controlled_world import fibers
-from tests.ha.invariants import Put, compare_queues, entries_of, judge_master, put_rows, require
+from tests.ha.invariants import Put, compare_queues, entries_of, judge_master, require
+from tests.ha.life import QUEUES, QUIET_MS, TOPICS, Life, quiet
 from tests.ha.network import World, patched
 from tests.ha.node import WaitsFor
-from tests.ha.simulation import QUEUES, QUIET_MS, TOPICS, quiet
+from tests.ha.peers import SecondLine, Stranger
 from tests.support.reproducible import reproducible
 
 
-class ControlledLife(ControlledTroubles):
+class ControlledLife(Life):
     """One life."""
 
     nodes: Sequence[ControlledNode]
@@ -158,13 +157,8 @@ class ControlledLife(ControlledTroubles):
         group = self.watch.group
         return group is not None and self.master is node and group.master_epoch == node.epoch
 
-    def _act_later(self) -> None:
-        self.world.after(self.random.choice((0, 0, 1, 1, 3, 3, 10, 30, 30, 100, 400, 3_000)), self._act)
-
-    def _act(self) -> None:
-        if self.is_ending:
-            return
-        actions: Sequence[tuple[Callable[[], None], int]] = (
+    def _actions(self) -> Sequence[tuple[Callable[[], None], int]]:
+        return (
             (self._put, 60),
             (self._commit, 6),
             (self._do_duty, 10),
@@ -183,9 +177,6 @@ class ControlledLife(ControlledTroubles):
             (self._stop, 2),
             (self._trouble_controller, 4),
         )
-        calls, weights = zip(*actions, strict=True)
-        self.random.choices(calls, weights)[0]()
-        self._act_later()
 
     # What happens by itself
 
@@ -213,111 +204,27 @@ class ControlledLife(ControlledTroubles):
         ]
         return self.random.choice(able) if able else None
 
-    def _put(self) -> None:
-        node = self._writable()
-        if node is None:
-            return
-        count = self.random.choice((1, 1, 2, 5))
-        bodies = [self.random.randbytes(self.random.choice((0, 20, 300, 300, 900))) for _ in range(count)]
-        columns = {
-            "topic": [self.random.choice(TOPICS) for _ in range(count)],
-            "queue_id": pa.array([self.random.randrange(QUEUES) for _ in range(count)], pa.int32()),
-            "body": pa.array(bodies, pa.binary()),
-        }
-        with node.at_work():
-            service = node.service
-            assert service is not None
-            status, places = put_rows(service, pa.RecordBatch.from_pydict(columns), QUEUES)
-            if not places:
-                self._count(f"put: {status.name}")
-                return
-            start = min(place[3] for place in places)
-            self._await(node, start, node.log(service.log_end)[start:], places, service.waits_for)
-
-    def _await(
-        self,
-        node: ControlledNode,
-        start: int,
-        data: bytes,
-        places: Sequence[tuple[str, int, int, int]],
-        waits_for: WaitsFor,
-        *,
-        is_new: bool = True,
-    ) -> None:
+    def _new_put(
+        self, node: ControlledNode, start: int, data: bytes, places: Sequence[Any], waits_for: WaitsFor, *, is_new: bool
+    ) -> Put:
         now_ms = self.world.now_ms
         deadline = now_ms + node.config.replication.slave_timeout
         put = Put(node, start, data, places, waits_for, ALL_IN_SET, now_ms, deadline, epoch=node.epoch)
-        self.pending.append(put)
         if is_new:
             self.watch.puts.append(put)
-        self._count("puts")
-        if self.is_synced:
-            self.world.after(self.world.delay(), partial(node.serve_turn, PutService.sync_turn))
+        return put
 
-    def _settle_puts(self) -> None:
-        for put in list(self.pending):
-            status = self._outcome(put)
-            if status is None:
-                continue
-            self.pending.remove(put)
-            put.status = status
-            if put.batch_id is not None and status is PutStatus.PUT_OK:
-                self.sink.acknowledged(put.batch_id)
-            self._count(f"put: {status.name}")
-            if status is not PutStatus.PUT_OK:
-                judge_late(put)
-            elif judge_acknowledged(put, self.watch, self.nodes):
-                self.counts["lost, not promised"] += 1
-            else:
-                self.acknowledged.append(put)
+    def _judge_put(self, put: Put, status: PutStatus) -> None:
+        if status is not PutStatus.PUT_OK:
+            judge_late(put)
+        elif judge_acknowledged(put, self.watch, self.nodes):
+            self.counts["lost, not promised"] += 1
+        else:
+            self.acknowledged.append(put)
 
-    def _outcome(self, put: Put) -> PutStatus | None:
-        flush, copies = put.waits_for.flush, put.waits_for.copies
-        if flush is not None and (not flush.done() or flush.exception() is not None):
-            return None  # a sync that failed is nobody's acknowledgement, and the end of its process
-        if copies is None:
-            return PutStatus.PUT_OK
-        if copies.done.done():
-            return copies.done.result()
-        service = put.node.service
-        assert service is not None
-        reached = service.acks._frontier.reached(put.copies)
-        require(put.waits_to > reached, 19, f"{put.waits_to} waits, and {reached} is reached")
-        if self.world.now_ms < put.deadline_ms:
-            return None
-        return service.acks.given_up(copies)
-
-    def _forget_puts(self, node: ControlledNode) -> None:
-        """Who waited there hears nothing any more."""
-        self._settle_puts()
-        self.pending = [put for put in self.pending if put.node is not node]
-
-    def _commit(self) -> None:
-        node = self._writable()
-        if node is None:
-            return
-        with node.at_work(), suppress(StorageError):
-            done = self.sink.commit(node)
-            self._count("batches again" if done.is_done_already else "batches")
-            self._await(node, done.start, done.data, (), done.waits_for, is_new=not done.is_done_already)
-            self.pending[-1].batch_id = done.batch_id
-        if self.random.random() < 0.6:  # its driver is killed, and the next one repeats the batch
-            self.world.after(self.random.choice((0, 1, 30, 3_000)), self._commit_again)
-
-    def _commit_again(self) -> None:
-        if not self.is_ending:
-            self._commit()
-
-    def _do_duty(self) -> None:
-        node = self.random.choice(self.nodes)
-        turns = (PutService.sync_turn, PutService.queue_turn, PutService.next_file_turn)
-        turn = self.random.choice(turns if self.is_synced else (PutService.log_turn, *turns[1:]))
-        if (
-            node.service is not None
-            and not node.service.is_closed
-            and (node.is_master or turn is PutService.queue_turn)
-        ):
-            node.serve_turn(turn)
+    def _may_serve(self, node: ControlledNode, turn: Callable[[PutService], None]) -> bool:
+        is_open = node.service is not None and not node.service.is_closed
+        return is_open and (node.is_master or turn is PutService.queue_turn)
 
     def _consume(self) -> None:
         """A group goes on, as its master knows it."""
@@ -397,3 +304,107 @@ class ControlledLife(ControlledTroubles):
             )
             and len(group.sync_state_set) == len(self.nodes)
         )
+
+    # What goes wrong
+
+    def _second_line(self) -> None:
+        slave = self.random.choice(self.nodes)
+        host = slave.master_host
+        if slave.is_up and slave.follower is not None and slave.running is not None and host is not None:
+            is_itself = self.random.random() < 0.5
+            identity = SlaveHandshake(slave.running.role.own_id if is_itself else 55, is_learner=not is_itself)
+            SecondLine(self.world, slave, host, identity)
+            self._count("second connections")
+
+    def _stranger(self) -> None:
+        node = self.random.choice(self.nodes)
+        if node.listener is not None:
+            Stranger(self.world, node.host, Dialect.CONTROLLER)
+            self._count("strangers")
+
+    def _partition(self) -> None:
+        one, other = self.random.sample([HOST, *(node.host for node in self.nodes)], 2)
+        until = self.world.now_ms + self.random.choice((50, 2_000, 15_000, 45_000))
+        self.world.partitions[frozenset((one, other))] = until
+        self._count("partitions")
+
+    def _cut_off(self) -> None:
+        """Most often the master: it goes on with who puts, and another one is elected."""
+        node = self._who_matters()
+        self._isolate(node, (HOST, *(other.host for other in self.nodes)))
+
+    def _who_matters(self) -> ControlledNode:
+        """A machine, more often than not the master's."""
+        master = self.master
+        return master if master is not None and self.random.random() < 0.5 else self.random.choice(self.nodes)
+
+    def _kill(self) -> None:
+        node = self.random.choice(self.nodes)
+        if node.is_up:
+            self._count("kills")
+            if self.random.random() < 0.6:
+                node.files.left = self.random.randrange(30)
+            else:
+                node.die(power_loss=False)
+            self._restart_later(node)
+
+    def _lose_power(self) -> None:
+        self._lose_powers([self._who_matters()])
+
+    def _black_out(self) -> None:
+        """All machines lose their power at once, and the controller's may."""
+        self._count("blackouts")
+        self._lose_powers(self.nodes)
+        if self.control.is_up and self.random.random() < 0.5:
+            self.control.die(power_loss=True)
+            self.world.after(self.random.choice((10, 1_000, 10_000)), self._restart_controller)
+
+    def _lose_powers(self, nodes: Iterable[ControlledNode]) -> None:
+        for node in nodes:
+            if node.is_up:
+                self._count("power losses")
+                node.die(power_loss=True)
+                self._restart_later(node)
+
+    def _stop(self) -> None:
+        node = self.random.choice(self.nodes)
+        if node.is_up:
+            self._count("stops")
+            node.stop()
+            self._restart_later(node)
+
+    def _restart_later(self, node: ControlledNode) -> None:
+        self.world.after(self.random.choice((10, 1_000, 5_000, 20_000)), partial(self._restart, node))
+
+    def _restart(self, node: ControlledNode) -> None:
+        if node.is_up:
+            return
+        node.start()
+        if not node.is_up:
+            self.world.after(1_000, partial(self._restart, node))
+
+    def _designate(self) -> None:
+        group = self.control.group
+        if group is not None and self.control.designate(self.random.choice([*group.replicas, 1])):
+            self._count("designated")
+
+    def _trouble_controller(self) -> None:
+        control, chance = self.control, self.random.random()
+        if not control.is_up:
+            return
+        if chance < 0.3:
+            self._count("controller frozen")
+            control.freeze(self.random.choice((500, 4_000, 20_000)))
+            return
+        self._count("controller killed")
+        if chance < 0.6:
+            control.files.left = self.random.randrange(4)
+        else:
+            control.die(power_loss=chance < 0.8)
+        self.world.after(self.random.choice((10, 1_000, 10_000)), self._restart_controller)
+
+    def _restart_controller(self) -> None:
+        if not self.control.is_up:
+            self.control.start()
+            if not self.control.is_up:
+                self.world.after(1_000, self._restart_controller)

@@ -119,9 +119,9 @@ class SimulatedService(UnwaitedService):
         self._node: ControlledNode = _acting()
         super().__init__(store, starts_duties=False)
 
-    def heed_confirmed(self, place: float) -> None:
+    def on_confirmed(self, place: float) -> None:
         before = self._writer.confirmed and self._writer.confirmed.reached
-        super().heed_confirmed(place)
+        super().on_confirmed(place)
         if self._writer.confirmed is not None and before != place:
             self._node.world.after(self._node.world.random.choice((0, 0, 0, 1, 50)), self._confirm)
 
@@ -141,7 +141,7 @@ class SimulatedBroker(RunningBroker):
     def __init__(self, configuration: Configuration, service: PutService, mode: ControllerMode | None = None) -> None:
         assert mode is not None
         node: Any = _acting()
-        nothing = SimpleNamespace(close=lambda *_: None, start=lambda: None, heed_copy=lambda name: None)
+        nothing = SimpleNamespace(close=lambda *_: None, start=lambda: None, on_table_copied=lambda name: None)
         parts = SimpleNamespace(config=configuration.store)
         self.node: ControlledNode = node
         self.role = mode.role
@@ -152,7 +152,7 @@ class SimulatedBroker(RunningBroker):
         self.group = None
         self._timer = None
         self._duties = self._registration = nothing  # type: ignore[assignment]
-        self.broker = SimpleNamespace(close=nothing.close, heed_copy=nothing.heed_copy, parts=parts)  # type: ignore[assignment]
+        self.broker = SimpleNamespace(close=nothing.close, on_table_copied=nothing.on_table_copied, parts=parts)  # type: ignore[assignment]
         self._batches = None
         self._remoting = SimpleNamespace(close=_nothing)  # type: ignore[assignment]
         if not mode.role.is_master:

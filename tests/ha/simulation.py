@@ -7,16 +7,14 @@ documentation says: ends the followers, promotes the one with the longest log, m
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
-
-import pyarrow as pa
+from typing import Any
 
 from storage import StoreConfig
 from storage.errors import ReplicasNotEnoughError
@@ -24,33 +22,18 @@ from storage.put_status import PutStatus
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConfig
 from tests.ha.batches import Sink
-from tests.ha.invariants import Put, Watch, judge_master, judge_outcome, put_rows, require
+from tests.ha.invariants import Put, Watch, judge_master, judge_outcome, require
+from tests.ha.life import QUEUES, QUIET_MS, TOPICS, Life, quiet
 from tests.ha.network import World, patched
 from tests.ha.node import Node, WaitsFor
-from tests.ha.troubles import Troubles
 from tests.support.reproducible import reproducible
 
-QUEUES = 2
-TOPICS = ("orders", "bills")
-QUIET_MS = 120_000
 
-
-@contextmanager
-def quiet(*names: str) -> Iterator[None]:
-    """Thousands of slaves come and go. Loggers of storage, or these."""
-    loggers = [logging.getLogger(name) for name in names or ("storage",)]
-    before = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, before, strict=True):
-            logger.setLevel(level)
-
-
-class Simulation(Troubles):
+class Simulation(Life):
     """One life."""
+
+    draws_queues_first = True
+    refusals = ReplicasNotEnoughError
 
     def __init__(self, seed: int, directory: Path) -> None:
         self.random = random = Random(seed)
@@ -127,13 +110,8 @@ class Simulation(Troubles):
             self._has_lost_power = self._has_lost_power or may_lack
             self.sink.judge(master, may_lack=self._has_lost_power)
 
-    def _act_later(self) -> None:
-        self.world.after(self.random.choice((0, 0, 1, 1, 3, 3, 10, 30, 30, 100, 400, 3_000)), self._act)
-
-    def _act(self) -> None:
-        if self.is_ending:
-            return
-        actions: Sequence[tuple[Callable[[], None], int]] = (
+    def _actions(self) -> Sequence[tuple[Callable[[], None], int]]:
+        return (
             (self._put, 44),
             (self._commit, 5),
             (self._do_duty, 10),
@@ -149,10 +127,6 @@ class Simulation(Troubles):
             (self._cut_off, 2),
             (self._promote, 4),
         )
-        calls, weights = zip(*actions, strict=True)
-        call = self.random.choices(calls, weights)[0]
-        call()
-        self._act_later()
 
     # Puts
 
@@ -162,93 +136,24 @@ class Simulation(Troubles):
         is_able = node.is_up and node.service is not None and node.service.failure is None
         return node if is_able and node.frozen_until <= self.world.now_ms else None
 
-    def _put(self) -> None:
-        node = self._writable()
-        if node is None:
-            return
-        count = self.random.choice((1, 1, 2, 5))
-        bodies = [self.random.randbytes(self.random.choice((0, 20, 300, 300, 900))) for _ in range(count)]
-        queue_ids = [self.random.randrange(QUEUES) for _ in range(count)]
-        columns = {
-            "topic": [self.random.choice(TOPICS) for _ in range(count)],
-            "queue_id": pa.array(queue_ids, pa.int32()),
-            "body": pa.array(bodies, pa.binary()),
-        }
-        with node.at_work():
-            service = node.service
-            assert service is not None
-            status, places = put_rows(service, pa.RecordBatch.from_pydict(columns), QUEUES)
-            if not places:
-                self._count(f"put: {status.name}")
-                return
-            start = min(place[3] for place in places)
-            self._await(node, start, node.log(service.log_end)[start:], places, service.waits_for)
-
-    def _await(
-        self, node: Node, start: int, data: bytes, places: Sequence[tuple[str, int, int, int]], waits_for: WaitsFor
-    ) -> None:
+    def _new_put(
+        self, node: Node, start: int, data: bytes, places: Sequence[Any], waits_for: WaitsFor, *, is_new: bool
+    ) -> Put:
         now_ms = self.world.now_ms
         deadline = now_ms + node.config.replication.slave_timeout
-        self.pending.append(
-            Put(node, start, data, places, waits_for, self.copies, now_ms, deadline, node in self.deposed)
-        )
-        self._count("puts")
-        if self.is_synced:
-            self.world.after(self.world.delay(), partial(node.serve_turn, PutService.sync_turn))
+        return Put(node, start, data, places, waits_for, self.copies, now_ms, deadline, node in self.deposed)
 
-    def _settle_puts(self) -> None:
-        for put in list(self.pending):
-            status = self._outcome(put)
-            if status is not None:
-                self.pending.remove(put)
-                put.status = status
-                if put.batch_id is not None and status is PutStatus.PUT_OK:
-                    self.sink.acknowledged(put.batch_id)
-                self._count(f"put: {status.name}")
-                judge_outcome(put, status, self.nodes, is_synced=self.is_synced)
-                (self.acknowledged if status is PutStatus.PUT_OK else self.late).append(put)
+    def _judge_put(self, put: Put, status: PutStatus) -> None:
+        judge_outcome(put, status, self.nodes, is_synced=self.is_synced)
+        (self.acknowledged if status is PutStatus.PUT_OK else self.late).append(put)
 
-    def _outcome(self, put: Put) -> PutStatus | None:
-        flush, copies = put.waits_for.flush, put.waits_for.copies
-        if flush is not None and not flush.done():
-            return None
-        if copies is None or copies.done.done():
-            return PutStatus.PUT_OK
-        assert put.node.service is not None
-        reached = put.node.service.acks._frontier.reached(put.copies)
-        require(put.waits_to > reached, 19, f"{put.waits_to} waits, and {reached} is reached")
-        if self.world.now_ms < put.deadline_ms:
-            return None
-        return put.node.service.acks.given_up(copies)
-
-    def _forget_puts(self, node: Node) -> None:
-        """Who waited there hears nothing any more."""
-        self._settle_puts()
-        self.pending = [put for put in self.pending if put.node is not node]
-
-    def _commit(self) -> None:
-        """A sink's batch, the last one again until it is acknowledged."""
+    def _committing(self) -> Node | None:
         node = self.master
-        if not node.is_up or node.frozen_until > self.world.now_ms or node.service is None:
-            return
-        with node.at_work(), suppress(ReplicasNotEnoughError):
-            done = self.sink.commit(node)
-            self._count("batches again" if done.is_done_already else "batches")
-            self._await(node, done.start, done.data, (), done.waits_for)
-            self.pending[-1].batch_id = done.batch_id
-        if self.random.random() < 0.6:  # its driver is killed, and the next one repeats the batch
-            self.world.after(self.random.choice((0, 1, 30, 3_000)), self._commit_again)
+        is_able = node.is_up and node.frozen_until <= self.world.now_ms and node.service is not None
+        return node if is_able else None
 
-    def _commit_again(self) -> None:
-        if not self.is_ending:
-            self._commit()
-
-    def _do_duty(self) -> None:
-        node = self.random.choice(self.nodes)
-        turns = (PutService.sync_turn, PutService.queue_turn, PutService.next_file_turn)
-        turn = self.random.choice(turns if self.is_synced else (PutService.log_turn, *turns[1:]))
-        if node.follower is None or turn is PutService.queue_turn:
-            node.serve_turn(turn)
+    def _may_serve(self, node: Node, turn: Callable[[PutService], None]) -> bool:
+        return node.follower is None or turn is PutService.queue_turn
 
     # What goes wrong beside the network
 

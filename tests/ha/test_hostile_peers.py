@@ -15,9 +15,9 @@ from storage.format.replication import Dialect, Report, encode_from_slave
 from storage.ha.listener import _HOSTS_KEPT, _MOST_CONNECTIONS, _MOST_LOOKS, ReplicationListener
 from storage.ha.sessions import Place, who_gives_way
 from storage.settings.nouns import StoreModeConfig
+from tests.ha.life import quiet
 from tests.ha.network import LineEnd, World, patched
 from tests.ha.node import Node
-from tests.ha.simulation import quiet
 from tests.support.replicas import holders
 
 

@@ -31,9 +31,9 @@ from storage.settings.nouns import FlushConfig, ReplicationConfig, StoreModeConf
 from tests.ha.batches import Sink
 from tests.ha.faults import FAULTS
 from tests.ha.invariants import entries_of
+from tests.ha.life import quiet
 from tests.ha.network import World, patched
 from tests.ha.node import Died, Node
-from tests.ha.simulation import quiet
 from tests.sink.test_sink_tasks import options_of
 from tests.support.replicas import holders
 from tests.support.reproducible import reproducible

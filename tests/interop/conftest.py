@@ -1,11 +1,13 @@
-"""Apache RocketMQ's own classes as judge, for every module here."""
+"""Apache RocketMQ's own classes as judge, and brokers, for every module here."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
 
+from tests.support import own_servers
 from tests.support.java_broker import Oracle, RunningBroker
 
 
@@ -17,6 +19,28 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     return Oracle(tmp_path_factory.mktemp("oracle-"))
 
 
+UNHURRIED = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+"""A busy machine is no failure."""
+
+
+@pytest.fixture(scope="module")
+def servers(request: pytest.FixtureRequest, oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
+    """What makes name server and broker. Of a module that says `OURS = True` they are ours, unless SPARK_MQ_TEST_SERVERS=apache."""
+    if not getattr(request.module, "OURS", False):
+        return oracle
+    return Oracle(tmp_path_factory.mktemp("servers-"), is_ours=os.environ.get(own_servers.VARIABLE) != "apache")
+
+
+@pytest.fixture(scope="module")
+def broker(
+    request: pytest.FixtureRequest, servers: Oracle, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningBroker]:
+    """One broker for all tests of a module, with the module's SETTINGS; each test has topics and groups of its own."""
+    store, settings = tmp_path_factory.mktemp("store-") / "store", getattr(request.module, "SETTINGS", {})
+    with servers.namesrv() as name_server, servers.broker(store, name_server, **settings) as running:
+        yield running
+
+
 @pytest.fixture(scope="session")
 def live_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A name server and a broker for all tests that leave them running and use topics and groups of their own."""
@@ -25,9 +49,5 @@ def live_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBro
         pytest.skip(reason)
     directory = tmp_path_factory.mktemp("live-broker-")
     oracle = Oracle(directory)
-    unhurried = {
-        "waitTimeMillsInSendQueue": 60_000,
-        "osPageCacheBusyTimeOutMills": 60_000,
-    }  # a busy machine is no failure
-    with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server, **unhurried) as broker:
+    with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server, **UNHURRIED) as broker:
         yield broker

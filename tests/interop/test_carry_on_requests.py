@@ -142,7 +142,7 @@ class Ours:
         response = self._sends.send(
             Send(
                 topic=fields["topic"],
-                body=request.body or None,  # nothing and an empty body are one on the wire
+                body=request.body or b"",  # nothing and an empty body are one on the wire
                 properties=decode_properties(fields["properties"].encode()),
                 queue_id=int(fields["queueId"]),
                 producer_group=fields["producerGroup"],
@@ -177,8 +177,8 @@ class Ours:
                 delay_level=int(fields["delayLevel"]),
                 max_reconsume_times=optional(fields.get("maxReconsumeTimes")),
                 unit_mode=fields["unitMode"] == "true",
-                client_version=request.version,
-            )
+            ),
+            client_version=request.version,
         )
         return {"code": int(response.code), "remark": response.remark, "fields": {}}
 

@@ -11,16 +11,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.blocking_connection import tls_mismatch
 from spark_mq.client.errors import AccessDeniedError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
-from spark_mq.client.pulls import Pull, PullStatus
-from spark_mq.client.send_retries import SendStatus
+from spark_mq.client.pulls import Pull, PullStatus, subscription
+from spark_mq.client.send_results import SendStatus
 from spark_mq.client.settings import ClientSettings, Credentials
-from spark_mq.client.subscriptions import subscription
-from spark_mq.client.tls_mismatch import tls_mismatch
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from spark_mq.conditions import ConvertedError, InvalidRowError
 from spark_mq.remoting import MessageQueue
@@ -33,17 +31,10 @@ from tests.support.always_commit import AlwaysCommit
 from tests.support.client_rounds import Command, command_round, consume_round
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long, pytest.mark.usefixtures("oracle")]
 
 OPERATOR = Credentials("operator", "operators-secret")
 QUEUE = MessageQueue("T", "broker-lab", 0)
-
-
-@pytest.fixture(autouse=True)
-def needs_the_oracle() -> None:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
 
 
 def released(directory: Path, version: str, *java_properties: str) -> Oracle:
@@ -87,7 +78,6 @@ def produce(settings: ClientSettings) -> None:
 def go_round(settings: ClientSettings) -> None:
     """A topic, a group, offsets, a pull, a look at the cluster, and all of it deleted."""
     with Admin(settings) as admin:
-        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
         admin.create_topic(NewTopic("T", 1, 1))
         wait_until(lambda: "T" in admin.topics(), "the topic is registered")
         assert list(admin.topic_stats("T")) == [QUEUE]
@@ -136,9 +126,7 @@ def test_access_control_of_before_5_0_lets_a_query_in_and_names_a_refusal(guarde
     """A batch and a stream that stores its group's offsets."""
     settings = ClientSettings((guarded_4_9.name_server,), credentials=OPERATOR)
     with Admin(settings) as admin, Producer(settings, "GQueried") as producer:
-        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
-        admin.create_topic(NewTopic("Queried", 2, 2))
-        wait_until(lambda: "Queried" in admin.topics(), "the topic is registered")
+        guarded_4_9.make_topic("Queried", 2, credentials=OPERATOR)
         bodies = [b"%d" % number for number in range(20)]
         for body in bodies:
             producer.send(Message("Queried", body))
@@ -163,11 +151,9 @@ def test_a_broker_of_before_5_0_tells_of_groups_that_take_no_retries(guarded_4_9
     """It answers a send back with success and forgets the message; one group alone it cannot be asked about."""
     settings = ClientSettings((guarded_4_9.name_server,), credentials=OPERATOR)
     with Admin(settings) as admin, Producer(settings, "GBack") as producer:
-        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
-        admin.create_topic(NewTopic("Back", 1, 1))
+        guarded_4_9.make_topic("Back", credentials=OPERATOR)
         for group, count in (("GNone", 0), ("GOne", 1)):
             admin.create_group(SubscriptionGroupConfig(group=group, retry_queue_count=count))
-        wait_until(lambda: "Back" in admin.topics(), "the topic is registered")
         sent = producer.send(Message("Back", b"failed"))
         rows = {"topic": ["Back"], "msg_id": [sent.offset_message_id]}
         given = {"nameServer": guarded_4_9.name_server, "guarantee": "atLeastOnce", "sendBack": "true"}

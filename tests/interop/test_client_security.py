@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.blocking_connection import tls_mismatch
 from spark_mq.client.errors import AccessDeniedError, SendFailedError, TlsError
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import Message, MessageExt
@@ -17,8 +18,6 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
-from spark_mq.client.tls_mismatch import tls_mismatch
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.client.transaction_producer import TransactionProducer
 from spark_mq.remoting import MessageQueue
 from tests.support.always_commit import AlwaysCommit
@@ -27,7 +26,7 @@ from tests.support.java_broker import Oracle, RunningBroker, wait_until
 from tests.support.live_writer import main as send_batch
 from tests.support.planned_server import Certificate
 
-pytestmark = [pytest.mark.interop, pytest.mark.slow]
+pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.usefixtures("oracle")]
 
 ADMIN = Credentials("operator", "operators-secret")
 PROVIDERS = "org.apache.rocketmq.auth"
@@ -41,13 +40,6 @@ ACL = {
 }
 
 
-@pytest.fixture(autouse=True)
-def needs_the_oracle() -> None:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-
-
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A broker with access control, and topic T."""
@@ -56,10 +48,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]
         oracle = Oracle(directory)
         name_server = stack.enter_context(oracle.namesrv())
         broker = stack.enter_context(oracle.broker(directory / "store", name_server, **ACL))
-        with Admin(ClientSettings((name_server,), credentials=ADMIN)) as admin:
-            wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
-            admin.create_topic(NewTopic("T", 1, 1))
-            wait_until(lambda: "T" in admin.topics(), "the topic is registered")
+        broker.make_topic("T", credentials=ADMIN)
         yield broker
 
 
@@ -253,8 +242,7 @@ def signing(directory: Path, credentials: Credentials) -> tuple[str, ...]:
 def test_the_sink_signs_all_that_it_asks(guarded: RunningBroker, tmp_path: Path, guarantee: dict[str, str]) -> None:
     topic = f"Sink{len(guarantee)}"
     with Admin(ClientSettings((guarded.name_server,), credentials=ADMIN)) as admin:
-        admin.create_topic(NewTopic(topic, 1, 1))
-        wait_until(lambda: topic in admin.topics(), "the topic is registered")
+        guarded.make_topic(topic, credentials=ADMIN)
         options = {"accessKey": ADMIN.access_key, "secretKey": ADMIN.secret_key, **guarantee}
         assert send_batch(written(guarded, tmp_path, topic, options)) == 0
         wait_until(lambda: sum(admin.max_offsets(topic).values()) == 40, "the rows are there")

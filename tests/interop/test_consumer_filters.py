@@ -15,7 +15,6 @@ import pytest
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from storage import open_store
 from storage.format.bloom_filter import BloomFilter
 from storage.format.consume_queue import EXT_UNIT, ext_position
@@ -46,7 +45,7 @@ def test_each_broker_filters_by_what_the_other_has_left(oracle: Oracle, tmp_path
     ours = Oracle(tmp_path, is_ours=True)
     for number, servers in enumerate((ours, oracle, ours)):
         with servers.namesrv() as name_server, servers.broker(store, name_server, port=port, **SETTINGS) as broker:
-            make_topic(broker)
+            broker.make_topic(TOPIC)  # without a route a consumer tells no broker what it wants
             out = tmp_path / f"got-{number}.jsonl"
             with servers.client("Consume", out, broker, group=GROUP, topics=TOPIC, sql=EXPRESSION) as client:
                 wait_until(lambda: is_online(broker), "the consumer has told its subscription")
@@ -73,12 +72,6 @@ def test_each_broker_filters_by_what_the_other_has_left(oracle: Oracle, tmp_path
 
 def is_ours(line: dict[str, Any]) -> bool:
     return line["type"] == "message" and line["cqTopic"] == TOPIC
-
-
-def make_topic(broker: RunningBroker) -> None:
-    """Without a route a consumer tells no broker what it wants."""
-    with Admin(ClientSettings((broker.name_server,))) as admin:
-        admin.create_topic(NewTopic(TOPIC, 1, 1), address=broker.address)
 
 
 def has_so_many(count: int, lines: list[dict[str, Any]]) -> bool:

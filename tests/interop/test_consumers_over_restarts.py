@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.consumer_settings import PullSettings, PushSettings
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import MessageExt
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings, PushSettings
 from tests.support.java_broker import Oracle, free_ports, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]

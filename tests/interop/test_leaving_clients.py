@@ -6,55 +6,24 @@ SPARK_MQ_TEST_SERVERS=apache asks the same of Apache's broker.
 from __future__ import annotations
 
 import json
-import os
 import socket
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from spark_mq.client.admin import Admin
-from spark_mq.client.errors import ClientError
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import RequestCode, encode_frame, make_request, write_header
 from spark_mq.remoting.consumers import UpdateConsumerOffsetRequest
 from spark_mq.remoting.messages import SendMessageRequest
-from tests.support import own_servers
+from tests.interop.conftest import UNHURRIED
 from tests.support.client_programs import GO, NotHereError
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 QUEUES = 4
-SETTINGS = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
-
-
-@pytest.fixture(scope="module")
-def servers(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    is_apaches = os.environ.get(own_servers.VARIABLE) == "apache"
-    return Oracle(tmp_path_factory.mktemp("leaving-"), is_ours=not is_apaches)
-
-
-@pytest.fixture(scope="module")
-def broker(servers: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    store = tmp_path_factory.mktemp("store-") / "store"
-    with servers.namesrv() as name_server, servers.broker(store, name_server, **SETTINGS) as running:
-        yield running
-
-
-def make_topic(broker: RunningBroker, topic: str) -> None:
-    with Admin(ClientSettings((broker.name_server,))) as admin:
-        admin.create_topic(NewTopic(topic, QUEUES, QUEUES), address=broker.address)
-
-        def has_route() -> bool:
-            with suppress(ClientError):
-                return len(admin.route(topic).publish_queues) == QUEUES
-            return False
-
-        wait_until(has_route, f"{topic} has a route")
+OURS, SETTINGS = True, UNHURRIED
 
 
 def await_stored(broker: RunningBroker, topic: str, count: int) -> None:
@@ -72,7 +41,7 @@ def connected(broker: RunningBroker) -> socket.socket:
 
 
 def test_one_way_sends_of_connections_that_close_at_once_are_stored(broker: RunningBroker) -> None:
-    make_topic(broker, "LeftBySockets")
+    broker.make_topic("LeftBySockets", QUEUES)
     header = SendMessageRequest(
         producer_group="G",
         topic="LeftBySockets",
@@ -94,7 +63,7 @@ def test_one_way_sends_of_connections_that_close_at_once_are_stored(broker: Runn
 
 def test_commits_that_are_answered_to_nobody_are_stored(broker: RunningBroker) -> None:
     """As Go's client sends them: they are no one-way requests, and it does not wait."""
-    make_topic(broker, "LeftCommits")
+    broker.make_topic("LeftCommits", QUEUES)
 
     def stored() -> set[int | None]:
         with PullConsumer(ClientSettings((broker.name_server,)), "left") as consumer:
@@ -115,7 +84,7 @@ def test_commits_that_are_answered_to_nobody_are_stored(broker: RunningBroker) -
 def test_what_javas_producer_sends_one_way_before_it_shuts_down_is_stored(
     servers: Oracle, broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(broker, "LeftByJava")
+    broker.make_topic("LeftByJava", QUEUES)
     servers.java("Leaving", tmp_path / "out.jsonl", f"ns={broker.name_server}", "topic=LeftByJava")
     await_stored(broker, "LeftByJava", 510)
 
@@ -123,7 +92,7 @@ def test_what_javas_producer_sends_one_way_before_it_shuts_down_is_stored(
 def test_no_orderly_consumer_goes_back_behind_one_that_has_shut_down(
     servers: Oracle, broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(broker, "LeftInOrder")
+    broker.make_topic("LeftInOrder", QUEUES)
     arguments = f"ns={broker.name_server}", "topic=LeftInOrder", "group=orderly", "count=12", "rounds=4"
     servers.java("Leaving", tmp_path / "out.jsonl", *arguments)
     rounds = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text("utf-8").splitlines()]
@@ -133,7 +102,7 @@ def test_no_orderly_consumer_goes_back_behind_one_that_has_shut_down(
 def test_what_gos_consumers_commit_while_they_shut_down_is_stored(
     servers: Oracle, broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(broker, "LeftByGo")
+    broker.make_topic("LeftByGo", QUEUES)
     try:
         client = GO.run(servers, broker, tmp_path / "out.jsonl", "LeftByGo", leave="20")
     except NotHereError as absent:

@@ -12,7 +12,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.calls import make_call
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.conditions import BatchInDoubtError, InvalidRowError
 from spark_mq.remoting import MessageQueue, RequestCode
 from spark_mq.remoting.consumers import HeartbeatData, ProducerData
@@ -50,13 +48,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.slow]
 COUNT = 3_000
 
 
-def make_topic(broker: RunningBroker, topic: str, queue_count: int) -> None:
-    with Admin(ClientSettings((broker.name_server,))) as admin:
-        wait_until(lambda: bool(admin.broker_addresses()), "the broker is registered")
-        admin.create_topic(NewTopic(topic, queue_count, queue_count), address=broker.address)
-        wait_until(lambda: topic in admin.topics(), f"topic {topic} has a route")
-
-
 def consumed(directory: Path, broker: RunningBroker, topic: str) -> list[dict[str, Any]]:
     """What Apache's consumer pulls of the topic, from the beginning to the end."""
     out = directory / f"{topic}.jsonl"
@@ -67,7 +58,7 @@ def consumed(directory: Path, broker: RunningBroker, topic: str) -> list[dict[st
 def test_rows_written_at_least_once_are_a_java_consumers_messages(
     spark: SparkSession, live_broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(live_broker, "SinkRows", 3)
+    live_broker.make_topic("SinkRows", 3)
     rows = spark.range(COUNT, numPartitions=2).select(
         F.format_string("body-%05d", "id").alias("body"),
         F.when(F.col("id") % 2 == 0, "even").alias("tags"),
@@ -139,7 +130,7 @@ class QueryOnBrokers:
 def test_a_stream_sends_each_row_once_also_where_spark_repeats_a_batch(
     spark: SparkSession, live_broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(live_broker, "SinkStream", 4)
+    live_broker.make_topic("SinkStream", 4)
     query = QueryOnBrokers(spark, live_broker, tmp_path, "SinkStream")
     query.add_rows(1_000)
     query.run()
@@ -153,7 +144,7 @@ def test_a_stream_sends_each_row_once_also_where_spark_repeats_a_batch(
 
 
 def test_a_named_write_is_sent_once(spark: SparkSession, live_broker: RunningBroker, tmp_path: Path) -> None:
-    make_topic(live_broker, "SinkNamed", 2)
+    live_broker.make_topic("SinkNamed", 2)
     waits = F.when(F.col("id") % 2 == 0, 1).alias("delay_level")
     rows = spark.range(100).select(F.format_string("key-%d", "id").alias("keys"), F.lit("b").alias("body"), waits)
     for _ in range(2):
@@ -168,7 +159,7 @@ def test_a_named_write_is_sent_once(spark: SparkSession, live_broker: RunningBro
 
 
 def test_rows_that_wait_arrive_when_their_broker_delivers_them(live_broker: RunningBroker, tmp_path: Path) -> None:
-    make_topic(live_broker, "SinkDelays", 2)
+    live_broker.make_topic("SinkDelays", 2)
     options = LiveSinkOptions.parse({"nameServer": live_broker.name_server, "topic": "SinkDelays"}, "batch")
     rows = pa.record_batch({"body": [b"now", b"later", b"now too"], "delay_level": [None, 1, 0]})
     sent = send_rows(options, InputColumns(("body", "delay_level")), 0, bytes(8), iter([rows]))
@@ -195,7 +186,7 @@ def send_task(
 def test_rows_that_are_tried_again_and_sent_back_reach_a_java_consumer_of_the_group(
     oracle: Oracle, live_broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(live_broker, "SinkRetries", 2)
+    live_broker.make_topic("SinkRetries", 2)
     group, topic = "SinkRetryGroup", {"topic": "SinkRetries"}
     assert send_task(live_broker, {"body": [b"failed", b"other"]}, ["body"], **topic) == SentRows(2, {0: 2})
     lines = consumed(tmp_path, live_broker, "SinkRetries")
@@ -227,7 +218,7 @@ def test_rows_that_are_tried_again_and_sent_back_reach_a_java_consumer_of_the_gr
 
 def test_a_group_without_retry_queues_gets_nothing_sent_back(live_broker: RunningBroker, tmp_path: Path) -> None:
     """The broker answers SUCCESS and forgets the message."""
-    make_topic(live_broker, "SinkNoRetries", 1)
+    live_broker.make_topic("SinkNoRetries", 1)
     group = "SinkNoRetriesGroup"
     with Admin(ClientSettings((live_broker.name_server,))) as admin:
         admin.create_group(SubscriptionGroupConfig(group=group, retry_queue_count=0), address=live_broker.address)
@@ -241,7 +232,7 @@ def test_a_group_without_retry_queues_gets_nothing_sent_back(live_broker: Runnin
 def test_a_java_consumer_sees_what_a_task_has_committed_and_nothing_of_one_that_failed(
     live_broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(live_broker, "SinkHalves", 2)
+    live_broker.make_topic("SinkHalves", 2)
     given = {"topic": "SinkHalves", "transactional": "true", "producerGroup": "SinkHalvesGroup"}
     states = ["commit", "rollback", "unknown", None]
     rows = {"body": [b"%d" % row for row in range(200)], "transaction_state": [states[row % 4] for row in range(200)]}
@@ -266,7 +257,7 @@ def test_a_java_consumer_sees_what_a_task_has_committed_and_nothing_of_one_that_
 def test_spark_puts_invalid_rows_aside_and_sends_what_it_reads_from_a_cluster_back(
     spark: SparkSession, live_broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(live_broker, "SinkAside", 2)
+    live_broker.make_topic("SinkAside", 2)
     body = F.when(F.col("id") % 10 != 3, F.format_string("body-%d", "id"))
     rows = spark.range(100, numPartitions=2).select("id", body.alias("body")).withColumnRenamed("id", "flag")
     write = rows.write.format("spark_mq").mode("append").option("nameServer", live_broker.name_server)
@@ -298,7 +289,7 @@ def test_spark_puts_invalid_rows_aside_and_sends_what_it_reads_from_a_cluster_ba
 def test_a_fence_waits_until_the_broker_has_read_a_dead_attempts_connection_to_its_end(
     live_broker: RunningBroker,
 ) -> None:
-    make_topic(live_broker, "SinkFence", 1)
+    live_broker.make_topic("SinkFence", 1)
     given = {"nameServer": live_broker.name_server, "topic": "SinkFence", "guarantee": "atLeastOnce"}
     options = LiveSinkOptions.parse({**given, "fenceTimeout": "1s"}, "batch")
     queue = MessageQueue("SinkFence", "broker-lab", 0)
@@ -318,7 +309,7 @@ def test_a_fence_waits_until_the_broker_has_read_a_dead_attempts_connection_to_i
 def test_a_batch_whose_staging_directory_is_lost_is_found_by_the_sinks_topic(
     live_broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(live_broker, "SinkLost", 2)
+    live_broker.make_topic("SinkLost", 2)
     given = {"name_server": live_broker.name_server, "topic": "SinkLost", "rows": 50}
     for staging, batch_id in (("a", 0), ("b", 0), ("b", 1), ("c", 1), ("c", 2)):
         assert send_batch({**given, "staging": str(tmp_path / staging), "batch_id": batch_id}) == 0
@@ -339,7 +330,7 @@ def test_a_batch_whose_writer_died_is_finished_on_an_older_broker(oracle: Oracle
         name_server = running.enter_context(oracle.namesrv())
         older = oracle.release(version).broker(tmp_path / "store", name_server, commitlog_file_size_bytes=8 << 20)
         broker = running.enter_context(older)
-        make_topic(broker, "SinkOlder", 2)
+        broker.make_topic("SinkOlder", 2)
         given = {"name_server": name_server, "topic": "SinkOlder", "staging": str(tmp_path / "s"), "rows": 100}
         command = [sys.executable, "-m", "tests.support.live_writer", json.dumps({**given, "batch_id": 0})]
         dying = {**os.environ, "SPARK_MQ_FAILPOINT": "live-amid-send:3"}
@@ -361,12 +352,12 @@ def test_rows_that_wait_are_delivered_once_wherever_the_commit_dies(
         pytest.skip(f"RocketMQ {version} could not be had from Maven: {str(error).strip().splitlines()[-1]}")
     with oracle.namesrv() as name_server, own.broker(tmp_path / "store", name_server, **timer) as broker:
         for is_delivered in (False, True):
-            prefix, make = "SinkDelivered" if is_delivered else "SinkWaits", partial(make_topic, broker)
+            prefix, make = "SinkDelivered" if is_delivered else "SinkWaits", broker.make_topic
             write_through_deaths(name_server, tmp_path / prefix, prefix, make, is_delivered=is_delivered)
 
 
 def test_a_commit_waits_for_a_broker_that_is_frozen(live_broker: RunningBroker, tmp_path: Path) -> None:
-    make_topic(live_broker, "SinkFrozen", 2)
+    live_broker.make_topic("SinkFrozen", 2)
     times = {"sendTimeout": "500ms", "retryTimeout": "60s", "writeId": "frozen", "stagingPath": str(tmp_path)}
     options = LiveSinkOptions.parse({"nameServer": live_broker.name_server, "topic": "SinkFrozen", **times}, "batch")
     rows = pa.record_batch({"body": [b"%d" % row for row in range(10)]})

@@ -15,16 +15,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spark_mq.client.admin import Admin
-from spark_mq.client.consumer_settings import PushSettings
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]

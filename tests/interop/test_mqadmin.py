@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import MessageQueue
 from tests.support.java_broker import Oracle, RunningBroker
 

@@ -9,7 +9,6 @@ Apache's servers.
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,15 +16,13 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import AccessDeniedError
 from spark_mq.client.message import decode_records
-from spark_mq.client.pulls import Pull, PullStatus
+from spark_mq.client.pulls import Pull, PullStatus, subscription
 from spark_mq.client.settings import ClientSettings, Credentials
-from spark_mq.client.subscriptions import subscription
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import MessageQueue
-from tests.support import own_servers
+from tests.interop.conftest import UNHURRIED
 from tests.support.client_programs import (
     CPP,
     GO,
@@ -44,7 +41,7 @@ from tests.support.java_broker import JavaClient, Oracle, RunningBroker, wait_un
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
 
 USER = Credentials("application", "applications-secret")
-SETTINGS = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000, "enablePropertyFilter": "true"}
+OURS, SETTINGS = True, {**UNHURRIED, "enablePropertyFilter": "true"}
 NAMES = [
     *(f"sync-{number}" for number in range(12)),
     *(f"async-{number}" for number in range(6)),
@@ -67,22 +64,6 @@ PROGRAMS = [
         for version in ("4.3.0", "4.5.2", "4.7.1", "4.8.0", "4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3", "5.4.0")
     ),
 ]
-
-
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    is_apaches = os.environ.get(own_servers.VARIABLE) == "apache"
-    return Oracle(tmp_path_factory.mktemp("other-clients-"), is_ours=not is_apaches)
-
-
-@pytest.fixture(scope="module")
-def broker(servers: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    store = tmp_path_factory.mktemp("store-") / "store"
-    with servers.namesrv() as name_server, servers.broker(store, name_server, **SETTINGS) as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

@@ -42,7 +42,6 @@ def broker(oracle: Oracle, name_server: OurNameServer, home: Path) -> Iterator[R
 @pytest.fixture(scope="module")
 def admin(name_server: OurNameServer, broker: RunningBroker) -> Iterator[Admin]:
     with Admin(ClientSettings((name_server.address,))) as admin:
-        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
         yield admin
 
 

@@ -18,13 +18,9 @@ import pytest
 from spark_mq.client.admin import Admin
 from spark_mq.client.errors import ClientError, ResponseError
 from spark_mq.client.message import Message, MessageExt, MessageQueue
-from spark_mq.client.producer import Producer
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.selectors import by_hash
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.send_retries import SendStatus
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
+from spark_mq.client.producer import Producer, by_hash
+from spark_mq.client.send_results import SendResult, SendStatus
+from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionResult, TransactionState
 from tests.support.java_broker import JavaClient, Oracle, RunningBroker, free_ports, wait_until
 
@@ -36,13 +32,6 @@ LARGE = b"0123456789abcdef" * 600
 
 def settings(broker: RunningBroker, **more: Any) -> ClientSettings:
     return ClientSettings((broker.name_server,), **more)
-
-
-def make_topic(broker: RunningBroker, topic: str, queues: int = 4) -> None:
-    with Admin(settings(broker)) as admin:
-        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
-        admin.create_topic(NewTopic(topic, queues, queues))
-        wait_until(lambda: topic in admin.topics(), f"topic {topic} has a route")
 
 
 @contextmanager
@@ -79,7 +68,7 @@ def test_a_java_consumer_sees_all_that_a_message_says(
     live_broker: RunningBroker, tmp_path: Path, encoding: Any
 ) -> None:
     topic = f"Plain{encoding}"
-    make_topic(live_broker, topic)
+    live_broker.make_topic(topic, 4)
     body = b"\x00\x01 body \xff"
     messages = [
         Message(topic, body),
@@ -139,7 +128,7 @@ def sends(producer: Producer, topic: str) -> bool:
 
 
 def test_a_namespace_is_java_s_and_delayed_messages_come_later(live_broker: RunningBroker, tmp_path: Path) -> None:
-    make_topic(live_broker, "space%Wrapped")
+    live_broker.make_topic("space%Wrapped", 4)
     message = Message("Wrapped", b"wrapped", properties={"a": "b"})
     with Producer(settings(live_broker, namespace="space"), "GWrapped") as producer:
         result = producer.send(message)
@@ -155,7 +144,7 @@ def test_a_namespace_is_java_s_and_delayed_messages_come_later(live_broker: Runn
 
 
 def test_equal_keys_keep_their_order_for_an_orderly_java_consumer(live_broker: RunningBroker, tmp_path: Path) -> None:
-    make_topic(live_broker, "Ordered", 6)
+    live_broker.make_topic("Ordered", 6)
     with Producer(settings(live_broker), "GOrdered") as producer:
         last = {}
         for number in range(300):
@@ -193,7 +182,7 @@ def test_what_the_broker_refuses_is_told_with_its_words(live_broker: RunningBrok
 
 
 def test_the_broker_lists_a_producer_while_it_is_open(live_broker: RunningBroker) -> None:
-    make_topic(live_broker, "Listed", 1)
+    live_broker.make_topic("Listed", 1)
     with Admin(settings(live_broker)) as admin:
         with Producer(settings(live_broker, unit_name="u"), "GListed", topics=["Listed"]) as producer:
             listed = admin.producer_connection("GListed", "Listed").connections
@@ -227,7 +216,7 @@ class Bookkeeper:
 def test_transactions_end_as_the_listener_says_at_once_or_when_asked(
     live_broker: RunningBroker, tmp_path: Path
 ) -> None:
-    make_topic(live_broker, "Transacted", 2)
+    live_broker.make_topic("Transacted", 2)
     plans = ["commit", "rollback", "checkCommit", "checkRollback", "checkRaise", "raise"]
     listener = Bookkeeper()
     results: dict[str, TransactionResult] = {}
@@ -270,7 +259,7 @@ def test_transactions_end_as_the_listener_says_at_once_or_when_asked(
 
 
 def test_a_java_producer_of_the_group_answers_for_one_that_has_gone(live_broker: RunningBroker, tmp_path: Path) -> None:
-    make_topic(live_broker, "Inherited", 1)
+    live_broker.make_topic("Inherited", 1)
     with TransactionProducer(settings(live_broker), "GInherited", Bookkeeper()) as producer:
         message = Message("Inherited", b"inherited", properties={"plan": "checkCommit"})
         sent = producer.send_in_transaction(message).sent
@@ -305,7 +294,7 @@ def test_a_killed_broker_leaves_no_future_without_an_end_and_loses_nothing_that_
     options = ProducerSettings(send_timeout_ms=5_000, max_in_flight=512)
     with ExitStack() as stack:
         broker = stack.enter_context(oracle.broker(store, name_server, port=port, timerWheelEnable="true"))
-        make_topic(broker, "Killed")
+        broker.make_topic("Killed", 4)
         producer = stack.enter_context(Producer(settings(broker), "GKilled", options))
         due_ms = int(time.time() * 1000) + 4_000
         timed = producer.send(Message("Killed", b"timed", deliver_time_ms=due_ms))

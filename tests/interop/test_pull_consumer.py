@@ -4,30 +4,21 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from spark_mq.client.consumer_settings import PullSettings
 from spark_mq.client.errors import ClientSettingError, SeekError
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.pull_consumer import PullConsumer
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
+SETTINGS = {"enablePropertyFilter": "true"}
+
 FIRST = PullSettings(consume_from=ConsumeFrom.FIRST)
-
-
-@pytest.fixture(scope="module")
-def broker(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One broker for all tests here; each has topics and groups of its own."""
-    store = tmp_path_factory.mktemp("store") / "s"
-    with oracle.namesrv() as name_server, oracle.broker(store, name_server, enablePropertyFilter="true") as running:
-        yield running
 
 
 def consumer_of(broker: RunningBroker, group: str, name: str = "one", pull: PullSettings = FIRST) -> PullConsumer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
@@ -13,28 +13,20 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.consumer_settings import PushSettings
 from spark_mq.client.errors import ResponseError
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from spark_mq.remoting.consumers import MessageModel
 from tests.support.java_broker import Oracle, RunningBroker, send_arguments, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
+SETTINGS = {"enablePropertyFilter": "true"}
+
 FIRST = PushSettings(consume_from=ConsumeFrom.FIRST)
 MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
-
-
-@pytest.fixture(scope="module")
-def broker(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    """One broker for all tests here; each has topics and groups of its own."""
-    store = tmp_path_factory.mktemp("store") / "s"
-    with oracle.namesrv() as name_server, oracle.broker(store, name_server, enablePropertyFilter="true") as running:
-        yield running
 
 
 class Group:

@@ -13,13 +13,11 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client.consumer_settings import PushSettings
-from spark_mq.client.first_offsets import ConsumeFrom
 from spark_mq.client.listeners import ConsumeStatus
 from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.producer import Producer
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PushSettings
 from storage import open_store
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.rules.inner_messages import InnerMessage

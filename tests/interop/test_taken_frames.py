@@ -9,11 +9,10 @@ import pytest
 
 from spark_mq.client.admin import Admin
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.remoting import FrameReader, RemotingCommand
 from tests.broker import test_frames_of_other_clients as frames
 from tests.broker.test_frames_of_other_clients import Ask
-from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.java_broker import RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -21,22 +20,14 @@ HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"
 """What a client of gRPC begins with."""
 
 
-@pytest.fixture(scope="module")
-def broker(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    with oracle.namesrv() as name_server, oracle.broker(tmp_path_factory.mktemp("java-"), name_server) as running:
-        yield running
-
-
 @pytest.fixture
 def ask(broker: RunningBroker) -> Iterator[Ask]:
     """The topic is new. A client's answers on a connection of its own, as soon as what it has sent can be pulled."""
     connections: dict[str, socket.socket] = {}
     with Admin(ClientSettings((broker.name_server,))) as admin:
-        wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")
         for topic in ("T", "New"):
             admin.delete_topic(topic)
-        admin.create_topic(NewTopic("T", 1, 1))
-        wait_until(lambda: "T" in admin.topics(), "the topic is registered")
+        broker.make_topic("T")
 
         def answered(client: str, frame: bytes) -> RemotingCommand:
             if client not in connections:

@@ -30,14 +30,6 @@ LOG_FILE_SIZE, QUEUE_FILE_SIZE = (int(BASE[name]) for name in ("mappedFileSizeCo
 SETTINGS = list({tuple(case.settings.items()) for case in CASES})
 
 
-@pytest.fixture(scope="module")
-def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return Oracle(tmp_path_factory.mktemp("oracle-"))
-
-
 def cases_of(settings: tuple[tuple[str, str], ...]) -> list[TopicCase]:
     return [case for case in CASES if tuple(case.settings.items()) == settings]
 

@@ -5,7 +5,6 @@ SPARK_MQ_TEST_SERVERS=apache asks the same of Apache's broker.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -23,34 +22,20 @@ from storage.format.record import (
     decode_record,
 )
 from tests.broker.peers import SocketPeers
-from tests.interop.test_leaving_clients import make_topic
-from tests.support import own_servers
-from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.interop.conftest import UNHURRIED
+from tests.support.java_broker import RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 BORN_MS = 1_700_000_000_000
+OURS = True
 SETTINGS = {
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
+    **UNHURRIED,
     "transactionTimeOut": 500,
     "transactionCheckInterval": 500,
     "fileReservedTime": 1_000_000,
 }
 BROKER, HALF_TOPIC = "broker-lab", "RMQ_SYS_TRANS_HALF_TOPIC"
-
-
-@pytest.fixture(scope="module")
-def servers(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    is_apaches = os.environ.get(own_servers.VARIABLE) == "apache"
-    return Oracle(tmp_path_factory.mktemp("transactions-"), is_ours=not is_apaches)
-
-
-@pytest.fixture(scope="module")
-def broker(servers: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
-    store = tmp_path_factory.mktemp("store-") / "store"
-    with servers.namesrv() as name_server, servers.broker(store, name_server, **SETTINGS) as running:
-        yield running
 
 
 @pytest.fixture
@@ -95,7 +80,7 @@ def test_the_commit_of_a_half_whose_key_was_ended_before_is_written(
     broker: RunningBroker, peers: SocketPeers, first: int
 ) -> None:
     topic, key = f"Again{first}", f"{first:032d}"
-    make_topic(broker, topic)
+    broker.make_topic(topic, 4)
     assert end(peers, topic, half(peers, topic, key), first) == 0
     for number in range(3):
         assert end(peers, topic, half(peers, topic, key), TRANSACTION_COMMIT) == 0
@@ -105,7 +90,7 @@ def test_the_commit_of_a_half_whose_key_was_ended_before_is_written(
 def test_a_producer_is_asked_with_the_fields_and_the_message_of_apaches_broker(
     broker: RunningBroker, peers: SocketPeers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make_topic(broker, "Asked")
+    broker.make_topic("Asked", 4)
     beat = HeartbeatData(client_id="asked", producers=(ProducerData(group_name="asked"),))
     asked: list[RemotingCommand] = []
 

@@ -8,10 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
-from spark_mq.client.topic_calls import NewTopic
 from spark_mq.cluster_replay import ClusterLetters
 from spark_mq.remoting import MessageQueue
 from spark_mq.replay import REFUSED, REPLAYED, Outcome, Target

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signed
 from spark_mq.namesrv.name_server import ADMIN_CODES, HANDLERS, NameServer
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.namesrv.tables import KvConfig, parse_kv_config

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from spark_mq.client.admin import Admin
+from spark_mq.client.blocking_connection import PROBE_CODE
 from spark_mq.client.settings import ClientSettings
-from spark_mq.client.tls_mismatch import PROBE_CODE
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, write_body, write_header
 from spark_mq.remoting.administration import MinBrokerIdRequest

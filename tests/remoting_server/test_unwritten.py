@@ -7,10 +7,9 @@ import time
 import pytest
 
 from spark_mq.remoting import RemotingCommand, make_response
-from spark_mq.remoting_server import unwritten
+from spark_mq.remoting_server import peer
 from spark_mq.remoting_server.channel import OVERLOADED
-from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.unwritten import Unwritten, UnwrittenOfAll
+from spark_mq.remoting_server.peer import Peer, Unwritten, UnwrittenOfAll
 from storage.rules.response_codes import ResponseCode
 from tests.remoting_server.echo import Client, request, running
 
@@ -19,7 +18,7 @@ COUNT = 400
 
 
 def test_a_client_that_does_not_read_is_refused_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unwritten, "OF_ONE_BYTES", 1 << 20)
+    monkeypatch.setattr(peer, "OF_ONE_BYTES", 1 << 20)
     made: list[str] = []
 
     def large(asked: RemotingCommand, peer: Peer) -> RemotingCommand:
@@ -54,7 +53,7 @@ def test_when_all_have_much_waiting_only_those_with_little_are_answered() -> Non
     of_all = UnwrittenOfAll()
     ones = [Unwritten(of_all) for _ in range(20)]
     for one in ones:
-        one.change(unwritten.OF_ALL_BYTES // len(ones) + 1)
+        one.change(peer.OF_ALL_BYTES // len(ones) + 1)
     little = Unwritten(of_all)
     little.change(1)
     assert all(one.is_too_much for one in ones)
@@ -62,5 +61,5 @@ def test_when_all_have_much_waiting_only_those_with_little_are_answered() -> Non
     for one in ones[10:]:
         one.change(-one.size_bytes)
     assert not ones[0].is_too_much
-    ones[0].change(unwritten.OF_ONE_BYTES)
+    ones[0].change(peer.OF_ONE_BYTES)
     assert ones[0].is_too_much

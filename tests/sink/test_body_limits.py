@@ -18,8 +18,7 @@ from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import send_over
 from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
-from tests.support.fake_broker import FakeBroker
-from tests.support.taking_broker import BROKER, RoutesTo, TakingBroker
+from tests.support.fake_broker import BROKER, FakeBroker, RoutesTo, TakingBroker
 
 MIB = 1 << 20
 OPTIONS = {"nameServer": "unused:1", "topic": "T", "guarantee": "atLeastOnce"}

@@ -25,8 +25,7 @@ from spark_mq.sink.staged_rows import StagedWriter
 from storage.batch.ledger import Batch
 from storage.errors import StateFileError
 from storage.files.local_file_system import LocalFileSystem
-from tests.support.fake_broker import FakeBroker
-from tests.support.taking_broker import RoutesTo
+from tests.support.fake_broker import FakeBroker, RoutesTo
 
 
 def options_at(directory: Path, **given: str) -> LiveSinkOptions:

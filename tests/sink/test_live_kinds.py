@@ -27,8 +27,7 @@ from spark_mq.sink.live_writers import LiveBatchWriter
 from storage.batch.ledger import Batch
 from storage.format.record import encode_offset_message_id
 from storage.format.table_entries import SubscriptionGroupConfig
-from tests.support.fake_broker import FakeBroker
-from tests.support.taking_broker import BROKER, RoutesTo, TakingBroker
+from tests.support.fake_broker import BROKER, FakeBroker, RoutesTo, TakingBroker
 
 BATCH = Batch("sink", "query", 7)
 COMMIT, ROLLBACK = 8, 12

@@ -33,10 +33,10 @@ from storage.batch.ledger import Batch
 from storage.batch.staged_segment import list_segments
 from storage.files.local_file_system import LocalFileSystem
 from tests.broker_server.test_running_broker import running
+from tests.support.fake_broker import RoutesTo, TakingBroker
 from tests.support.java_broker import free_ports
 from tests.support.name_server import our_name_server
 from tests.support.store_builder import StoreBuilder
-from tests.support.taking_broker import RoutesTo, TakingBroker
 
 SCHEMA = StructType().add("body", "binary").add("topic", "string")
 BATCH = Batch("sink", "query", 0)

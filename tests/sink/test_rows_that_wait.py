@@ -21,9 +21,8 @@ from spark_mq.sink.staged_rows import StagedBatch, StagedReader, StagedWriter
 from storage.batch.ledger import Batch
 from storage.files.local_file_system import LocalFileSystem
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
-from tests.support.fake_broker import FakeBroker
+from tests.support.fake_broker import FakeBroker, RoutesTo
 from tests.support.rows_that_wait import write_through_deaths
-from tests.support.taking_broker import RoutesTo
 
 QUEUE = MessageQueue("T", "a", 0)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_mq.client.errors import BrokerUnreachableError, ClientError, FrameRefusedError, RequestTimeoutError
-from spark_mq.client.send_retries import RETRIED_CODES
+from spark_mq.client.settings import RETRIED_CODES
 from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_call, verdict_of_failure
 
 

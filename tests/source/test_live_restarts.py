@@ -17,8 +17,7 @@ from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import QueuePartition
 from spark_mq.source.stream_reader import StreamReader
 from storage.rules.response_codes import ResponseCode
-from tests.support.fake_broker import Answer, FakeBroker
-from tests.support.fake_cluster import FIRST_TIME_MS, FakeCluster
+from tests.support.fake_broker import FIRST_TIME_MS, Answer, FakeBroker, FakeCluster
 
 COUNT = 40
 QUEUE = QueueId("TopicA", "broker-a", 0)

@@ -51,7 +51,7 @@ def test_rows_by_path_are_those_of_the_running_broker(tmp_path: Path) -> None:
         by_path, live = rows(path=str(root)), rows(nameServer=names.address)
         assert len(live) == 12
         assert by_path == live
-        assert dict(live[0])["broker_name"] == repr(broker.broker.parts.broker_name)
+        assert dict(live[0])["broker_name"] == repr(broker.broker.parts.store.broker_name)
         position, _ = next_batch(stream(path=str(root)), stream(path=str(root)).initialOffset())
         assert next_batch(stream(nameServer=names.address), position) == (position, [])
         producer.send(Message("Topic", b"later"))

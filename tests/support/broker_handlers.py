@@ -21,7 +21,7 @@ from storage.rules.inner_messages import encode_properties
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.rules.topics import AUTO_CREATE_TOPIC, DEFAULT_TOPIC_QUEUE_COUNT
-from storage.service.put_group import PutResult, Rows
+from storage.service.put_group import PutMessageResult, Rows
 from storage.service.put_service import DirectService, PutService
 from storage.tables.put_statistics import PutStatistics
 
@@ -35,18 +35,20 @@ def service_of(store: MessageStore | PutService) -> PutService:
 class FakedPuts(DirectService):
     """A service whose puts end as a test says: by what `end` makes of their messages and of the put itself, which it may call."""
 
-    def __init__(self, store: MessageStore, end: Callable[[Rows, Callable[[], PutResult]], PutResult]) -> None:
+    def __init__(
+        self, store: MessageStore, end: Callable[[Rows, Callable[[], PutMessageResult]], PutMessageResult]
+    ) -> None:
         super().__init__(store)
         self._end = end
 
-    def put_later(self, messages: Rows, **options: Any) -> Pending[PutResult]:
+    def put_later(self, messages: Rows, **options: Any) -> Pending[PutMessageResult]:
         put = super().put_later
         return Pending(lambda: self._end(messages, lambda: put(messages, **options)()))
 
 
 def ending(store: MessageStore, status: PutStatus, rows: Places = NO_RESULTS, reason: str | None = None) -> FakedPuts:
     """A service whose puts end so, with nothing stored."""
-    return FakedPuts(store, lambda messages, put: PutResult(status, rows, reason))
+    return FakedPuts(store, lambda messages, put: PutMessageResult(status, rows, reason))
 
 
 def request_of(

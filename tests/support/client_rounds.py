@@ -12,15 +12,12 @@ from typing import Any
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
-from spark_mq.client.admin import Admin
-from spark_mq.client.consumer_settings import PullSettings, PushSettings
-from spark_mq.client.first_offsets import ConsumeFrom
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus, OrderlyContext
 from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.pull_consumer import PullConsumer
 from spark_mq.client.push_consumer import PushConsumer
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.topic_calls import NewTopic
+from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings, PushSettings
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionState
 from tests.support.java_broker import wait_until
 

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spark_mq.client.admin import Admin
+from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
-from spark_mq.client.settings import ClientSettings
+from spark_mq.client.settings import ClientSettings, Credentials
 from storage.errors import StateFileError
 from storage.names import address_text, same_address
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
@@ -76,6 +76,18 @@ class RunningBroker:
         except (FileNotFoundError, StateFileError):  # it is overwritten in place
             return None
         return table.get(topic, group, queue_id)
+
+    def make_topic(self, topic: str, queues: int = 1, *, credentials: Credentials | None = None) -> None:
+        """A topic of so many queues, which has a route when this returns."""
+        with Admin(ClientSettings((self.name_server,), credentials=credentials)) as admin:
+            admin.create_topic(NewTopic(topic, queues, queues), address=self.address)
+
+            def has_route() -> bool:
+                with suppress(ClientError):
+                    return len(admin.route(topic).publish_queues) == queues
+                return False
+
+            wait_until(has_route, f"{topic} has a route")
 
     def kill(self) -> None:
         """End it as a crash does (SIGKILL): the abort file stays, nothing is flushed."""

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from spark_mq.client.tls_mismatch import PROBE_CODE
+from spark_mq.client.blocking_connection import PROBE_CODE
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_response
 from storage.rules.response_codes import ResponseCode
 
@@ -110,6 +110,8 @@ class PlannedServer:
                         continue
                     self.commands.append(command)
                     self.plan(peer, command)
+                    if sock.fileno() < 0:  # it has hung up: what came behind is not heard
+                        return
                 if reader.error is not None:
                     break  # as a broker: closed without a word
             sock.close()

@@ -19,24 +19,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from spark_mq.client.admin import AsyncAdmin
-from spark_mq.client.broker_requests import BrokerRequests
+from spark_mq.client.admin import AsyncAdmin, FoundMessages
 from spark_mq.client.consumer_calls import ConsumerCalls
 from spark_mq.client.errors import ClientError
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.member import QuietMember
+from spark_mq.client.members import BrokerRequests, Member
 from spark_mq.client.message import MessageExt
-from spark_mq.client.message_calls import FoundMessages
-from spark_mq.client.name_servers import NameServers
-from spark_mq.client.outgoing_messages import OutgoingMessage
-from spark_mq.client.producer_settings import ProducerSettings
-from spark_mq.client.pulls import Pull, PullResult, pulled_messages
-from spark_mq.client.remoting_client import RemotingClient
+from spark_mq.client.pulls import Pull, PullResult, pulled_messages, subscription
+from spark_mq.client.remoting_client import NameServers, RemotingClient
 from spark_mq.client.routes import TopicRoute, default_route, subscribe_address, vip_address
-from spark_mq.client.send_results import read_send_answer
-from spark_mq.client.settings import ClientSettings
-from spark_mq.client.subscriptions import subscription
-from spark_mq.client.transaction_ends import end_after_send
+from spark_mq.client.send_results import end_after_send, read_send_answer
+from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionChecks
 from spark_mq.remoting import (
     ANSWER_BODIES,
@@ -166,18 +159,11 @@ async def _sent(instance: ClientInstance) -> object:
     """What a send's answer says, and the end of a transaction that goes by it."""
     code = RequestCode.SEND_MESSAGE_V2
     answer = await instance.invoke(_ADDRESS, make_request(code))
-    message = cast(OutgoingMessage, _Sent())
-    result = read_send_answer(answer, code, _ADDRESS, "b", message, "ns")
+    message_id = "7F00000100002A9F0000000000000400"
+    result = read_send_answer(answer, code, _ADDRESS, "b", "ns%T", message_id, "ns")
     if isinstance(result, ClientError):
         raise result
     return end_after_send("G", "T", result, TransactionState.COMMIT)
-
-
-class _Sent:
-    """What of an outgoing message its answer is held against."""
-
-    topic = "ns%T"
-    message_id = "7F00000100002A9F0000000000000400"
 
 
 def _read_call(content: bytes, directory: Path) -> bool:
@@ -289,7 +275,7 @@ def _call_bombs() -> Sequence[bytes]:
 # What brokers ask
 
 
-class _Listening(QuietMember):
+class _Listening(Member):
     """A producer and a consumer of every group."""
 
     def __init__(self, checks: TransactionChecks) -> None:

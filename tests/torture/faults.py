@@ -31,8 +31,8 @@ import storage.rules.retry_rows
 import storage.tables.broker_names
 import storage.tables.topics
 from spark_mq.broker.broker import Broker
+from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker.group_offsets import GroupOffsets
-from spark_mq.broker.parts import BrokerParts
 from spark_mq.broker_server.opening import StorePlace
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.supervised import SupervisedBroker
@@ -437,11 +437,11 @@ def opened_again_with_the_first_settings() -> AbstractContextManager[Any]:
 
 
 def name_servers_do_not_hear_of_a_failed_store() -> AbstractContextManager[Any]:
-    return mock.patch.object(BrokerParts, "permission", property(lambda self: self.config.send.broker_permission))
+    return mock.patch.object(BrokerStore, "permission", property(lambda self: self.config.send.broker_permission))
 
 
 def version_of_topics_says_nothing_of_a_failed_store() -> AbstractContextManager[Any]:
-    return mock.patch.object(BrokerParts, "topics_version", property(lambda self: self.service.settings.topics.version))
+    return mock.patch.object(BrokerStore, "topics_version", property(lambda self: self.service.settings.topics.version))
 
 
 def follower_asks_for_no_room() -> AbstractContextManager[Any]:

@@ -52,7 +52,7 @@ _ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")
 _LIMITS = _Room("spark_mq.sink.body_limits", "tests/sink/test_body_limits.py")
 _REPLAY = _Room("spark_mq.replay", "tests/jobs/test_replay_dead_letters.py")
 _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
-_PATIENT = _Room("spark_mq.client.patience", "tests/sink/test_live_brokers.py")
+_PATIENT = _Room("spark_mq.client.calls", "tests/sink/test_live_brokers.py")
 _PLACES = _Room("spark_mq.sink.parking_places", "tests/sink/test_rows_that_wait.py")
 _SHOWN_LEVELS = _Room("storage.rules.delays", "tests/sink/test_rows_that_wait.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
@@ -60,10 +60,9 @@ _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
 _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
 _OFFSETS = _Room("spark_mq.client.offset_stores", "tests/client/test_offset_stores.py")
 _QUEUE = _Room("spark_mq.client.process_queue", "tests/client/test_process_queue.py")
-_LISTENING = _Room("spark_mq.client.concurrent_service", "tests/client/test_concurrent_consumption.py")
-_CLOSED = _Room("spark_mq.client.concurrent_service", "tests/client/test_closing.py")
-_CLOSED_ORDERLY = _Room("spark_mq.client.orderly_service", "tests/client/test_closing.py")
-_ORDERLY = _Room("spark_mq.client.orderly_service", "tests/client/test_orderly_consumption.py")
+_LISTENING = _Room("spark_mq.client.listeners", "tests/client/test_concurrent_consumption.py")
+_CLOSED = _Room("spark_mq.client.listeners", "tests/client/test_closing.py")
+_ORDERLY = _Room("spark_mq.client.listeners", "tests/client/test_orderly_consumption.py")
 _CALLS = _Room("spark_mq.client.consumer_calls", "tests/client/test_queue_calls.py")
 _PARKED = _Room("spark_mq.broker.pull", "tests/broker/test_parked_pulls.py")
 _GROUPS = _Room("spark_mq.broker.group_offsets", "tests/broker/test_deleted_topics.py")
@@ -441,7 +440,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "an orderly queue is handed over before its offset is stored": _REBALANCE.line(
             "Rebalancer._hand_over",
-            "wait=self._rules.locks",
+            "wait=self.locks",
             "wait=False",
             "test_an_orderly_queue_goes_to_the_next_consumer_only_with_its_offset",
         ),
@@ -452,7 +451,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_an_offset_whose_answer_is_waited_for_is_no_one_way_request",
         ),
         "a stored offset does not count": _OFFSETS.line(
-            "RemoteOffsetStore.stored",
+            "OffsetStore.stored",
             "self.update(queue, offset, only_forward=False)",
             "pass",
             "test_what_is_stored_counts_from_when_it_is_asked_for",
@@ -493,7 +492,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "if False:",
             "test_a_message_that_is_being_given_away_is_so_before_a_consumer_is_closed[concurrent]",
         ),
-        "an orderly consumer is closed while it gives a failed message away": _CLOSED_ORDERLY.line(
+        "an orderly consumer is closed while it gives a failed message away": _CLOSED.line(
             "OrderlyService.close",
             "if self._serving:",
             "if False:",
@@ -507,8 +506,8 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a listener that was at work undoes a reset": _RESET.line(
             "PushEngine.reset_offsets",
-            "self._offsets.freeze(queue, offsets[queue])",
-            "self._offsets.update(queue, offsets[queue], only_forward=False)",
+            "self.stored_offsets.freeze(queue, offsets[queue])",
+            "self.stored_offsets.update(queue, offsets[queue], only_forward=False)",
             "test_what_a_listener_does_that_was_at_work_does_not_undo_a_reset",
         ),
         # Broker

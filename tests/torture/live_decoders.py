@@ -14,9 +14,7 @@ import pyarrow as pa
 from spark_mq.client.errors import ClientError
 from spark_mq.client.message import decode_records
 from spark_mq.client.offset_stores import LocalOffsetFile, offsets_text
-from spark_mq.client.pulls import Pull, PullStatus
-from spark_mq.client.queue_calls import pull_result
-from spark_mq.client.subscriptions import subscription
+from spark_mq.client.pulls import Pull, PullStatus, pull_result, subscription
 from spark_mq.conditions import SentRowsLostError
 from spark_mq.remoting import MessageQueue, make_request, make_response
 from spark_mq.sink import journal, send_plan, sent_batch

@@ -19,17 +19,16 @@ from types import SimpleNamespace
 from typing import cast
 
 from spark_mq.access.users import AccessRules, User
-from spark_mq.broker.broker import Broker
-from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.broker import Broker, BrokerParts
 from spark_mq.broker.request_table import REQUEST_TABLE
 from spark_mq.broker.requests import AskClients, ClientConnection, Outcome, RunAgain
 from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.name_servers import Registration
 from spark_mq.broker_server.server import Gate
 from spark_mq.broker_server.settings import ProcessSettings
+from spark_mq.client.calls import signed
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import Credentials
-from spark_mq.client.signing import signed
 from spark_mq.namesrv.name_server import HANDLERS, NameServer
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.namesrv.tables import KvConfig, parse_kv_config
@@ -365,7 +364,7 @@ def _read_order(content: bytes, directory: Path) -> bool:
         assert order
         changed.append(name)
 
-    parts = cast(BrokerParts, SimpleNamespace(topics=topics, change_topic=change))
+    parts = cast(BrokerParts, SimpleNamespace(store=SimpleNamespace(topics=topics, change_topic=change)))
     registration = Registration(parts, None, ProcessSettings())
     registration._heed_order(make_response(make_request(RequestCode.REGISTER_BROKER), 0, None, {}, content), "n:1")
     return bool(changed)

@@ -18,8 +18,7 @@ import spark_mq.remoting_server.administration
 import spark_mq.remoting_server.server
 import storage.ha.listener
 import storage.settings.java_settings
-from spark_mq.broker.client_tables import ConsumerTable
-from spark_mq.broker.parts import BrokerParts
+from spark_mq.broker.client_tables import Clients, ConsumerTable
 from spark_mq.controller.decisions import Applications
 from spark_mq.controller.state import Replica
 from spark_mq.namesrv.settings import NameServerSettings
@@ -40,12 +39,12 @@ _CHANGED = f"{_DUTIES}::test_a_changed_setting_stands_in_its_place_and_what_only
 
 
 def _broker_goes_by_the_machines_clock() -> AbstractContextManager[Any]:
-    made = BrokerParts.__init__
+    made = Clients.__init__
 
-    def with_one_clock(self: BrokerParts, *given: Any, clock: Callable[[], int], **named: Any) -> None:
+    def with_one_clock(self: Clients, *given: Any, clock: Callable[[], int], **named: Any) -> None:
         made(self, *given, **{**named, "clock": clock, "steady": clock})
 
-    return mock.patch.object(BrokerParts, "__init__", with_one_clock)
+    return mock.patch.object(Clients, "__init__", with_one_clock)
 
 
 def _name_server_goes_by_the_machines_clock() -> AbstractContextManager[Any]:
@@ -88,7 +87,7 @@ def _whoever_speaks_is_not_silent() -> AbstractContextManager[Any]:
 
 
 def _no_slave_is_known() -> AbstractContextManager[Any]:
-    return mock.patch.object(BrokerParts, "note_slave")
+    return mock.patch.object(Clients, "note_slave")
 
 
 def _anybody_takes_a_known_brokers_id() -> AbstractContextManager[Any]:

@@ -19,8 +19,9 @@ from storage.format.record_block import OutgoingMessages, encode_block
 from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.message_rows import MessageRows, Prepared
+from storage.rules.retries import RetryRules
 from storage.rules.retry_rows import Returned, ReturnedRows, ReturnRules
-from storage.rules.row_rules import MessageRules, RetryRules
+from storage.rules.row_rules import MessageRules
 from storage.rules.sizes import Limits
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig

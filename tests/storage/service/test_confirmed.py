@@ -195,7 +195,7 @@ def test_a_slave_shows_what_its_master_calls_confirmed_as_far_as_it_has_it(tmp_p
     with served(root, config("SLAVE")) as service:
         service.confirm_turn()
         assert read(root) == ["a", "b", "c"]
-        service.heed_confirmed(places[4])
+        service.on_confirmed(places[4])
         service.confirm_turn()
         assert read(root) == ["a", "b", "c", "d"]
 
@@ -206,7 +206,7 @@ def test_the_store_itself_reads_what_an_opening_held_back_as_soon_as_it_is_confi
         put(service, "a", "b")
     with served(tmp_path / "store", config()) as service:
         assert service.store.max_offset("T", 0) == 0
-        service.heed_confirmed(EVERYTHING)
+        service.on_confirmed(EVERYTHING)
         service.confirm_turn()
         with service.exclusive() as store:
             assert store.max_offset("T", 0) == 2

@@ -15,7 +15,7 @@ from storage.errors import MessageIllegalError, StoreNotWritableError
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.service import put_service
-from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, PutResult, append_together
+from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, PutMessageResult, append_together
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 
@@ -42,10 +42,12 @@ def message(number: int, *, topic: str = "T", host: bytes | None = V4) -> InnerM
     )
 
 
-def held_together(service: PutService, puts: list[Callable[[], PutResult]]) -> list[PutResult | BaseException]:
+def held_together(
+    service: PutService, puts: list[Callable[[], PutMessageResult]]
+) -> list[PutMessageResult | BaseException]:
     """What each put comes to, when all have been judged before one is appended."""
 
-    def put(each: Callable[[], PutResult]) -> PutResult | BaseException:
+    def put(each: Callable[[], PutMessageResult]) -> PutMessageResult | BaseException:
         try:
             with service.at_work():
                 return each()
@@ -76,7 +78,7 @@ def test_columns_put_together_are_those_of_all_messages(hosts: tuple[bytes | Non
 
 def test_each_gets_its_own_place(service: PutService) -> None:
     got = held_together(service, [lambda number=number: service.put_inner([message(number)]) for number in range(12)])
-    places = [each.places.to_pylist()[0] for each in got if isinstance(each, PutResult)]
+    places = [each.places.to_pylist()[0] for each in got if isinstance(each, PutMessageResult)]
     assert [place["unique_key"] for place in places] == [f"U{number}" for number in range(12)]
     with service.exclusive() as store:
         for number, place in enumerate(places):
@@ -89,7 +91,7 @@ def test_one_that_no_record_can_hold_is_refused_alone(service: PutService) -> No
     puts.insert(2, lambda: service.put_inner([message(9, topic="T" * 300)]))
     got = held_together(service, puts)
     assert isinstance(got.pop(2), MessageIllegalError)
-    assert [each.status for each in got if isinstance(each, PutResult)] == [PutStatus.PUT_OK] * 4
+    assert [each.status for each in got if isinstance(each, PutMessageResult)] == [PutStatus.PUT_OK] * 4
     with service.exclusive() as store:
         assert sum(store.max_offset("T", queue_id) for queue_id in range(3)) == 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,8 +25,8 @@ from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import MessageRows
 from storage.rules.put_guards import BrokerState
-from storage.service.put_group import PutResult
-from storage.service.put_service import PutService
+from storage.service.put_group import PutMessageResult
+from storage.service.put_service import DirectService, PutService
 from storage.settings.nouns import FlushConfig
 from storage.tables.topics import PERM_READ, TopicConfig
 from tests.support.gated_disk import PATIENCE_S, Gate, GatedDisk
@@ -66,15 +67,15 @@ class Served:
             self.root, config=self.config, read_only=False, create=True, file_system=self.disk, clock=self.clock
         )
 
-    def put(self, *names: str, wait: str | None = None) -> PutResult:
+    def put(self, *names: str, wait: str | None = None) -> PutMessageResult:
         return self.service.put_inner([message(name, wait) for name in names])
 
-    def put_beside(self, *names: str) -> Future[PutResult]:
+    def put_beside(self, *names: str) -> Future[PutMessageResult]:
         return self._threads.submit(self.put, *names)
 
     def put_table_beside(
         self, topics: list[str], queue_ids: list[int] | None = None, **rules: Any
-    ) -> Future[PutResult]:
+    ) -> Future[PutMessageResult]:
         columns: dict[str, Any] = {"topic": topics, "body": pa.array([b"x"] * len(topics))}
         if queue_ids is not None:
             columns["queue_id"] = pa.array(queue_ids, pa.int32())
@@ -152,7 +153,7 @@ def test_one_thread_computes_at_a_time_and_one_that_waits_for_the_disk_lets_othe
     store = make(SYNC, log_file_size=1 << 20)
     computing, most = Counter[str](), 0
 
-    def put(name: str) -> PutResult:
+    def put(name: str) -> PutMessageResult:
         nonlocal most
         with store.service.at_work():
             computing["now"] += 1
@@ -682,3 +683,23 @@ def test_a_store_that_is_let_go_of_while_messages_wait_for_their_sync_is_recover
 
 def log_bytes(root: Path) -> bytes:
     return b"".join(path.read_bytes() for path in sorted((root / "commitlog").iterdir()))
+
+
+# Without threads
+
+
+@pytest.mark.parametrize("flush", [SYNC, ASYNC, POOL], ids=["SYNC_FLUSH", "ASYNC_FLUSH", "a pool"])
+def test_a_direct_put_is_readable_when_it_returns_and_synced_as_the_flush_says(
+    tmp_path: Path, flush: FlushConfig
+) -> None:
+    config = replace(StoreConfig.tiny(), flush=flush)
+    with open_store(tmp_path / "store", config=config, read_only=False, create=True) as store:
+        threads = threading.active_count()
+        service = DirectService(store)
+        place = service.put_inner([message("a"), message("b")])
+        assert (place.status, place.message_count, place.queue_offset) == (PutStatus.PUT_OK, 2, 0)
+        assert served(store) == {"a", "b"}
+        assert (store.writer.synced_end == store.log_end) == (flush is SYNC)
+        assert service.message_by_commitlog_offset(0).body == b"a"
+        assert [found.body for found in service.messages_by_key("T", "b")] == [b"b"]
+        assert threading.active_count() == threads

@@ -1,21 +1,24 @@
-"""What brokers ask a client, handed to the member that it concerns. Java: ClientRemotingProcessor.
+"""Producers and consumers in a client instance: their part of the heartbeat, and their answers to what brokers ask a client.
 
-39, 40, 220 come one-way. 221, 307, 309, 326 are answered; where no member of the group is there, with SYSTEM_ERROR and
-Java's remark.
+39, 40, 220 come one-way. 221, 307, 309, 326 are answered; without a member of the group, with SYSTEM_ERROR and Java's remark.
+
+Java: MQProducerInner, MQConsumerInner, ClientRemotingProcessor. Everything is called on the event loop's thread; user
+code must be handed to other threads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+from collections.abc import Callable, Collection, Mapping
+from typing import Literal, TypeVar
 
 from spark_mq.client.calls import read_answer_body
 from spark_mq.client.errors import MalformedResponseError, request_text
-from spark_mq.client.member import Kind, Member
 from spark_mq.client.remoting_client import RemotingClient
+from spark_mq.client.routes import TopicRoute
 from spark_mq.remoting import (
     Header,
     HeaderError,
+    MessageQueue,
     RemotingCommand,
     RequestCode,
     WireBody,
@@ -24,24 +27,75 @@ from spark_mq.remoting import (
     write_body,
 )
 from spark_mq.remoting.consumers import (
+    ConsumeDirectlyResult,
+    ConsumerData,
     ConsumerGroupRequest,
+    ConsumerRunningInfo,
     ConsumerRunningInfoRequest,
     ConsumerStatus,
     ConsumerStatusRequest,
     OffsetTable,
     ResetOffsetRequest,
 )
-from spark_mq.remoting.messages import (
-    CheckTransactionStateRequest,
-    ConsumeDirectlyRequest,
-    ReplyMessageRequest,
-)
+from spark_mq.remoting.messages import CheckTransactionStateRequest, ConsumeDirectlyRequest, ReplyMessageRequest
 from storage.errors import CorruptRecordError
 from storage.format.record import Message, decode_record
 from storage.rules.response_codes import ResponseCode
 
+Kind = Literal["producer", "consumer"]
 _PRODUCER_GROUP = "PGROUP"
 H = TypeVar("H", bound=Header)
+
+
+class Member:
+    """A producer or consumer group of one instance, one of a kind and name. It is asked nothing; heirs answer what they can.
+
+    Topics and groups are as brokers know them (with namespace).
+    """
+
+    kind: Kind = "producer"
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+
+    def topics(self) -> Collection[str]:
+        """Topics whose routes are kept fresh."""
+        return ()
+
+    def consumer_data(self) -> ConsumerData | None:
+        """A consumer's part of the heartbeat; None: it has none now, or is a producer."""
+        return None
+
+    def on_route(self, route: TopicRoute) -> None:
+        """A route of one of its topics has changed."""
+
+    def on_consumer_ids_changed(self) -> None:
+        """Clients of the group came or went at a broker (40)."""
+
+    async def check_transaction(self, address: str, header: CheckTransactionStateRequest, record: bytes) -> None:
+        """A broker asks what became of a half message (39), whose record is given. The answer is a request of its own (37);
+        without one the broker asks again.
+        """
+
+    async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on elsewhere, at a broker's wish (220)."""
+
+    async def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
+        """Where it is in the queues of a topic (221)."""
+        return {}
+
+    async def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
+        """How it is doing (307)."""
+        return ConsumerRunningInfo()
+
+    async def consume_directly(self, record: bytes, broker_name: str) -> ConsumeDirectlyResult:
+        """Hand one message to the listener, at an operator's wish (309)."""
+        return ConsumeDirectlyResult(consume_result="CR_THROW_EXCEPTION", remark="this member has no listener")
+
+    async def receive_reply(self, header: ReplyMessageRequest, body: bytes) -> None:
+        """A broker hands on the answer to a request of this producer (326)."""
+
+
 FindMember = Callable[[Kind, str], Member | None]
 
 
