@@ -31,7 +31,7 @@ from spark_mq.hand_over.local_socket import (
     broker_note,
     directory_identity,
 )
-from spark_mq.hand_over.messages import HandOver, StagedCommit, begun_at, commit_staged, read_answer, request_document
+from spark_mq.hand_over.messages import HandOver, StagedCommit, commit_staged, read_answer, request_document, started_at
 from spark_mq.sink.columns import InputColumns, warn_of_overruled
 from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.options import SinkOptions
@@ -156,8 +156,8 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
             if answer.already_done:
                 discard_staged(LocalFileSystem(), options.root, commit.staged.dead_letters)
             return
-        if answer.begun_at is not None:
-            commit = replace(commit, begun_at=answer.begun_at if commit.begun_at is None else commit.begun_at)
+        if answer.started_at is not None:
+            commit = replace(commit, started_at=answer.started_at if commit.started_at is None else commit.started_at)
             end_s = time.monotonic() + options.lock_timeout / 1_000
         elif time.monotonic() >= end_s:
             raise StoreServedError(options.root, answer.reason, holder)
@@ -314,7 +314,7 @@ class Unanswered(NamedTuple):
     """No answer, and no broker there any more that could give one."""
 
     reason: str
-    begun_at: int | None = None
+    started_at: int | None = None
     """Where the log ended when the broker began the commit; None = it has not."""
 
 
@@ -333,7 +333,7 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
         return Unanswered(local_socket.why_none_listens(root, error))
     except OSError as error:
         raise StoreServedError(root, f"its socket is not reached: {error.strerror or error}", holder) from error
-    begun: int | None = None
+    started: int | None = None
     answer: CommitOutcome | StorageError | OSError | None = None
     with connection:
         user = local_socket.peer_user(connection)
@@ -345,18 +345,18 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
             while answer is None:
                 document = local_socket.receive_frame(connection, ANSWER_BYTES_MOST, SILENCE_SECONDS)
                 if document is None:
-                    return Unanswered("it has ended amid the batch", begun)
-                now = begun_at(document)
-                begun = begun if now is None else now
+                    return Unanswered("it has ended amid the batch", started)
+                now = started_at(document)
+                started = started if now is None else now
                 answer = read_answer(document)
         except TimeoutError as error:
             reason = f"it has said nothing for {SILENCE_SECONDS:.0f} s; {_IN_DOUBT}"
             raise StoreServedError(root, reason, holder) from error
         except (FrameError, ValueError) as error:
-            reason = str(error) if begun is None else f"{error}; {_IN_DOUBT}"
+            reason = str(error) if started is None else f"{error}; {_IN_DOUBT}"
             raise StoreServedError(root, reason, holder) from error
         except ConnectionError as error:
-            return Unanswered(f"it has ended amid the batch ({error})", begun)
+            return Unanswered(f"it has ended amid the batch ({error})", started)
     if isinstance(answer, CommitOutcome):
         return answer
     raise _of_here(root, answer)
