@@ -11,13 +11,16 @@ import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from spark_mq.source.query_cluster import Split
 from spark_mq.source.ranges import MOST_PARTITIONS, pack
+
+if TYPE_CHECKING:  # a task needs no planning
+    from spark_mq.source.query_cluster import Split
 
 BATCH_BYTES = 2 << 20
 """What the JVM takes at a time: such a batch is still in the processor's cache when rows are made of it."""
