@@ -146,7 +146,9 @@ class RunningBroker:
         self._batches = (
             None
             if is_slave
-            else BatchServer(service, committed=self.broker.on_batch_appended, store_offsets=self.broker.store_group_offsets)
+            else BatchServer(
+                service, committed=self.broker.on_batch_appended, store_offsets=self.broker.store_group_offsets
+            )
         )
         self._mode = mode
         self.keeper: SyncKeeper | None = None

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from storage import Message, MessageStore, StoreConfig, open_store
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
-from storage.tables.consumer_groups import SubscriptionGroupConfig, SubscriptionGroupTable
+from storage.tables.consumer_groups import SubscriptionGroupTable
 from storage.tables.topics import TopicTable
 from tests.support.broker_handlers import Returner, back_request, ending
 

@@ -10,17 +10,10 @@ from spark_mq.client.message import Message, MessageQueue
 from spark_mq.client.producer import by_hash, by_random, java_hash
 from spark_mq.client.sender import LatencyFaults, QueueTurns, ban_ms
 from tests.client.java_vectors import java_says
+from tests.support.clock import Clock
 
 QUEUES = tuple(MessageQueue("T", broker, queue_id) for broker in ("a", "b", "c") for queue_id in range(4))
 MESSAGE = Message("T", b"body")
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def test_the_only_broker_is_tried_again_though_it_has_just_failed() -> None:
@@ -28,7 +21,7 @@ def test_the_only_broker_is_tried_again_though_it_has_just_failed() -> None:
 
 
 def test_a_slow_broker_is_left_out_until_its_ban_ends() -> None:
-    clock = Clock()
+    clock = Clock(1_000_000)
     faults, turns = LatencyFaults(clock), QueueTurns()
     faults.note("a", 600)
     assert {turns.choose(QUEUES, None, faults).broker_name for _ in range(40)} == {"b", "c"}
@@ -49,7 +42,7 @@ def test_a_clock_that_was_set_back_makes_no_ban_longer(monkeypatch: pytest.Monke
 
 
 def test_where_all_are_banned_one_that_was_reached_is_taken_and_then_any() -> None:
-    faults, turns = LatencyFaults(Clock()), QueueTurns()
+    faults, turns = LatencyFaults(Clock(1_000_000)), QueueTurns()
     for broker in ("a", "b", "c"):
         faults.note(broker, 10, has_failed=True, is_reachable=broker == "b")
     assert {turns.choose(QUEUES, None, faults).broker_name for _ in range(40)} == {"b"}
@@ -58,7 +51,7 @@ def test_where_all_are_banned_one_that_was_reached_is_taken_and_then_any() -> No
 
 
 def test_a_quick_answer_does_not_shorten_a_ban() -> None:
-    clock = Clock()
+    clock = Clock(1_000_000)
     faults = LatencyFaults(clock)
     faults.note("a", 0, has_failed=True)
     faults.note("a", 1)

@@ -27,6 +27,7 @@ from storage.files.local_file_system import LocalFileSystem
 from tests.support.crash_disk import EXTREMES
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.failing_file_system import SHORT, FailingFileSystem, Fault, Step
+from tests.support.unsynced_files import UnsyncedFileSystem
 
 LIFE: tuple[tuple[Event, ...], ...] = (
     (
@@ -81,13 +82,6 @@ def test_a_journal_that_is_opened_again_says_the_same(tmp_path: Path) -> None:
     assert (tmp_path / FILE_NAME).stat().st_size == again.size_bytes
 
 
-class UnsyncedFiles(LocalFileSystem):
-    """Where no power is lost a sync only takes time."""
-
-    def sync(self, path: str) -> None:
-        assert Path(path).exists()
-
-
 def test_a_torn_end_is_cut_wherever_it_tears(tmp_path: Path) -> None:
     live(str(tmp_path))
     whole = (tmp_path / FILE_NAME).read_bytes()
@@ -98,7 +92,7 @@ def test_a_torn_end_is_cut_wherever_it_tears(tmp_path: Path) -> None:
     for length in range(ends[0], len(whole)):
         (tmp_path / FILE_NAME).write_bytes(whole[:length] + tails[length % 3])
         kept = sum(end <= length for end in ends) - 1
-        assert open_journal(str(tmp_path), UnsyncedFiles()).state == known[kept], length
+        assert open_journal(str(tmp_path), UnsyncedFileSystem()).state == known[kept], length
         assert (tmp_path / FILE_NAME).read_bytes() == whole[: ends[kept]]
 
 

@@ -23,6 +23,7 @@ from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.transaction.check import CheckReport
 from tests.support.broker_handlers import Returner, back_request
+from tests.support.clock import Clock
 from tests.support.held_check import check_half_messages
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 
@@ -137,19 +138,9 @@ def leave_the_store(oracle: Oracle, broker: RunningBroker, directory: Path) -> N
 # Ours
 
 
-class Clock:
-    """The time that our store is told."""
-
-    def __init__(self) -> None:
-        self.now_ms = time.time_ns() // 1_000_000 + AHEAD_MS
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 def carry_on(root: Path, conf: Path, carried: Carried) -> None:
     """Until nothing is left but what nobody answers for and what is due in hours."""
-    clock = Clock()
+    clock = Clock(time.time_ns() // 1_000_000 + AHEAD_MS)
 
     def checker(half: Message) -> TransactionState:
         carried.asked[half.body.decode()] += 1

@@ -21,6 +21,7 @@ from storage.delay.schedule import due_messages
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, TRANSACTION_PREPARED, Message, host_text
 from storage.format.record_batch import Records
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.rules.delays import route_delayed
 from storage.rules.half_messages import (
     HALF_TOPIC,
@@ -34,7 +35,6 @@ from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.retry_rows import send_back_rows
 from storage.rules.values import Rejections
 from storage.settings.load import StoreConfig, parse_config
-from storage.tables.consumer_groups import SubscriptionGroupConfig
 from tests.support.broker_handlers import back_request
 from tests.support.fixture_stores import Fixture
 from tests.support.log_records import LogRecord, columns_of, log_records, rows_of

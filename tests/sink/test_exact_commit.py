@@ -28,7 +28,7 @@ from spark_mq.sink.staged_rows import StagedWriter
 from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, SinkAheadError
 from storage.failpoints import LIVE_COMMIT, LIVE_REDO
-from storage.files.local_file_system import LocalFileSystem
+from tests.support.unsynced_files import UnsyncedFileSystem
 
 from .model_brokers import Died, ModelBrokers, ModelCluster
 
@@ -39,18 +39,11 @@ WAITS = b"waits:"
 """How the body of a row begins that goes alone, and that its broker puts where it likes."""
 
 
-class UnsyncedFiles(LocalFileSystem):
-    """What dies here is a process, not the machine; and hundreds of rounds shall be cheap."""
-
-    def sync(self, path: str) -> None:
-        pass
-
-
 class Sink:
     """A query's sink: a staging directory, a cluster, and processes that come one after another."""
 
     def __init__(self, directory: Path, cluster: ModelCluster) -> None:
-        self.files = UnsyncedFiles()
+        self.files = UnsyncedFileSystem()
         self.directory = directory
         self.cluster = cluster
         self.random = cluster.random

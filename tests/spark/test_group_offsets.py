@@ -23,6 +23,7 @@ from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.offline_changes import write_group_offsets
+from tests.support.clock import Clock
 from tests.support.fixture_stores import Fixture, golden_lines
 
 pytestmark = pytest.mark.slow
@@ -53,14 +54,6 @@ def counter(root: Path) -> int:
 # Without Spark: when it writes, when it does not
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now_ms = 1_900_000_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 def of_queues(*offsets: int) -> dict[QueueId, int]:
     return {QueueId("TopicOne", "broker-lab", i): offset for i, offset in enumerate(offsets)}
 
@@ -83,7 +76,7 @@ def opened(closing: ExitStack) -> Callable[..., GroupOffsets]:
 def test_offsets_are_written_once_a_second_at_most_and_none_is_lost(
     fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
 ) -> None:
-    store, clock = fixture_store("roll"), Clock()
+    store, clock = fixture_store("roll"), Clock(1_900_000_000_000)
     offsets = opened(store, clock)
     offsets.store(of_queues(1, 2, 3))
     written = counter(store.root)
@@ -99,7 +92,7 @@ def test_offsets_are_written_once_a_second_at_most_and_none_is_lost(
 def test_the_last_offsets_of_a_run_do_not_wait(
     fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
 ) -> None:
-    store, clock = fixture_store("roll"), Clock()
+    store, clock = fixture_store("roll"), Clock(1_900_000_000_000)
     offsets = opened(store, clock)
     offsets.store(of_queues(1))
     offsets.store(of_queues(2), at_once=True)
@@ -109,7 +102,7 @@ def test_the_last_offsets_of_a_run_do_not_wait(
 def test_a_position_that_does_not_move_is_written_once(
     fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
 ) -> None:
-    store, clock = fixture_store("roll"), Clock()
+    store, clock = fixture_store("roll"), Clock(1_900_000_000_000)
     offsets = opened(store, clock)
     offsets.store(of_queues(1))
     path = store.root / "config" / "consumerOffset.json"
@@ -123,7 +116,7 @@ def test_a_position_that_does_not_move_is_written_once(
 def test_a_clock_that_was_set_back_does_not_stop_the_writes(
     fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
 ) -> None:
-    store, clock = fixture_store("roll"), Clock()
+    store, clock = fixture_store("roll"), Clock(1_900_000_000_000)
     offsets = opened(store, clock)
     offsets.store(of_queues(1))
     clock.now_ms -= 3_600_000
@@ -132,7 +125,7 @@ def test_a_clock_that_was_set_back_does_not_stop_the_writes(
 
 
 def test_a_broker_that_answers_late_is_left_alone_ten_times_as_long() -> None:
-    clock, asked = Clock(), []
+    clock, asked = Clock(1_900_000_000_000), []
 
     def write(group: str, offsets: Mapping[tuple[str, int], int], now_ms: int) -> None:
         asked.append(offsets)
@@ -152,7 +145,7 @@ def test_a_broker_that_answers_late_is_left_alone_ten_times_as_long() -> None:
 def test_a_locked_store_is_skipped_and_said_so_and_made_good_later(
     fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets]
 ) -> None:
-    store, clock = fixture_store("roll"), Clock()
+    store, clock = fixture_store("roll"), Clock(1_900_000_000_000)
     offsets = opened(store, clock)
     with LocalFileSystem().locked(str(store.root / "lock")), pytest.warns(RuntimeWarning, match="skipped at broker"):
         offsets.store(of_queues(1))
@@ -172,7 +165,7 @@ def test_one_locked_store_of_a_cluster_does_not_keep_the_others_from_theirs(
         "broker-a": closing.enter_context(open_store(free.root)),
         "broker-b": closing.enter_context(open_store(held.root)),
     }
-    offsets = GroupOffsets.of_stores(GROUP, stores, Clock())
+    offsets = GroupOffsets.of_stores(GROUP, stores, Clock(1_900_000_000_000))
     positions = {QueueId("TopicOne", name, 0): 7 for name in stores}
     with LocalFileSystem().locked(str(held.root / "lock")), pytest.warns(RuntimeWarning, match="broker-b"):
         offsets.store(positions)
@@ -188,7 +181,7 @@ def test_an_unreadable_offset_table_is_skipped_and_left_alone(
     path = store.root / "config" / "consumerOffset.json"
     path.write_text("{", "utf-8")
     (path.parent / "consumerOffset.json.bak").unlink()
-    offsets = opened(store, Clock())
+    offsets = opened(store, Clock(1_900_000_000_000))
     with pytest.warns(RuntimeWarning, match="SPARK_MQ_STORE_STATE_FILE"):
         offsets.store(of_queues(1))
     assert path.read_text("utf-8") == "{"
@@ -199,7 +192,7 @@ def test_a_group_that_cannot_be_is_refused(
     fixture_store: Callable[[str], Fixture], opened: Callable[..., GroupOffsets], group: str
 ) -> None:
     with pytest.raises(OptionError, match="consumerGroup"):
-        opened(fixture_store("roll"), Clock(), group)
+        opened(fixture_store("roll"), Clock(1_900_000_000_000), group)
 
 
 def test_a_store_that_must_not_be_written_is_refused_by_the_name_of_its_setting(
@@ -210,7 +203,7 @@ def test_a_store_that_must_not_be_written_is_refused_by_the_name_of_its_setting(
     with store.conf.open("a", encoding="utf-8") as conf:
         conf.write("brokerRole=SLAVE\nbrokerId=1\n")
     with pytest.raises(OptionError, match=r"commitOffsets.*brokerRole"):
-        opened(store, Clock())
+        opened(store, Clock(1_900_000_000_000))
 
 
 def test_a_remote_store_is_refused(fixture_store: Callable[[str], Fixture], closing: ExitStack) -> None:

@@ -16,20 +16,11 @@ from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import TimerConfig
 from storage.tables.delay_progress import read_timer_checkpoint
+from tests.support.clock import Clock
 
 NOW = 1_795_251_500_000
 WINDOW = 60
 TIMER = TimerConfig(mapped_file_size_timer_log=512, timer_roll_window_slot=WINDOW)
-
-
-class Clock:
-    """What the store is told, in ms."""
-
-    def __init__(self) -> None:
-        self.now_ms = NOW
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 class TimedStore:
@@ -44,7 +35,7 @@ class TimedStore:
         files: LocalFileSystem | None = None,
     ) -> None:
         self.root = root
-        self.clock = Clock()
+        self.clock = Clock(NOW)
         self._config = replace(config or StoreConfig.tiny(), timer=timer)
         self._files = files
         self.store = self.open()

@@ -221,7 +221,7 @@ def _port() -> int:
 
 def _broker_walks(directory: Path) -> Iterator[Walk]:
     port = _port()
-    text = f"brokerName=b\nlistenPort={port}\nstorePathRootDir={directory}/alone\nbrokerIP1=127.0.0.1\n"
+    text = f"brokerName=b\nlistenPort={port}\nhaListenPort={_port()}\nstorePathRootDir={directory}/alone\nbrokerIP1=127.0.0.1\n"
     with _brokers(_OwnLoop(), text):
         client, other = _Client(port), _Client(port)
         send, end = _send_frame(), 1

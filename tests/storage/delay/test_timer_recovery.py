@@ -30,19 +30,13 @@ from storage.tables.delay_progress import (
     timer_checkpoint_path,
     write_timer_checkpoint,
 )
+from tests.support.clock import Clock
 from tests.support.fixture_stores import Fixture
 from tests.support.timed_store import NOW, TimedStore
 
 FILES = LocalFileSystem()
 FAR_MS = 4_000_000
 """After it everything in the fixtures is due."""
-
-
-class Clock:
-    now_ms = 0
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def sent(fixture: Fixture) -> list[dict[str, object]]:
@@ -70,7 +64,7 @@ def bodies(store: MessageStore, topic: str = "TopicTimer") -> Counter[str]:
 def deliver_all(fixture: Fixture, *steps_ms: int) -> Counter[str]:
     """What stands in the topic after deliveries so long after the last message was sent, each by a store opened anew."""
     last = max(int(str(line["sentAt"])) for line in sent(fixture))
-    clock = Clock()
+    clock = Clock(0)
     for step_ms in steps_ms:
         clock.now_ms = last + step_ms
         with open_store(fixture.root, read_only=False, clock=clock) as store:

@@ -17,16 +17,9 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.dispatch.store_ends import Hint, drop_hint, load_hint, save_hint
 from storage.files.local_file_system import LocalFileSystem
 from storage.log.commit_log import RecordIdentity
+from tests.support.unsynced_files import UnsyncedFileSystem
 
-
-class Unsynced(LocalFileSystem):
-    """Syncs nothing, for no test here takes the power away."""
-
-    def sync(self, path: str) -> None:
-        assert os.path.exists(path)
-
-
-FILES = Unsynced()
+FILES = UnsyncedFileSystem()
 TINY = StoreConfig.tiny()
 HINT = Hint(
     abort="1 a",
@@ -47,14 +40,14 @@ HINT = Hint(
 NOTHING = Hint("", "", 0, None, None, None)
 
 
-class OtherBoot(Unsynced):
+class OtherBoot(UnsyncedFileSystem):
     """The machine was started again."""
 
     def boot_id(self) -> str:
         return "another"
 
 
-class UnknownBoot(Unsynced):
+class UnknownBoot(UnsyncedFileSystem):
     def boot_id(self) -> str:
         return ""
 

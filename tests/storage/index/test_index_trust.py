@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import struct
 from pathlib import Path
 
@@ -16,22 +15,15 @@ from storage.format.keys import HEADER_STRUCT, ITEM_STRUCT
 from storage.index.store import IndexTrust, drop_index_trust, has_index_trust, load_index_trust, save_index_trust
 from storage.log.checkpoint import decode_checkpoint
 from tests.support.broker_index import put_keys
+from tests.support.unsynced_files import UnsyncedFileSystem
 
-
-class Unsynced(LocalFileSystem):
-    """Syncs nothing, for the lost pages are taken away by hand."""
-
-    def sync(self, path: str) -> None:
-        assert os.path.exists(path)
-
-
-FILES = Unsynced()
+FILES = UnsyncedFileSystem()
 TINY = StoreConfig.tiny()
 NOW_MS = 1_700_000_000_000
 FOREVER_MS = NOW_MS + 10**9
 
 
-class OtherBoot(Unsynced):
+class OtherBoot(UnsyncedFileSystem):
     """The machine was started again."""
 
     def boot_id(self) -> str:

@@ -20,6 +20,7 @@ from storage.files.local_files import LocalWriter
 from storage.log.checkpoint import decode_checkpoint, read_checkpoint
 from storage.recovery.verify import verify
 from storage.tables.topics import TopicTable
+from tests.support.unsynced_files import UnsyncedFileSystem
 
 NOW_MS = 1_700_000_000_000
 TINY = StoreConfig.tiny()
@@ -36,11 +37,8 @@ class Clock:
         return self.now_ms
 
 
-class Unsynced(LocalFileSystem):
-    """Syncs nothing, for no test here takes the power away."""
-
-    def sync(self, path: str) -> None:
-        assert os.path.exists(path)
+class Unsynced(UnsyncedFileSystem):
+    """Its open files sync nothing either."""
 
     def open_for_writing(self, path: str) -> LocalWriter:
         writer = super().open_for_writing(path)

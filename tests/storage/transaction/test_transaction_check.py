@@ -34,6 +34,7 @@ from storage.transaction import half_queue
 from storage.transaction.check import CheckReport
 from storage.transaction.discard import redrive
 from storage.transaction.progress import METRICS_FILE, TransactionCounts, read_progress
+from tests.support.clock import Clock
 from tests.support.commits import commit_of
 from tests.support.held_check import check_half_messages
 
@@ -46,19 +47,9 @@ CONFIG = replace(
 )
 
 
-class Clock:
-    """The store's and the check's time."""
-
-    def __init__(self) -> None:
-        self.now_ms = START_MS
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(START_MS)
 
 
 @pytest.fixture

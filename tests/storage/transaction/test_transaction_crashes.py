@@ -28,6 +28,7 @@ from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.transaction import check
 from storage.transaction.discard import redrive
 from storage.transaction.progress import TransactionProgress, read_progress
+from tests.support.clock import Clock
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.held_check import check_half_messages
@@ -58,18 +59,8 @@ FAILPOINTS = (
 UNANSWERED = COUNT // len(KINDS)
 
 
-class Time:
-    """Of store and check."""
-
-    def __init__(self, now_ms: int) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 def open_transactions(
-    root: Path | str, time: Time, files: CrashFileSystem | None = None, *, sync_flush: bool = False
+    root: Path | str, time: Clock, files: CrashFileSystem | None = None, *, sync_flush: bool = False
 ) -> MessageStore:
     config = replace(
         StoreConfig.tiny(),
@@ -81,7 +72,7 @@ def open_transactions(
 
 def prepare(root: Path) -> None:
     """COUNT halves, on the disk."""
-    with open_transactions(root, Time(START_MS)) as store:
+    with open_transactions(root, Clock(START_MS)) as store:
         halves = []
         for number in range(COUNT):
             kind = KINDS[number % len(KINDS)]
@@ -104,7 +95,7 @@ def answer(message: Message) -> str:
     return {"r": "rollback", "u": "unknown"}.get(kind, "commit")
 
 
-def work(store: MessageStore, time: Time, checks: int) -> None:
+def work(store: MessageStore, time: Clock, checks: int) -> None:
     for _ in range(checks):
         time.now_ms += STEP_MS
         check_half_messages(store, answer, time.now_ms)
@@ -128,7 +119,7 @@ def saved(root: Path | str) -> TransactionProgress:
     return TransactionProgress(*(table.get(topic, GROUP, 0) or 0 for topic in (HALF_TOPIC, OP_TOPIC)))
 
 
-def go_on(root: Path | str, time: Time, files: CrashFileSystem | None = None) -> int:
+def go_on(root: Path | str, time: Clock, files: CrashFileSystem | None = None) -> int:
     """Check until nothing waits, then look. Returns how many of the discarded halves are doubles."""
     before = saved(root)
     with open_transactions(root, time, files) as store:
@@ -158,7 +149,7 @@ def test_a_killed_check_is_gone_on_with(tmp_path: Path, failpoint: str) -> None:
     )
     assert process.returncode == -signal.SIGKILL
     is_redriven = failpoint == "half-redriven:1"  # then each is given up once more
-    assert go_on(root, Time(START_MS + 20 * STEP_MS)) == (UNANSWERED if is_redriven else 0)
+    assert go_on(root, Clock(START_MS + 20 * STEP_MS)) == (UNANSWERED if is_redriven else 0)
 
 
 @pytest.mark.parametrize("sync_flush", one_in(2, [True, False]), ids=["SYNC_FLUSH", "ASYNC_FLUSH"])
@@ -167,7 +158,7 @@ def test_a_crash_after_any_write_is_gone_on_with(tmp_path: Path, sync_flush: boo
     root = tmp_path / "store"
     prepare(root)
     files = CrashFileSystem(str(root))
-    time = Time(START_MS)
+    time = Clock(START_MS)
     with open_transactions(root, time, files, sync_flush=sync_flush) as store:
         work(store, time, 8)
     for number, _, disk in files.states():
@@ -176,7 +167,7 @@ def test_a_crash_after_any_write_is_gone_on_with(tmp_path: Path, sync_flush: boo
             left: Disk = deepcopy(disk) if is_killed else disk.after_power_loss(random.Random(number))
             try:
                 rest = CrashFileSystem(str(root), left, boot=1 if is_killed else 2)
-                doubles = go_on(root, Time(time.now_ms + STEP_MS), rest)
+                doubles = go_on(root, Clock(time.now_ms + STEP_MS), rest)
                 # No checksum covers properties, so one torn there is not known again.
                 assert doubles <= (0 if is_killed else 1)
             except BaseException as error:
@@ -185,7 +176,7 @@ def test_a_crash_after_any_write_is_gone_on_with(tmp_path: Path, sync_flush: boo
 
 
 if __name__ == "__main__":
-    now = Time(START_MS)
+    now = Clock(START_MS)
     for _ in range(8):  # as the job does it: the store is opened before and after the asking
         now.now_ms += STEP_MS
         check.check_half_messages(lambda: open_transactions(sys.argv[1], now), answer, now.now_ms)
