@@ -49,10 +49,10 @@ def delete_expired_files(
     if dry_run:
         with open_store(path, config=conf, clock=clock) as store:
             return plan_run(
-                store, files, clock(), store.config.retention, is_asked_for=now, used_percent=used_percent
+                store, files, clock(), store.config.retention, is_requested=now, used_percent=used_percent
             ), 0
     with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms) as store:
-        plan = plan_run(store, files, clock(), store.config.retention, is_asked_for=now, used_percent=used_percent)
+        plan = plan_run(store, files, clock(), store.config.retention, is_requested=now, used_percent=used_percent)
         return plan, apply_expiry(store.writer, plan, store.config.retention, sleep=sleep)
 
 

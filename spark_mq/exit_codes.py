@@ -10,9 +10,9 @@ from storage.errors import StoreLockedError
 
 DONE = 0
 FAILED = 1
-"""Refused or failed; or something was found that an operator must look at."""
+"""Refused or failed; or something was found that somebody has to look at."""
 USAGE = 2
-"""The command line is not right: click's code."""
+"""The command line is not right: argparse's and click's code."""
 BUSY = 75
 """A broker or another process holds the store: the same command may succeed later. sysexits.h: EX_TEMPFAIL."""
 INTERRUPTED = 130

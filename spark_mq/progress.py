@@ -20,14 +20,14 @@ PATIENCE_S = 2.0
 """What takes no longer shows nothing."""
 
 OnProgress = Callable[[int, int], None]
-"""Called with how much is done, of how much."""
+"""Is told how much is done, of how much."""
 
 
 @contextmanager
 def progress_bar(
     text: str, *, terminal: Console | None = None, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[OnProgress]:
-    """A bar while the block runs; the block reports (done, all). `clock` is in seconds."""
+    """A bar while the block runs; the block tells (done, all). `clock` is in seconds."""
     if (shown := terminal or _terminal()) is None:
         yield lambda done, total: None
         return

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM end what runs without an end of its own, whatever the process has inherited.
+"""SIGINT and SIGTERM for what runs until somebody ends it, whatever the process has inherited.
 
 A shell starts background jobs with SIGINT ignored, and Python keeps it so: `kill -INT` would do nothing.
 """

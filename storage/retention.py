@@ -49,7 +49,7 @@ _LOG = logging.getLogger(__name__)
 _MS_PER_HOUR = 3_600_000
 _TOPICS_SHOWN = 20
 _QUEUES_PAUSE_MS = 10_000
-"""Of all pauses between queues: who waits for the store's lock gives up after a minute."""
+"""Of all pauses between queues: a process that waits for the store's lock gives up after a minute."""
 
 
 class Occasion(NamedTuple):
@@ -68,14 +68,14 @@ def plan_occasion(
     hour: int,
     log_used_percents: Sequence[int],
     queues_used_percent: int,
-    is_asked_for: bool = False,
+    is_requested: bool = False,
 ) -> Occasion:
     """Whether log files are to be deleted. Java: isTimeToDelete, isSpaceToDelete, executeDeleteFilesManually.
 
     `hour` is the local one; the percents are `disk_used_percent` of the `written_directories` (the least full counts) and of
     consumequeue/. A disk of which nothing is known (−1) counts as too full, as in Java. Raises ConfigurationError.
     """
-    reasons = ["it was requested"] if is_asked_for else []
+    reasons = ["it was requested"] if is_requested else []
     if hour in _hours(config.delete_when):
         reasons.append(f"it is the hour for it (deleteWhen={config.delete_when})")
     forcibly = _within(config.disk_space_clean_forcibly_ratio, 30, 85)
@@ -235,17 +235,17 @@ def plan_run(
     at_ms: int,
     config: RetentionConfig,
     *,
-    is_asked_for: bool,
+    is_requested: bool,
     used_percent: Callable[[str], int] = disk_used_percent,
 ) -> ExpiryPlan:
-    """What goes now, by the hour and by how full the disks are. `is_asked_for`: log files that have expired go in any case."""
+    """What goes now, by the hour and by how full the disks are. `is_requested`: log files that have expired go in any case."""
     directories = written_directories(store.log.directories, store.config.commit_log)
     occasion = plan_occasion(
         config,
         hour=datetime.fromtimestamp(at_ms / 1_000).hour,
         log_used_percents=[used_percent(directory) for directory in directories],
         queues_used_percent=used_percent(store.queues.directory),
-        is_asked_for=is_asked_for,
+        is_requested=is_requested,
     )
     return plan_expiry(store, file_system, config, occasion, now_ms=at_ms)
 

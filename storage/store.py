@@ -107,7 +107,7 @@ def open_store(
     their rows for missing, and what groups count there for too much.
     With `holds_back` nothing becomes readable that is not confirmed (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
-    `on_progress` is told of a recovery how many bytes of how many are dispatched.
+    `on_progress` gets, during a recovery, how many bytes of how many are dispatched.
     `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
     Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
     another store's, `log_place.py`), StoreLockedError, StoreDamagedError,
@@ -172,7 +172,7 @@ def _outliving_expiry(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenOptions:
-    """How a store is opened: what `open_store` is told, under the same names."""
+    """How a store is opened: the arguments of `open_store`, under the same names."""
 
     read_only: bool
     truncate_damage: bool

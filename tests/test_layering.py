@@ -46,8 +46,8 @@ ROOMS = {
     "access": "words format rules remoting",
     "client": "words format rules remoting",
     "remoting_server": "words files settings rules remoting access client",
-    "namesrv": "words format files tables rules remoting client remoting_server",
-    "controller": "words format files rules remoting client remoting_server",
+    "namesrv": "words format files tables rules remoting remoting_server",
+    "controller": "words format files rules remoting remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables rules facade service transaction remoting access client",
     "broker_server": "words format files settings tables rules put batch facade service ha delay hand_over remoting access "

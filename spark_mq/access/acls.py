@@ -210,7 +210,7 @@ class AclTable:
 def matching(acls: AclTable, subject_filter: str | None, resource_filter: str | None) -> tuple[AclInfo, ...]:
     """What 3010 lists: subjects and resources that contain these texts.
 
-    Departure: Java heeds the second one only for subjects that do not contain it.
+    Departure: Java applies the second one only for subjects that do not contain it.
     """
     found = []
     for subject, policies in acls.acls.items():

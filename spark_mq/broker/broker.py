@@ -1,4 +1,4 @@
-"""A broker as a value: any request of any client in, an answer out, and events for whoever has the sockets.
+"""A broker as a value: any request of any client in, an answer out, and events for the server that has the sockets.
 
     broker = Broker(service, wake=loop_wakes)
     outcome = broker.answer(connection, command, now_ms)     # an answer | PARKED | AskClients | None
@@ -188,7 +188,7 @@ class Broker:
     def begin(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome | Pending[Outcome]:
         """As `answer`; a send may be answered in two steps, of which the second, what is returned then, waits for its put.
 
-        So whoever begins several sends before it asks for an answer makes them one append.
+        So a thread that begins several sends before it asks for an answer makes them one append.
         """
         if command.code not in SENDS:
             return self.answer(connection, command, now_ms)
@@ -321,7 +321,7 @@ class Broker:
             self._wake()
 
     def take_events(self) -> list[BrokerEvent]:
-        """What is to be done on connections, in order; it is taken once."""
+        """What the server must do on connections, in order; it is taken once."""
         self._wake_pulls()
         events = self.parts.clients.events
         return [events.popleft() for _ in range(len(events))]
@@ -338,7 +338,7 @@ class Broker:
             self._wake()
 
     def _wake_pulls(self) -> None:
-        """Pulls that wait for what has arrived are to be run again."""
+        """Run pulls again that wait for what has arrived."""
         parts = self.parts
         if not (arrived := parts.pulls.arrivals.take()):
             return

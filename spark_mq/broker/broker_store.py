@@ -106,7 +106,7 @@ class BrokerStore:
         self._settings_lock = threading.Lock()
         self.served = ServedStore(service.store)
         self.pulled = ServedStore(service.store)
-        """What pulls read, and nobody else: no pull waits for a look-up."""
+        """For pulls alone: no pull waits for a look-up."""
         self.clock = clock
         """The machine's time: for what is stored or sent."""
         self.mappings = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()

@@ -416,9 +416,9 @@ class Clients:
             self.tell(connection, RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, fields)
 
     def run_again(self, pulls: Iterable[HeldPull]) -> None:
-        """Pulls that waited are to be answered now."""
+        """Answer pulls now that have waited."""
         self.events.extend(RunAgain(pull.connection, pull.command) for pull in pulls)
 
     def register_topics(self, *topics: str) -> None:
-        """Name servers are to be told now."""
+        """Name servers must hear of these topics now."""
         self.events.append(RegisterTopics(topics))

@@ -57,7 +57,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ending(Enum):
-    """What is to be written for a request that is right."""
+    """What must be written for a request that is right."""
 
     COMMIT = "commit record, then op message"
     ROLLBACK = "op message"
@@ -268,7 +268,7 @@ class TransactionEnder:
             self._write_ops(now_ms)
 
     def write_all(self, now_ms: int) -> None:
-        """Write what waits, due or not: whoever checks transactions must see what has ended."""
+        """Write what waits, due or not: a check of transactions must see what has ended."""
         self._write_ops(now_ms)
 
     def close(self, now_ms: int) -> None:
@@ -292,7 +292,7 @@ class TransactionEnder:
         indexed_from = self._writer.ends.indexed_from
         found = None if indexed_from is None else find_transaction(self._service, half, indexed_from)
         if found is not None:
-            self._learn_ops(found.began_at)
+            self._learn_ops(found.started_at)
             with self._lock:
                 is_ended = found.is_ended(self._is_op)
                 without_op = found.without_op(half.queue_offset, self._is_op)
@@ -318,14 +318,14 @@ class TransactionEnder:
     def _is_op(self, half_offset: int) -> bool:
         return half_offset in self._waiting or half_offset in self._known
 
-    def _learn_ops(self, began_at: int) -> None:
+    def _learn_ops(self, started_at: int) -> None:
         """What others have written of op messages since a place in the log, where it is not known yet."""
         appended_end = self._writer.ends.queue_ends.get((OP_TOPIC, QUEUE_ID), 0)
         with self._lock:
-            lacks = self._known.lacks(appended_end, began_at)
+            lacks = self._known.lacks(appended_end, started_at)
         if lacks:
             with self._alone() as store, self._lock:
-                self._known.learn(store, began_at)
+                self._known.learn(store, started_at)
 
     def _alone(self) -> AbstractContextManager[MessageStore]:
         """The store, for reading what its service's threads must not change meanwhile."""

@@ -1,7 +1,7 @@
 """Pulls that found nothing and wait for messages: woken when some come that they want, or when their time is up.
 
 A pull is looked at when entries of its queue can be read, and all of them every few seconds, when no tags are known and every message
-counts as wanted. Who puts only notes which queues (`Arrivals`); who has the sockets looks.
+counts as wanted. A put only notes which queues (`Arrivals`); the server looks.
 Departures: so many wait at most, of all and of one connection, and none for longer than MOST_WAIT_MS. Java holds what it is sent, for
 as long as a client says, and looks in the thread that dispatches.
 Java: PullRequestHoldService, ManyPullRequest, NotifyMessageArrivingListener.
@@ -51,7 +51,7 @@ class HeldPull:
 
 
 class Arrivals:
-    """Queues that got messages, from whoever puts to whoever looks at the pulls that wait. Thread-safe; neither waits for the other."""
+    """Queues that got messages, from puts to the look at the pulls that wait. Thread-safe; neither waits for the other."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -194,7 +194,7 @@ class Pulls:
         self.held_lock = threading.Lock()
         """Guards `held` alone, and nothing else is taken within it."""
         self.arrivals = Arrivals()
-        """Queues whose pulls are to be looked at."""
+        """Queues whose pulls must be looked at."""
 
     def configure(self, config: StoreConfig) -> None:
         """An operator has changed settings: these hold from now on."""

@@ -51,7 +51,7 @@ class AskClients:
 
 
 Outcome: TypeAlias = RemotingCommand | Waiting | AskClients | None
-"""An answer; a pull that waits; clients to be asked first; None = never an answer."""
+"""An answer; a pull that waits; questions to clients first; None = never an answer."""
 
 
 class Verdict(NamedTuple):
@@ -116,14 +116,14 @@ class Close(NamedTuple):
 
 
 class RunAgain(NamedTuple):
-    """A pull that waited is to be answered now: `Broker.answer_again`, in the pool of its row."""
+    """A pull that waited must be answered now: `Broker.answer_again`, in the pool of its row."""
 
     connection: ClientConnection
     command: RemotingCommand
 
 
 class RegisterTopics(NamedTuple):
-    """Topics are new or changed: name servers are to be told now. No names = all of them, as after a change of permissions."""
+    """Topics are new or changed: name servers must hear of it now. No names = all of them, as after a change of permissions."""
 
     topics: tuple[str, ...]
 
@@ -132,7 +132,7 @@ BrokerEvent: TypeAlias = Tell | Close | RunAgain | RegisterTopics
 
 
 class Turns:
-    """Keys that somebody has. Thread-safe."""
+    """Keys of which each is held by one thread at a time; there is no order between keys. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -140,7 +140,7 @@ class Turns:
 
     @contextmanager
     def of(self, key: str) -> Iterator[None]:
-        """Has the key for itself, when whoever has it gives it back."""
+        """Hold the key, as soon as it is free."""
         with self._changed:
             self._changed.wait_for(lambda: key not in self._taken)
             self._taken.add(key)

@@ -63,7 +63,7 @@ class SendRun(NamedTuple):
 
     @classmethod
     def of(cls, run: RequestRun) -> SendRun | None:
-        """None: its sends are to be taken one by one."""
+        """None: its sends must be taken one by one."""
         topics, queue_ids, born_times_ms, texts = (run.texts(name) for name in _NAMES[RequestCode(run.like.code)])
         properties = [text if text.endswith(b"\x02") else text + b"\x02" for text in texts]
         joined = b"".join(properties)

@@ -5,7 +5,7 @@ The positions of queries that read beside it are stored as their groups' (`hand_
     committing  a thread: one batch after the other, by `commit_staged`; the put lock is given up between two slices
 
 What decides is what always does: the intent and the ledger on the disk. So a batch whose sink hangs up before its turn is left, and one
-that has begun is finished, whoever hears of it. A broker that dies amid one leaves an intent to whoever opens the store next.
+that has started is finished, also where its sink has gone. A broker that dies meanwhile leaves an intent to the next opening.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ class ControlledBroker:
         elif self.role is not None and cut_to is not None:
             self._become(self.role, cut_to)
         elif self.running is not None:
-            self.running.heed_term(told)
+            self.running.on_term(told)
 
     def _stay_refused(self, failure: str) -> None:
         """It serves reads, and is silent, so that another one is elected. For what is in its log an operator has to see to."""
@@ -353,7 +353,8 @@ class IdentityFiles:
         ROOT/brokerIdentity-temp   cluster#name#id#address;ms     applied for, and perhaps given; there until the broker has registered
         ROOT/brokerIdentity        cluster#name#id                given
 
-    So whoever is killed amid it applies again under the same code, and gets the same id. Java: BrokerMetadata, TempBrokerMetadata.
+    So a broker that is killed meanwhile applies again under the same code, and gets the same id.
+    Java: BrokerMetadata, TempBrokerMetadata.
     Departure: Java deletes the first file when it writes the second. Here an id lapses that nobody registers, and the code says that
     this one was never registered.
     """

@@ -107,7 +107,7 @@ class Duties:
         with self._service.exclusive() as store:
             files = store.writer.file_system
             assert isinstance(files, LocalFileSystem)
-            plan = plan_run(store, files, self._clock(), config, is_asked_for=asked_for > 0)
+            plan = plan_run(store, files, self._clock(), config, is_requested=asked_for > 0)
             apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
         self._broker.set_writable(is_writable=not plan.occasion.is_full)
         if not plan.is_empty:

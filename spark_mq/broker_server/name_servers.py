@@ -133,11 +133,11 @@ class Registration:
         *,
         broker_id: int = MASTER_ID,
         epoch: int = 0,
-        heed_master: Callable[[str, str], None] | None = None,
+        on_master: Callable[[str, str], None] | None = None,
     ) -> None:
         """`client` says where name servers are, and how they are spoken to; None = there are none.
 
-        `heed_master` hears where a slave's master is, and where that serves its log.
+        `on_master` hears where a slave's master is, and where that serves its log.
         """
         self._parts = parts
         self._name_servers = () if client is None else client.name_servers
@@ -145,7 +145,7 @@ class Registration:
         self._timeout_ms = process.register_timeout_ms
         self._broker_id = broker_id
         self._epoch = epoch
-        self._heed_master = heed_master
+        self._on_master = on_master
         self._client = None if client is None else RemotingClient(client)
         self._due = threading.Event()
         self._is_closed = False
@@ -153,7 +153,7 @@ class Registration:
         self._missing: dict[str, type[ClientError]] = {}
         """Name servers that have not taken the last registration, and what kind of trouble was said of each."""
         self._troubles: dict[str, ClientError] = {}
-        self._lacks_master = heed_master is not None
+        self._lacks_master = on_master is not None
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self, *, waits: bool = True) -> None:
@@ -218,8 +218,8 @@ class Registration:
         for address, answer in answers.items():
             self._told.add(address)
             try:
-                self._heed_place(answer, address)
-                self._heed_order(answer, address)
+                self._on_place(answer, address)
+                self._on_order(answer, address)
             except (ClientError, StorageError, OSError):
                 _LOG.exception("what name server %s says of ordered topics is not kept", address)
 
@@ -258,13 +258,13 @@ class Registration:
 
         return dict(zip(commands, await asyncio.gather(*map(ask, commands)), strict=True))
 
-    def _heed_place(self, answer: RemotingCommand, address: str) -> None:
+    def _on_place(self, answer: RemotingCommand, address: str) -> None:
         told = read_answer_header(RegisterBrokerAnswer, answer, address, RequestCode.REGISTER_BROKER)
-        if self._heed_master is not None and told.master_address and told.ha_server_address:
-            self._heed_master(told.master_address, told.ha_server_address)
+        if self._on_master is not None and told.master_address and told.ha_server_address:
+            self._on_master(told.master_address, told.ha_server_address)
             self._lacks_master = False
 
-    def _heed_order(self, answer: RemotingCommand, address: str) -> None:
+    def _on_order(self, answer: RemotingCommand, address: str) -> None:
         """A topic that a name server calls ordered is ordered from now on. Java: TopicConfigManager.updateOrderTopicConfig."""
         if not answer.body:
             return
@@ -324,13 +324,18 @@ class MemberGroup:
     """Tells name servers that this broker lives, and asks who else does, from `start` to `close`."""
 
     def __init__(
-        self, own: Member, client: ClientSettings, heed: Callable[[Group], None], *, period_s: float = GROUP_PERIOD_S
+        self,
+        own: Member,
+        client: ClientSettings,
+        on_group: Callable[[Group], None],
+        *,
+        period_s: float = GROUP_PERIOD_S,
     ) -> None:
-        """`heed` hears of the group after each answer."""
+        """`on_group` hears of the group after each answer."""
         self.own = own
         """This broker."""
         self._name_servers = client.name_servers
-        self._heed = heed
+        self._on_group = on_group
         self._period_s = period_s
         self._client = RemotingClient(client)
         self._due = threading.Event()
@@ -370,7 +375,7 @@ class MemberGroup:
             try:
                 self._beat()
                 if (found := self.ask()) is not None and found.addresses:
-                    self._heed(found)
+                    self._on_group(found)
             except Exception:  # whatever it is, the next turn is made
                 _LOG.exception("the group is not known")
             self._due.wait(self._period_s)

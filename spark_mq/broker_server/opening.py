@@ -149,7 +149,7 @@ def ha_port(configuration: Configuration) -> int:
     return configuration.store.replication.ha_listen_port or configuration.server.listen_port + 1
 
 
-def told_ha_address(configuration: Configuration, ip: str) -> str:
+def sent_ha_address(configuration: Configuration, ip: str) -> str:
     """Where slaves are told to connect: at brokerIP2, else at the broker's own address. Java: BrokerController.getHAServerAddr.
 
     Raises ConfigurationError where brokerIP2 is no address.
@@ -208,7 +208,7 @@ def tell(acks: ReplicaAcks, replicas: Snapshot) -> None:
     acks.see({replica.identity: replica.acknowledged for replica in replicas if not replica.is_learner})
 
 
-def slaves_told(listener: ReplicationListener, end: int) -> Sequence[HaConnectionInfo]:
+def slave_infos(listener: ReplicationListener, end: int) -> Sequence[HaConnectionInfo]:
     """What request 907 says of each slave, of a log that ends there."""
     replicas = listener.replicas
     return [
@@ -223,7 +223,7 @@ def slaves_told(listener: ReplicationListener, end: int) -> Sequence[HaConnectio
     ]
 
 
-def epochs_told(
+def epoch_cache(
     entries: Sequence[EpochEntry], cluster: str, broker_name: str | None, broker_id: int, end: int
 ) -> EpochEntryCache:
     """What request 1007 says of the epochs of a log that ends there; the last one has no end."""

@@ -45,11 +45,11 @@ from spark_mq.broker_server.name_servers import Group, Member, MemberGroup, Regi
 from spark_mq.broker_server.opening import (
     ControllerMode,
     StorePlace,
-    epochs_told,
+    epoch_cache,
     opened_service,
+    sent_ha_address,
     serve_slaves,
-    slaves_told,
-    told_ha_address,
+    slave_infos,
 )
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, StateCopies
@@ -163,7 +163,7 @@ class RunningBroker:
         elif is_slave:
             known = known_master(configuration)
             self.following = Following(service, self.broker, configuration, known)
-        self._facts.ha_address = told_ha_address(configuration, self.broker.parts.store.ip)
+        self._facts.ha_address = sent_ha_address(configuration, self.broker.parts.store.ip)
         self.replication: ReplicationListener | None = None
         """Where slaves connect."""
         self._registration = Registration(
@@ -172,7 +172,7 @@ class RunningBroker:
             process,
             broker_id=process.broker_id if mode is None else mode.role.registered_id,
             epoch=0 if mode is None else mode.role.term.epoch,
-            heed_master=None if known is None else known.tell,
+            on_master=None if known is None else known.tell,
         )
         self.group: MemberGroup | None = None
         """Where slaves stand in for a master that is gone."""
@@ -183,7 +183,7 @@ class RunningBroker:
         ):
             parts = self.broker.parts
             own = Member(service.settings.cluster, parts.store.broker_name, process.broker_id, parts.store.address)
-            self.group = MemberGroup(own, configuration.client, self._heed_group)
+            self.group = MemberGroup(own, configuration.client, self._on_group)
         self._stands_in = False
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)
@@ -244,7 +244,7 @@ class RunningBroker:
         slaves = [] if found is None else found.slaves_of(self.group.own)
         take_back(self._service, self._configuration.client, slaves, self.broker.on_table_copied)
 
-    def _heed_group(self, group: Group) -> None:
+    def _on_group(self, group: Group) -> None:
         process = self._configuration.process
         self._service.acks.alive = group.alive_with(process.broker_id)
         if (stands_in := group.stands_in(process.broker_id)) != self._stands_in:
@@ -299,7 +299,7 @@ class RunningBroker:
         """Its store was opened again after this: operators hear of it."""
         self._facts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"
 
-    def heed_term(self, told: Term) -> None:
+    def on_term(self, told: Term) -> None:
         """What a controller says, where it changes no role."""
         if self.keeper is not None:
             self.keeper.told(told)
@@ -362,16 +362,16 @@ class RunningBroker:
         sends = Processor(self._answer, self._pools[Pool.SEND], rejects, self._answer_run)
         table |= dict.fromkeys(REJECTED_CODES, sends)
         if self._mode is not None:
-            table[RequestCode.NOTIFY_BROKER_ROLE_CHANGED] = Processor(self._heed_notice, self._pools[Pool.ADMIN])
-        table[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = Processor(self._heed_min_id, self._pools[Pool.ADMIN])
+            table[RequestCode.NOTIFY_BROKER_ROLE_CHANGED] = Processor(self._on_notice, self._pools[Pool.ADMIN])
+        table[RequestCode.NOTIFY_MIN_BROKER_ID_CHANGE] = Processor(self._on_min_id, self._pools[Pool.ADMIN])
         return Processors(table, run_fields=RUN_FIELDS)
 
-    def _heed_notice(self, command: RemotingCommand, peer: Peer) -> None:
+    def _on_notice(self, command: RemotingCommand, peer: Peer) -> None:
         """1008: it says who is master. Anybody may say so; the controller is asked."""
         assert self._mode is not None
         self._mode.doubt()
 
-    def _heed_min_id(self, command: RemotingCommand, peer: Peer) -> RemotingCommand:
+    def _on_min_id(self, command: RemotingCommand, peer: Peer) -> RemotingCommand:
         """905: another one has the lowest id. Anybody may say so; the name server is asked."""
         if self.group is not None:
             self.group.soon()
@@ -495,7 +495,7 @@ class _Facts(ServerFacts):
         running = self._running
         if running.replication is None:
             return ()
-        return slaves_told(running.replication, running._service.sendable_end)
+        return slave_infos(running.replication, running._service.sendable_end)
 
     def timer_page(self) -> bytes:
         service = self._running._service
@@ -518,7 +518,7 @@ class _Facts(ServerFacts):
             running._configuration.store.identity.broker_cluster_name,
             running.broker.parts.store.broker_name,
         )
-        return epochs_told(mode.epochs.entries, cluster, name, mode.role.own_id, running._service.log_end)
+        return epoch_cache(mode.epochs.entries, cluster, name, mode.role.own_id, running._service.log_end)
 
 
 # Sends are refused at once while the log takes none: at the door, and out of their queue. One put may hold the log for as long as a
@@ -566,7 +566,7 @@ class Gate:
         return not self._rules.authenticates and not self._rules.authorizes
 
     def check(self, command: RemotingCommand, host: str) -> None:
-        """Raises RequestRefusedError unless whoever asks from that address may. The code must have a row."""
+        """Raises RequestRefusedError unless the caller at that address may ask that. The code must have a row."""
         rules = self._rules
         try:
             user = self._user(command) if rules.authenticates else None

@@ -99,11 +99,6 @@ class ClientInstance:
         if self._give_back():
             await self._close()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether calls of it can succeed."""
-        return self._closed is None
-
     def _give_back(self) -> bool:
         with _registry.lock:
             self._users -= 1
@@ -194,15 +189,13 @@ class ClientInstance:
         kept = self._routes.get(topic)
         return None if kept is None else kept.route
 
-    async def publish_queues(
-        self, topic: str, *, refresh: bool = False, default_queue_count: int | None = None
-    ) -> tuple[MessageQueue, ...]:
+    async def publish_queues(self, topic: str, *, default_queue_count: int | None = None) -> tuple[MessageQueue, ...]:
         """The queues to send to. With `default_queue_count`, for a topic without a route those it will get: TBW102's.
 
         Raises MessageQueueNotFoundError where none can be written, TopicRouteNotFoundError.
         """
         try:
-            route = await self.route(topic, refresh=refresh)
+            route = await self.route(topic)
         except TopicRouteNotFoundError:
             if default_queue_count is None:
                 raise
@@ -211,9 +204,9 @@ class ClientInstance:
             raise MessageQueueNotFoundError(topic, "no queue of it can be written now")
         return route.publish_queues
 
-    async def subscribe_queues(self, topic: str, *, refresh: bool = False) -> tuple[MessageQueue, ...]:
+    async def subscribe_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues to read, sorted. Raises MessageQueueNotFoundError where none can be read, TopicRouteNotFoundError."""
-        route = await self.route(topic, refresh=refresh)
+        route = await self.route(topic)
         if not route.subscribe_queues:
             raise MessageQueueNotFoundError(topic, "no queue of it can be read now")
         return route.subscribe_queues

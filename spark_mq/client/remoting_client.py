@@ -418,29 +418,29 @@ class NameServers:
         check_queue_counts(data, address, request_text(code))
         return TopicRoute(topic, data)
 
-    async def cluster_info(self, timeout_ms: int | None = None) -> ClusterInfo:
+    async def cluster_info(self) -> ClusterInfo:
         """All brokers with their addresses, and which cluster has which."""
         code = RequestCode.GET_BROKER_CLUSTER_INFO
-        address, answer = await self.ask(make_call(code), timeout_ms)
+        address, answer = await self.ask(make_call(code))
         return read_answer_body(ClusterInfo, answer, address, code)
 
-    async def topics(self, cluster: str | None = None, timeout_ms: int | None = None) -> tuple[str, ...]:
+    async def topics(self, cluster: str | None = None) -> tuple[str, ...]:
         """The names of all topics, or of a cluster's; sorted."""
         code = RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER if cluster is None else RequestCode.GET_TOPICS_BY_CLUSTER
         header = None if cluster is None else ClusterRequest(cluster=cluster)
-        address, answer = await self.ask(make_call(code, header), timeout_ms)
+        address, answer = await self.ask(make_call(code, header))
         return tuple(sorted(read_answer_body(TopicList, answer, address, code).topics))
 
-    async def ask(self, command: RemotingCommand, timeout_ms: int | None = None) -> tuple[str, RemotingCommand]:
+    async def ask(self, command: RemotingCommand) -> tuple[str, RemotingCommand]:
         """As `invoke`; another code than SUCCESS raises ResponseError."""
-        address, answer = await self.invoke(command, timeout_ms)
+        address, answer = await self.invoke(command)
         if answer.code != ResponseCode.SUCCESS:
             raise response_error(answer.code, answer.remark, address, request_text(command.code))
         return address, answer
 
-    async def ask_each(self, command: RemotingCommand, timeout_ms: int | None = None) -> None:
+    async def ask_each(self, command: RemotingCommand) -> None:
         """Tell every one of them; they do not tell each other. Raises the error of the first that fails, after all were asked."""
-        calls = [self._remoting.ask(address, command, timeout_ms or self._timeout_ms) for address in self._addresses]
+        calls = [self._remoting.ask(address, command, self._timeout_ms) for address in self._addresses]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome

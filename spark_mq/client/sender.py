@@ -185,21 +185,21 @@ class Sender:
         if found is not None and route.publish_queues:
             found.queues = route.publish_queues
 
-    async def queues(self, topic: str, *, refresh: bool = False) -> tuple[MessageQueue, ...]:
+    async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The topic's writable queues; of one that is not there those that it will get.
 
         Raises TopicRouteNotFoundError, MessageQueueNotFoundError, NameServerUnreachableError.
         """
         count = self._settings.default_queue_count
-        queues = await self._instance.publish_queues(topic, refresh=refresh, default_queue_count=count)
+        queues = await self._instance.publish_queues(topic, default_queue_count=count)
         found = self._topics.setdefault(topic, _Topic(queues))
         found.queues = queues
         return queues
 
-    async def send(self, message: OutgoingMessage, timeout_ms: int, mode: SendMode = SendMode.WAITING) -> SendResult:
-        """Send and wait, for those who live on the loop."""
+    async def send(self, message: OutgoingMessage, timeout_ms: int) -> SendResult:
+        """Send and wait, for a caller on the loop."""
         outcome: asyncio.Future[SendResult] = self._loop.create_future()
-        self.begin(Sending(message, mode, outcome, self._loop.time() + timeout_ms / 1000, timeout_ms))
+        self.begin(Sending(message, SendMode.WAITING, outcome, self._loop.time() + timeout_ms / 1000, timeout_ms))
         return await outcome
 
     def begin(self, sending: Sending) -> None:
@@ -450,8 +450,8 @@ class QueueTurns:
     thread of its own.
     """
 
-    def __init__(self, start: int | None = None) -> None:
-        self._turn = random.getrandbits(31) if start is None else start
+    def __init__(self) -> None:
+        self._turn = random.getrandbits(31)
 
     def next(self, queues: Sequence[MessageQueue]) -> MessageQueue:
         """The next queue; `queues` is not empty."""

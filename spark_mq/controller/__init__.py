@@ -7,6 +7,6 @@
     journal.py             the decisions on disk, and what a crash leaves of them
     server.py              the server around it, which alone has sockets and a clock
 
-Imports the remoting rooms, the client, and of `storage` what writes small files.
+Imports the remoting rooms, and of `storage` what writes small files.
 Begin with `controller.py`. Java: the module controller. A single node: no Raft.
 """

@@ -148,7 +148,7 @@ def _too_much(remark: str) -> RequestRefusedError:
 
 
 def next_broker_id(state: ControllerState, asked: NextBrokerIdRequest) -> Decided:
-    """1012. Nothing is promised by it: whoever applies first has the id."""
+    """1012. It promises nothing: the first to apply gets the id."""
     group = state.groups.get(asked.broker_name)
     following = FIRST_BROKER_ID if group is None else group.next_broker_id
     return Decided(
@@ -417,14 +417,14 @@ def _replicas_info(group: Group, living: LivingBrokers) -> ReplicasInfo:
 
 # Who becomes master: 1002, and what the controller asks itself when a master is gone.
 #
-# The first election of a group: whoever asks. Each later one: of those in sync that are alive,
+# The first election of a group: the broker that asks. Each later one: of those in sync that are alive,
 #
 #     1  the old master
 #     2  the one that is designated, or nobody
 #     3  the one whose log has the highest epoch, then the highest end, then the lowest electionPriority
 #
 # With enableElectUncleanMaster, and only if that finds nobody, the same of all that are alive: what is acknowledged may be lost then.
-# Whoever is elected is alone in sync. Nobody, where the controller asks itself: there is no master, and those in sync stay so.
+# The elected broker is alone in sync. None is elected, where the controller asks itself: there is no master, and those in sync stay so.
 #
 # Java: ReplicasInfoManager.electMaster, DefaultElectPolicy. Departures:
 #

@@ -18,18 +18,14 @@ from contextlib import ExitStack
 from functools import partial
 from typing import NamedTuple
 
-from spark_mq.client.event_loop import spawn
-from spark_mq.client.remoting_client import RemotingClient
-from spark_mq.client.settings import ClientSettings
 from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import LOCK_NAME, Journal, open_journal
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
-from spark_mq.remoting_server.administration import save_settings, tell_broker
+from spark_mq.remoting_server.administration import AdministeredServer, save_settings
 from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, RequestPool
 from spark_mq.remoting_server.processors import Processor, Processors
-from spark_mq.remoting_server.server import RemotingServer
 from storage.errors import ConfigurationError, StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import address_text
@@ -69,11 +65,11 @@ class PatientClock:
         self._timer.cancel()
 
 
-class RunningController:
+class RunningController(AdministeredServer):
     """One controller, on the event loop that it was started on."""
 
     def __init__(self, configuration: Configuration, journal: Journal, lock: ExitStack) -> None:
-        self._loop = asyncio.get_running_loop()
+        super().__init__(configuration)
         self._lock = lock
         self._clock = PatientClock()
         self.controller = Controller(
@@ -83,13 +79,8 @@ class RunningController:
             save_settings=partial(save_settings, configuration.controller.config_store_path),
         )
         """What it knows; for the loop's thread."""
-        self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
-        self._client: RemotingClient | None = None
         self._told: dict[str, _Told] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
         self._is_closing = False
-        self.address = ("", 0)
-        """Where it listens."""
 
     @classmethod
     async def start(cls, configuration: Configuration) -> RunningController:
@@ -109,20 +100,11 @@ class RunningController:
         running._later("masters", running._scan_masters)
         return running
 
-    @property
-    def connection_count(self) -> int:
-        """How many peers are connected."""
-        return self._remoting.connection_count
-
     async def close(self) -> None:
         """Answers what has come, and hangs up: no broker is gone by that. Every decision is on the disk already."""
         self._is_closing = True
-        for timer in self._timers.values():
-            timer.cancel()
-        await self._remoting.close()
+        await super().close()
         self._clock.close()
-        if self._client is not None:
-            await asyncio.wrap_future(spawn(self._client.close()))
         self._lock.close()
 
     async def _listen(self, configuration: Configuration) -> None:
@@ -162,15 +144,13 @@ class RunningController:
     def _later(self, what: str, scan: Callable[[], None]) -> None:
         settings = self.controller.configuration.controller
         interval_ms = settings.broker_scan_interval_ms if what == "brokers" else settings.master_scan_interval_ms
-        self._timers[what] = self._loop.call_later(interval_ms / 1_000, scan)
+        self._call_later(what, interval_ms, scan)
 
     # Notices to brokers.
 
     def _tell(self) -> None:
         """One-way, each within 3 s; a newer one takes the place of one that is on its way. Who is not reached asks later."""
         for notice in self.controller.take_notices():
-            if self._client is None:
-                self._client = RemotingClient(ClientSettings((self.controller.address,)))
             fields, epoch = write_header(notice.header), notice.header.master_epoch or 0
             command = make_request(
                 RequestCode.NOTIFY_BROKER_ROLE_CHANGED, fields, write_body(notice.body), is_oneway=True
@@ -180,7 +160,7 @@ class RunningController:
                 before = self._told.get(address)
                 if before is not None and before.epoch < epoch:
                     before.future.cancel()
-                self._told[address] = _Told(epoch, spawn(tell_broker(self._client, address, command, _NOTICE_MS)))
+                self._told[address] = _Told(epoch, self._send_to_broker(address, command, _NOTICE_MS))
         for address in [address for address, told in self._told.items() if told.future.done()]:
             del self._told[address]
 

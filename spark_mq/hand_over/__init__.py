@@ -1,4 +1,4 @@
-"""A sink's batch on its way to whoever has the store open: a commit of the sink's own, or a broker of ours on the same machine.
+"""A sink's batch on its way to the process that has the store open: the sink's own commit, or a broker of ours on the same machine.
 
     messages.py       what a commit does on an open store; how a staged batch is handed over, and its outcome or error comes back;
                       likewise the position of a query that reads beside the broker, as its consumer group's

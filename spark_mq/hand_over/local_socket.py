@@ -125,7 +125,7 @@ def _unlink(descriptor: int, name: str) -> None:
 
 
 def connect(root: str, timeout_s: float, name: str = SOCKET_NAME) -> socket.socket:
-    """To whoever listens there. Raises FileNotFoundError or ConnectionRefusedError where none does, and other OSErrors."""
+    """Connects to the process that listens there. Raises FileNotFoundError or ConnectionRefusedError without one, and OSErrors."""
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)
@@ -286,7 +286,7 @@ class ReplicaServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Whoever asks now is not answered."""
+        """New questions are not answered."""
         local_socket.remove(self._root, NAME)
         self._server.shutdown()
         self._server.server_close()

@@ -58,7 +58,7 @@ class StagedCommit:
     mirrored: bool = True
     unresolved: Mapping[str, int] = field(default_factory=dict)
     """How many half messages of each topic nothing ends yet."""
-    begun_at: int | None = None
+    started_at: int | None = None
     """Where the log ended when an earlier try at this commit, whose answer was lost, began; None = there was none."""
 
 
@@ -72,9 +72,9 @@ def commit_staged(
     writer, counts, began_s = store.writer, PutStatistics(), time.monotonic()
     turn = _counting(store, counts, turn)
     with turn():
-        if commit.begun_at is not None and commit.staged.has_rows:
+        if commit.started_at is not None and commit.staged.has_rows:
             staged = commit.staged
-            if end_behind(writer, staged.batch, staged.segments, commit.begun_at) is not None:
+            if end_behind(writer, staged.batch, staged.segments, commit.started_at) is not None:
                 return CommitOutcome(True, 0)
         _ensure_groups(store, commit.staged.topics)
     outcome = commit_batch(
@@ -178,7 +178,7 @@ def request_document(request: HandOver) -> dict[str, Any]:
         "takeover": commit.takeover,
         "mirrored": commit.mirrored,
         "unresolved": dict(commit.unresolved),
-        "begunAt": commit.begun_at,
+        "begunAt": commit.started_at,
     }
 
 
@@ -229,7 +229,7 @@ def taken_document(log_end: int) -> dict[str, Any]:
     return {"state": "taken", "logEnd": log_end}
 
 
-def begun_at(document: Mapping[str, Any]) -> int | None:
+def started_at(document: Mapping[str, Any]) -> int | None:
     """Where the log ended when the commit began, if that is what the broker says."""
     log_end = document.get("logEnd")
     return log_end if document.get("state") == "taken" and type(log_end) is int else None

@@ -6,5 +6,5 @@
     name_server.py         request code → handler, by who asks; routes (105) and names of topics; no sockets
     server.py              the server around it, which alone has sockets and a clock
 
-Imports the remoting rooms, the client, and of `storage` what keeps small files. Begin with `name_server.py`. Java: the module namesrv.
+Imports the remoting rooms, and of `storage` what keeps small files. Begin with `name_server.py`. Java: the module namesrv.
 """

@@ -1,11 +1,11 @@
 """RocketMQ's remoting protocol without sockets: one codec for clients, servers and tools. Pure.
 
     command.py              RemotingCommand: one request or answer, as a value; its header as bytes
-    frames.py               a command as bytes, and bytes as commands; `request_runs.py` reads many that look alike
+    frames.py               a command as bytes, and bytes as commands; who waits for which answer on one connection;
+                            `request_runs.py` reads many requests that look alike
     headers_and_bodies.py   how typed headers and bodies are read and written
     request_types.py        the typed header and body of each code, which are declared by subject: `messages.py`, `consumers.py`,
                             `routes.py`, `administration.py`, `controllers.py`
-    connection.py           who waits for which answer on one connection
     codes.py                request codes, languages, versions; answers: `storage/rules/response_codes.py`
     errors.py               what can be wrong
 
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from spark_mq.remoting.codes import LanguageCode, ProtocolVersion, RequestCode
 from spark_mq.remoting.command import Body, HeaderEncoding, RemotingCommand, make_request, make_response
-from spark_mq.remoting.connection import Answer, Broken, Connection, Event, Request, SentRequest, Unawaited
 from spark_mq.remoting.errors import (
     BodyError,
     ConnectionClosedError,
@@ -25,7 +24,20 @@ from spark_mq.remoting.errors import (
     HeaderError,
     RemotingError,
 )
-from spark_mq.remoting.frames import DEFAULT_LIMITS, FrameLimits, FrameReader, decode_frame, encode_frame
+from spark_mq.remoting.frames import (
+    DEFAULT_LIMITS,
+    Answer,
+    Broken,
+    Connection,
+    Event,
+    FrameLimits,
+    FrameReader,
+    Request,
+    SentRequest,
+    Unawaited,
+    decode_frame,
+    encode_frame,
+)
 from spark_mq.remoting.headers_and_bodies import (
     Header,
     HeaderTemplate,

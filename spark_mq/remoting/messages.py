@@ -152,7 +152,7 @@ class RecallMessageAnswer(Header):
 
 
 class ReplyMessageRequest(TopicHeader):
-    """The broker hands a reply on to whoever has asked for it."""
+    """The broker passes a reply on to the client that waits for it."""
 
     producer_group: str
     topic: str

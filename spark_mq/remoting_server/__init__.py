@@ -1,4 +1,4 @@
-"""A server of RocketMQ's remoting protocol: sockets, TLS, queues of requests. What it answers is the business of whoever makes it.
+"""A server of RocketMQ's remoting protocol: sockets, TLS, queues of requests. Its owner decides what it answers.
 
     settings.py        addresses, limits and times, by Java's names
     pools.py           requests that wait their turn, and are refused when they wait too long

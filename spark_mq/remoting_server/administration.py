@@ -8,18 +8,22 @@ Java: NamesrvController, ControllerManager, Configuration (their `updateConfig`)
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
 from spark_mq.access.users import User, UserTable, UserType, authenticate, name_and_secret
 from spark_mq.client.errors import ClientError
+from spark_mq.client.event_loop import spawn
 from spark_mq.client.remoting_client import RemotingClient
-from spark_mq.client.settings import Credentials
+from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.remoting import ANSWER_HEADERS, BodyError, HeaderError, RemotingCommand, make_response
-from spark_mq.remoting_server.peer import is_this_host
+from spark_mq.remoting_server.peer import Peer, is_this_host
+from spark_mq.remoting_server.server import RemotingServer
 from spark_mq.remoting_server.settings import (
     ConfigurationTexts,
     ServerSettings,
@@ -29,6 +33,7 @@ from spark_mq.remoting_server.settings import (
 )
 from storage.errors import ConfigurationError
 from storage.files.local_file_system import LocalFileSystem
+from storage.names import address_text
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.settings.java_properties import changed_properties, parse_properties
 from storage.settings.java_settings import refusal_of_change
@@ -149,8 +154,44 @@ def answered(request: RemotingCommand, act: Callable[[], RemotingCommand]) -> Re
         return make_response(request, ResponseCode.SYSTEM_ERROR, remark)
 
 
-async def tell_broker(client: RemotingClient, address: str, command: RemotingCommand, timeout_ms: int) -> None:
-    """Tells it within the time. A broker that is not reached is logged, and asks for itself later."""
+class AdministeredServer:
+    """The sockets and timers that such servers have, on the event loop of their start. `_peer_left` gets each ended connection."""
+
+    def __init__(self, configuration: AdministeredConfiguration) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._remoting = RemotingServer(configuration.server, configuration.tls, on_close=self._peer_left)
+        self._client: RemotingClient | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.address = ("", 0)
+        """Where it listens."""
+
+    @property
+    def connection_count(self) -> int:
+        """How many peers are connected."""
+        return self._remoting.connection_count
+
+    async def close(self) -> None:
+        """Answers what has come, and hangs up."""
+        for timer in self._timers.values():
+            timer.cancel()
+        await self._remoting.close()
+        if self._client is not None:
+            await asyncio.wrap_future(spawn(self._client.close()))
+
+    def _peer_left(self, peer: Peer) -> None:
+        raise NotImplementedError
+
+    def _call_later(self, what: str, milliseconds: float, call: Callable[[], None]) -> None:
+        self._timers[what] = self._loop.call_later(milliseconds / 1_000, call)
+
+    def _send_to_broker(self, address: str, command: RemotingCommand, timeout_ms: int) -> Future[None]:
+        """One-way, within the time. A broker that is not reached is logged, and asks for itself later."""
+        if self._client is None:
+            self._client = RemotingClient(ClientSettings((address_text(*self.address),)))
+        return spawn(_sent(self._client, address, command, timeout_ms))
+
+
+async def _sent(client: RemotingClient, address: str, command: RemotingCommand, timeout_ms: int) -> None:
     try:
         await client.invoke_oneway(address, command, timeout_ms)
     except ClientError as error:

@@ -109,7 +109,7 @@ class Peer:
         self.host = host
         """Its IP address."""
         self.client_id: str | None = None
-        """Who it says it is; set by whoever hears its heartbeat."""
+        """The id that its heartbeats give; set by the broker."""
         self.language = LanguageCode.OTHER
         self.version = 0
         """Of its last request."""

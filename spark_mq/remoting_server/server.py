@@ -60,7 +60,7 @@ class ListenError(Exception):
 
 
 class RemotingServer:
-    """Made and used on the loop's thread. `on_close` hears of each connection that has ended, whoever ended it."""
+    """Made and used on the loop's thread. `on_close` is called for each connection that has ended, by either side."""
 
     def __init__(
         self,

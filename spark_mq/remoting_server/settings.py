@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from storage.errors import ConfigurationError
 from storage.names import advice, plain_host
 from storage.settings.java_properties import java_value, parse_properties
+from storage.settings.java_properties import setting as setting
 
 NETTY_NAMES = (
     *("serverWorkerThreads", "serverCallbackExecutorThreads", "serverSelectorThreads"),
@@ -21,14 +22,6 @@ NETTY_NAMES = (
 )
 """Java's names of a listener that do nothing here."""
 _C = TypeVar("_C")
-
-
-def setting(java: str, default: Any, kind: str, *, is_secret: bool = False) -> Any:
-    """A field that a file sets under a Java name; `kind` is Java's type. The default is a value, or a function that makes it."""
-    metadata = {"java": java, "kind": kind, "is_secret": is_secret}
-    if callable(default):
-        return field(default_factory=default, metadata=metadata, repr=not is_secret)
-    return field(default=default, metadata=metadata, repr=not is_secret)
 
 
 def java_names(config_class: type) -> dict[str, str]:

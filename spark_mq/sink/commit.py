@@ -29,7 +29,7 @@ from spark_mq.hand_over.local_socket import (
     broker_note,
     directory_identity,
 )
-from spark_mq.hand_over.messages import HandOver, StagedCommit, begun_at, commit_staged, read_answer, request_document
+from spark_mq.hand_over.messages import HandOver, StagedCommit, commit_staged, read_answer, request_document, started_at
 from spark_mq.sink.columns import warn_of_overruled
 from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.options import SinkOptions
@@ -129,8 +129,8 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
             if answer.already_done:
                 discard_staged(LocalFileSystem(), options.root, commit.staged.dead_letters)
             return
-        if answer.begun_at is not None:
-            commit = replace(commit, begun_at=answer.begun_at if commit.begun_at is None else commit.begun_at)
+        if answer.started_at is not None:
+            commit = replace(commit, started_at=answer.started_at if commit.started_at is None else commit.started_at)
             end_s = time.monotonic() + options.lock_timeout / 1_000
         elif time.monotonic() >= end_s:
             raise StoreServedError(options.root, answer.reason, holder)
@@ -287,7 +287,7 @@ class Unanswered(NamedTuple):
     """No answer, and no broker there any more that could give one."""
 
     reason: str
-    begun_at: int | None = None
+    started_at: int | None = None
     """Where the log ended when the broker began the commit; None = it has not."""
 
 
@@ -319,7 +319,7 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
                 document = local_socket.receive_frame(connection, ANSWER_BYTES_MOST, SILENCE_SECONDS)
                 if document is None:
                     return Unanswered("it has ended amid the batch", begun)
-                now = begun_at(document)
+                now = started_at(document)
                 begun = begun if now is None else now
                 answer = read_answer(document)
         except TimeoutError as error:

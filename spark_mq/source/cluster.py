@@ -29,7 +29,7 @@ from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition
 from storage.settings.load import warn_of_unread
-from storage.tables.broker_names import BrokerNames, broker_names, told_brokers
+from storage.tables.broker_names import BrokerNames, broker_names, named_brokers
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.surroundings import HOME, is_store, no_store
 from storage.tables.topics import TOPICS_FILE, TopicTable
@@ -78,7 +78,7 @@ def broker_name_of(store: MessageStore, path: str) -> str:
     """
     if name := _names_of(store).broker:
         return name
-    if told := told_brokers(_topics_of(store)):
+    if told := named_brokers(_topics_of(store)):
         rule = f"the topics of {store.root} have {len(told)} names of its broker: {names(told)}; say which one holds"
         raise OptionError("brokerName", f"{rule}, or give its broker.conf")
     parts = [part for part in path.split("/") if part]

@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import chain
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -63,8 +62,8 @@ class SharedLog:
     To be asked and told under the put lock alone.
     """
 
-    def __init__(self, writer: StoreWriter, turn: Turn, room: tuple[int, int], begun_at: int | None = None) -> None:
-        """`room`: what is reserved, as `StoreWriter.reserve` takes it. `begun_at`: where an earlier attempt at the batch begins."""
+    def __init__(self, writer: StoreWriter, turn: Turn, room: tuple[int, int], started_at: int | None = None) -> None:
+        """`room`: what is reserved, as `StoreWriter.reserve` takes it. `started_at`: where an earlier attempt at the batch begins."""
         self._writer = writer
         self.turn = turn
         self.is_shared = turn is not nullcontext
@@ -72,7 +71,7 @@ class SharedLog:
         self._own_end = writer.log_end
         self._left, self._largest = room
         self._lacks_room = False
-        self._stretches = [] if begun_at is None else [(begun_at, writer.log_end)]
+        self._stretches = [] if started_at is None else [(started_at, writer.log_end)]
 
     def reserve_again(self) -> None:
         """Reserve what is left of the room anew where others have put since, and taken some of it."""
@@ -223,9 +222,7 @@ class EarlyLogSync:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._early.wait()
         if self._sync is not None:
             with self._turn():

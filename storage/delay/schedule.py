@@ -238,9 +238,9 @@ class DeliveryMark(NamedTuple):
 
     What a delivery is about to put, noted down first, so that one that was killed is gone on with and not begun again.
 
-    The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. Whoever
-    delivers holds the store, so what stands in the log of a delivery that was killed stands at that place, row after row, and is
-    told by its bytes. Others may append behind it, so who goes on saves that progress first, and drops the mark.
+    The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. A
+    delivery holds the store, so what stands in the log of a delivery that was killed stands at that place, row after row, and is
+    known by its bytes. Others may append behind it, so the next delivery saves that progress first, and drops the mark.
 
     The file is ROOT/spark_mq/delivery.json; a broker does not read it, and delivers such messages twice.
     """

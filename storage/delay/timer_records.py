@@ -336,7 +336,7 @@ class PutBefore:
         return self._names.total()
 
     def take(self, keys: pa.Array, out_ms: np.ndarray, entered_ms: np.ndarray) -> np.ndarray:
-        """Which of these have been put. Each is told once."""
+        """Which of these have been put. Each is found once."""
         taken = np.zeros(len(keys), bool)
         if not self._names:
             return taken

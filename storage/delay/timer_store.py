@@ -396,7 +396,7 @@ class _TimerRun:
             write_timer_checkpoint(self._files, self._store.root, self._checkpoint)
 
     def _break_seal(self) -> None:
-        """From the first put on, who goes on must look for what was put."""
+        """From the first put on, a timer that goes on must look for what was put."""
         if is_sealed(self._files, self._store.root, self._checkpoint):
             self._save(version_counter=self._checkpoint.version_counter + 1)
 

@@ -1,4 +1,4 @@
-"""What the passes of a recovery tell each other and who opens the store (`storage/recovery/passes.py`)."""
+"""What the passes of a recovery pass on to each other and to the caller (`storage/recovery/passes.py`)."""
 
 from __future__ import annotations
 

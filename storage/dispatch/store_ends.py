@@ -1,7 +1,7 @@
 """Where log, queues and index of an open store end: moved on by its writer, and kept in ROOT/spark_mq/hint.json for the next one.
 
 Between two commits the store is not closed: `abort` stands, and without a hint every opening would be a recovery. The hint spares
-it, if everything around the ends is as it says: nobody has set `abort` anew, the machine has not been started again (what was
+it, if everything around the ends is as it says: `abort` was not set anew, the machine has not been started again (what was
 written is there, synced or not), no queue was made or deleted, the last files of log and index are the same, the last record stands
 where it stood and free space behind it. It is written without a sync: after a power loss it does not count anyway.
 """
@@ -55,10 +55,10 @@ class Hint:
     open_batches: OpenBatches | None = None
     """None = not looked for yet. Under a new name since BEGINs count: before, `open_slices`."""
     compared_tables: Tables | None = None
-    """The tables as they were when the store was let go of; None = whoever opens it must compare them (`recovery/offsets_ahead.py`)."""
+    """The tables as they were when the store was let go of; None = the next opening must compare them (`recovery/offsets_ahead.py`)."""
     synced_entries: tuple[str, ...] = ()
     """`StoreEnds.synced_entries`. Without the lock only a task makes ROOT/spark_mq anew; where that was deleted, so was this
-    file. Who is killed while it makes one leaves no hint."""
+    file. A writer that is killed while it makes one leaves no hint."""
     finished_intents: tuple[str, ...] = ()
     """`StoreEnds.finished_intents`."""
     name: str = ""
@@ -191,7 +191,7 @@ class StoreEnds:
     open_batches: OpenBatches | None = None
     """None = not looked for yet."""
     open_commits: set[str] = field(default_factory=set)
-    """Paths of the intents of commits that run: not to be settled by others, who may put between two slices."""
+    """Paths of the intents of commits that run: not to be settled by other threads, which may put between two slices."""
     finished_intents: set[str] = field(default_factory=set)
     """Paths of intents whose batches were seen to be in the log, with END, mirror and note."""
     index_is_sound: bool = False

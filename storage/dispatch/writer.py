@@ -56,7 +56,7 @@ class DerivedWriter:
         self._queues = queues
         self._index = index
         self._ends = ends
-        self._begun_at = ends.log_end
+        self._started_at = ends.log_end
         self._gate = SyncGate()
         self._queue_file_size_bytes = queue_file_size_bytes
         self._clock = clock
@@ -69,10 +69,10 @@ class DerivedWriter:
         self.bit_maps: BitMaps | None = None
         """Who gives the extension units of new entries their maps; None = they have none."""
         self._unpublished: list[QueueName] = []
-        self._entered: list[QueueEntries] = []  # kept for who wants to hear of them
+        self._entered: list[QueueEntries] = []  # kept for `arrived`
 
     def enter(self, runs: Sequence[AppendedRun]) -> None:
-        """Queue entries, then keys, of runs in log order. Nobody is told: that is `publish`."""
+        """Queue entries, then keys, of runs in log order. Not visible yet: that is `publish`."""
         maps = self.bit_maps if self._queues.writes_ext else None
         for new in queue_entries_of_runs(runs):
             entries = self._kept(new if maps is None else maps.mapped(new))
@@ -87,7 +87,7 @@ class DerivedWriter:
         reach("after-index")
 
     def enter_records(self, batch: DispatchBatch, *, is_counted: bool = False) -> None:
-        """The same of whole records of a log, which bring their queue offsets. Nobody is told: that is `publish`.
+        """The same of whole records of a log, which bring their queue offsets. Not visible yet: that is `publish`.
 
         `is_counted`: the queues' next offsets are behind them already (`count`).
         An offset that goes back takes the place of what the queue has there and behind: its topic was deleted and made again.
@@ -115,9 +115,9 @@ class DerivedWriter:
             self._ends.queue_ends[entries.topic, entries.queue_id] = int(entries.queue_offsets[-1]) + 1
 
     def publish(self) -> None:
-        """What was entered can be read from now on, and who waits for it hears of it.
+        """What was entered can be read from now on, and waiting pulls are notified.
 
-        Whoever sees a queue's new end must see that the log goes so far: so that is said first, by the caller.
+        A reader that sees a queue's new end must see that the log goes so far: so the caller publishes that first.
         """
         names, self._unpublished = self._unpublished, []
         entered, self._entered = self._entered, []
@@ -180,7 +180,7 @@ class DerivedWriter:
             ext = self._queues.ext_writer(self._file_system, topic, queue_id)
             writer = ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=is_followed, ext=ext)
             # A last entry that points further is wrong, and must not make new records look old.
-            writer.greatest_end = min(writer.greatest_end, self._begun_at)
+            writer.greatest_end = min(writer.greatest_end, self._started_at)
             self._queue_writers[name] = writer
         return self._queue_writers[name]
 
@@ -229,7 +229,7 @@ class BitMaps:
 
     Java: CommitLogDispatcherCalcBitMap.
 
-    What is not known gets no map: whoever filters looks at the message then.
+    What is not known gets no map: a filter looks at the message then.
     """
 
     def __init__(self, log: CommitLog, rule: MapRule) -> None:

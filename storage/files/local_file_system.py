@@ -93,7 +93,7 @@ class LocalFileSystem:
         return LocalSmallReads(path)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory. OSError where that cannot be told: it is not a no."""
+        """Whether there is such a file or directory. OSError where that is unknown: it is not a no."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -172,7 +172,7 @@ class LocalFileSystem:
     def replace(self, path: str, content: bytes, *, is_private: bool = False) -> None:
         """A small file's whole content, durably: NAME.tmp, sync, rename, sync of the directory (made if it is not there).
 
-        A crash leaves the old content or the new one, never a part. Who may read the old one may read the new one; with `is_private`
+        A crash leaves the old content or the new one, never a part. The new one has the permissions of the old one; with `is_private`
         the owner alone.
         """
         directory, temporary = os.path.dirname(path) or ".", f"{path}.tmp"
@@ -394,7 +394,7 @@ UNKNOWN = -1
 
 def disk_used_percent(path: str) -> int:
     """Whole percent in use, rounded up, of what is open to this user (room that is kept for root counts as neither); UNKNOWN if it
-    cannot be told. Java: UtilAll.getDiskPartitionSpaceUsedPercent.
+    is unknown. Java: UtilAll.getDiskPartitionSpaceUsedPercent.
     """
     try:
         found = os.statvfs(path)

@@ -21,7 +21,7 @@ from storage.format.window_decoder import WindowLayout
 _WHOLE_BYTES = 1 << 20
 LOCAL_GAP_BYTES = 16 << 10
 _SMALL_BYTES = 16 << 10
-"""Who asks for no more asks here and there: one record, an item of the index."""
+"""A view of at most so many bytes is a single look: one record, an item of the index."""
 _READ_AROUND_BYTES = 128 << 10
 """What is read from the disk then. A fault in a map reads as much as the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb) says:
 this much by default, but 8 MiB, 9 ms, where somebody has set it for large files.
@@ -35,7 +35,7 @@ PIECE_BYTES = 128 << 10
 class LocalFile:
     """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's.
 
-    Small views go through a second map, made with the first of them, of which the kernel reads what it is told to and no more.
+    Small views go through a second map, made with the first of them, of which the kernel reads what is requested and no more.
     """
 
     def __init__(self, path: str) -> None:
@@ -135,7 +135,7 @@ class LocalFileInMemory:
         self.size_bytes = os.fstat(self._descriptor).st_size
 
     def view(self, position: int, length: int) -> np.ndarray:
-        """A copy, but for the holes of a long range: they are memory that nobody has touched."""
+        """A copy, but for the holes of a long range: they are memory that was never touched."""
         stop = max(position, min(position + length, self.size_bytes))
         if stop - position <= _WHOLE_BYTES:
             return np.frombuffer(os.pread(self._descriptor, stop - position, position), np.uint8)
@@ -281,7 +281,7 @@ class LocalWriter:
             try:
                 written = os.pwrite(self._descriptor, view[:PIECE_BYTES], position)
             except OSError as error:
-                error.filename = self.path  # a full disk is told of with the file that had no room
+                error.filename = self.path  # the error of a full disk names the file that had no room
                 raise
             view, position = view[written:], position + written
 

@@ -27,11 +27,10 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Literal
 
 Holder = Literal["writer", "sink", "job", "broker", "follower"]
-"""Who asks for a store's lock, and so whom it waits for: a writer for everybody, a sink for all but a broker of ours (which takes its
+"""What wants a store's lock, and so what it waits for: a writer for all, a sink for all but a broker of ours (which takes its
 batches), a job, a broker and a follower for no broker.
 """
 BROKER_BYTE = 1
@@ -118,11 +117,11 @@ def is_open_for_writing(path: str) -> bool | None:
     Raises OSError where the file cannot be opened.
 
     A broker locks only ROOT/lock, so the lock says nothing about a log that lies elsewhere. Linux does: it grants a read lease
-    (fcntl(2), F_SETLEASE) on a file only while nobody has it open for writing.
+    (fcntl(2), F_SETLEASE) on a file only while no process has it open for writing.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # Who opens the file while the lease stands makes the kernel send a signal; this one is ignored unless somebody handles it.
+        # A process that opens the file while the lease stands makes the kernel send a signal; this one is ignored by default.
         with suppress(OSError):
             fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
@@ -164,7 +163,7 @@ class Turn:
         self._free_since_s: float | None = None
 
     def has_come(self, lock: int) -> bool:
-        """Whether nobody is waiting before us, or whoever is does not take the lock, which `lock` is the open file of."""
+        """Whether no process waits before us, or the one that does leaves the lock free too long. `lock` is the lock file."""
         descriptor = self._open(create=False)
         if descriptor is None or not self._is_anybody_before(descriptor):
             return True
@@ -214,9 +213,7 @@ class Turn:
     def __enter__(self) -> Turn:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             if self._number:
                 _unlock(self._descriptor, self._number)  # a child that was forked meanwhile has the open file too

@@ -104,9 +104,9 @@ class RemoteFileSystem:
                 found = self._inner.ls(place, detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        told = {name: entry for entry in found if (name := self._name_in(place, entry["name"])) is not None}
+        named = {name: entry for entry in found if (name := self._name_in(place, entry["name"])) is not None}
         with remote_errors(path):
-            entries = {name: self._with_known_kind(entry) for name, entry in told.items()}
+            entries = {name: self._with_known_kind(entry) for name, entry in named.items()}
             sizes = self._sizes([e["name"] for e in entries.values() if e is not None and _is_unsized(e)])
         listed = []
         for name, entry in entries.items():
@@ -139,7 +139,7 @@ class RemoteFileSystem:
         return self.open_file(path) if size is None else RemoteFile(self._inner, path, self._place(path), size)
 
     def _size(self, path: str) -> int:
-        """What a file has now. FileNotFoundError if it is not there; FileSystemUnavailableError where that cannot be told."""
+        """What a file has now. FileNotFoundError if it is not there; FileSystemUnavailableError where that is unknown."""
         with remote_errors(path):
             place = self._place(path)
             self._inner.invalidate_cache(self._inner._parent(place))

@@ -72,7 +72,7 @@ def write_again(file_system: LocalFileSystem, root: str) -> None:
 def try_disk(file_system: LocalFileSystem, root: str, room_bytes: int) -> None:
     """Do what the next opening will ask of the disk first: `write_again`, then a new file with so much room. Raises OSError.
 
-    For who has the store alone, and appends nothing meanwhile.
+    The caller has the store alone, and appends nothing meanwhile.
     """
     write_again(file_system, root)
     tried = f"{root}/spark_mq/tried_disk"
@@ -136,7 +136,7 @@ class EarlySync:
     """
 
     def __init__(self, begin: Callable[[], Callable[[], None]], end: Callable[[BaseException | None], None]) -> None:
-        """`begin` looks at what is to be synced and gives what does it, for the other thread; `end` is told how that ended."""
+        """`begin` looks at what is to be synced and gives what does it, for the other thread; `end` gets how that ended."""
         self._begin = begin
         self._end = end
         self._thread: ThreadPoolExecutor | None = None
@@ -174,7 +174,7 @@ class EarlySync:
             self._thread.shutdown()
 
     def end(self) -> None:
-        """Returns when none is running, and `end` has been told of the last. Raises what `end` does."""
+        """Returns when none is running, and `end` has got the result of the last. Raises what `end` does."""
         if self._running is not None:
             running, self._running = self._running, None
             self._end(running.exception())

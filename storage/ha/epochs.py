@@ -78,7 +78,7 @@ def with_entry(entries: Sequence[EpochEntry], entry: EpochEntry) -> tuple[EpochE
 def cut_at(entries: Sequence[EpochEntry], end: int) -> tuple[EpochEntry, ...]:
     """The entries of a log that was cut at a place, an epoch among them that begins there and has no byte here.
 
-    Departure: Java forgets that one. Whoever is elected with nothing of the first epoch then has no place in common
+    Departure: Java forgets that one. A broker that is elected with nothing of the first epoch then has no place in common
     with the old master.
     Java: truncateSuffixByOffset.
     """

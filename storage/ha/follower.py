@@ -341,12 +341,12 @@ class Follower:
                 return "the master has hung up" + (
                     "" if session.frames else " at once: what it is told may not fit its log"
                 )
-            trouble = self._heed(connection, session, received)
+            trouble = self._handle(connection, session, received)
             if trouble is not None:
                 return trouble
         return None
 
-    def _heed(self, connection: socket.socket, session: SlaveSession, data: bytes) -> str | None:
+    def _handle(self, connection: socket.socket, session: SlaveSession, data: bytes) -> str | None:
         """What has come, and what is there already behind it: records are checked and dispatched many at a time."""
         refused: str | None = None
         count = taken = 0

@@ -231,7 +231,7 @@ class _Connection:
 
     @property
     def neighbourhood(self) -> str:
-        """Its host; of IPv6 the network of 64 bits, of which whoever has one address has all."""
+        """Its host; of IPv6 the network of 64 bits: a peer with one address there has all."""
         host = self.host.partition("%")[0]
         return str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
 
@@ -397,9 +397,9 @@ class ReplicationListener:
             return
         for event in connection.session.receive(data, steady_time_ms()):
             if connection in self._connections:  # what came before has not ended it
-                self._heed(connection, event)
+                self._handle(connection, event)
 
-    def _heed(self, connection: _Connection, event: SessionEvent) -> None:
+    def _handle(self, connection: _Connection, event: SessionEvent) -> None:
         if isinstance(event, Acknowledged):
             connection.since_ms = steady_time_ms()
             self.replicas.acknowledged(connection.number, event.offset)
@@ -475,7 +475,7 @@ class ReplicationListener:
         _LOG.info(
             "slave %s has the log up to %s and is sent it from %d on", connection.address, connection.asked, start
         )
-        self._heed(connection, connection.session.begin(start))
+        self._handle(connection, connection.session.begin(start))
 
     def _send(self, connection: _Connection) -> None:
         if connection.session.is_past(self._reader):

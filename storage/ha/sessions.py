@@ -226,7 +226,7 @@ class MasterSession:
         try:
             for found in self._incoming.feed(data):
                 self._silence.read_ms = now_ms  # a part of a report is no sign of life
-                event = self._heed(found.value)  # type: ignore[arg-type]
+                event = self._handle(found.value)  # type: ignore[arg-type]
                 if event is not None:
                     events.append(event)
                 if isinstance(event, Refused):
@@ -235,9 +235,9 @@ class MasterSession:
             events.append(self._refuse(f"it sends what no slave sends: {error.describe()}"))
         return events
 
-    def _heed(self, value: Report | SlaveHandshake) -> SessionEvent | None:
+    def _handle(self, value: Report | SlaveHandshake) -> SessionEvent | None:
         if isinstance(value, SlaveHandshake):
-            return self._heed_handshake(value)
+            return self._on_handshake(value)
         if self._dialect is Dialect.CONTROLLER and self._slave is None:
             return self._refuse("it reports an offset before it has said who it is")
         offset = value.max_offset
@@ -261,7 +261,7 @@ class MasterSession:
         self.acknowledged = offset
         return Acknowledged(offset)
 
-    def _heed_handshake(self, said: SlaveHandshake) -> SessionEvent | None:
+    def _on_handshake(self, said: SlaveHandshake) -> SessionEvent | None:
         if self._asked is not None or (self._slave is not None and said != self._slave):
             return self._refuse(f"it says again who it is: {said.broker_id}")
         self._owes_handshake = True
@@ -279,7 +279,7 @@ class MasterSession:
         return Acknowledged(self._asked)
 
     def refuse(self) -> None:
-        """The slave cannot go on where it asked: nothing more is sent, and nothing heeded."""
+        """The slave cannot go on where it asked: nothing more is sent, and what it says is dropped."""
         self._is_over = True
 
     def _refuse(self, reason: str) -> Refused:
@@ -291,7 +291,7 @@ class MasterSession:
         return self._has_begun and self.sent > extent.end
 
     def next_send(self, now_ms: int, extent: LogExtent) -> Outgoing | None:
-        """What to send now; None = nothing. Whoever asks has sent it when he asks again."""
+        """What to send now; None = nothing. The next call means that it was sent."""
         if self._is_over:
             return None
         found = self._next_send(now_ms, extent)
@@ -466,7 +466,7 @@ class SlaveSession:
         try:
             for found in self._incoming.feed(data):
                 value = found.value
-                event = self._heed_frame(value) if isinstance(value, Frame) else self._heed_handshake(value)
+                event = self._on_frame(value) if isinstance(value, Frame) else self._on_handshake(value)
                 events.append(event)
                 if isinstance(event, Refused):
                     break
@@ -474,7 +474,7 @@ class SlaveSession:
             events.append(self._refuse(f"it sends what no master sends: {error.describe()}"))
         return events
 
-    def _heed_handshake(self, value: object) -> SessionEvent:
+    def _on_handshake(self, value: object) -> SessionEvent:
         assert isinstance(value, MasterHandshake)
         if self._has_begun:
             return self._refuse("it says again who it is")
@@ -483,7 +483,7 @@ class SlaveSession:
             flaw = f"its last epoch begins behind its log's end, {value.max_offset}"
         return Introduced(value) if flaw is None else self._refuse(f"its epochs cannot be: {flaw}")
 
-    def _heed_frame(self, frame: Frame) -> SessionEvent:
+    def _on_frame(self, frame: Frame) -> SessionEvent:
         if not self._has_begun:
             return self._refuse("it sends the log before it has said which epochs that has")
         start, size = frame.commitlog_offset, len(frame.body)
@@ -520,7 +520,7 @@ class SlaveSession:
             self._owes_report = True
 
     def next_send(self, now_ms: int) -> bytes | None:
-        """What to send now; None = nothing. Whoever asks has sent it when he asks again."""
+        """What to send now; None = nothing. The next call means that it was sent."""
         if self._is_over:
             return None
         data: bytes | None = None

@@ -221,13 +221,13 @@ class ConsumeQueueWriter:
         if self._ext is not None:
             entries = entries.copy()
             entries["tags_code"] = self._ext.put(self.queue, self.end, new)
-        is_begun = bool(self.queue.file_starts)
-        start = min(first, self.end if is_begun else self._first_offset_of_file(first))
+        has_files = bool(self.queue.file_starts)
+        start = min(first, self.end if has_files else self._first_offset_of_file(first))
         if last + 1 - start == len(offsets):
             self._write_entries(start, entries, entries)
             return
         block = np.full(last + 1 - start, PRE_BLANK, ENTRY)
-        holes = [(self.end, first)] if first > self.end and (is_begun or self.end) else []
+        holes = [(self.end, first)] if first > self.end and (has_files or self.end) else []
         gaps = np.flatnonzero(np.diff(offsets) > 1) if last + 1 - first > len(offsets) else ()
         holes += [(int(offsets[gap]) + 1, int(offsets[gap + 1])) for gap in gaps]
         for begin, end in holes:

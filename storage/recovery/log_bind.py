@@ -1,7 +1,7 @@
 """Binding a store to a log outside of its directory, and proving at each opening for writing that the two still belong together.
 
-    bind:     ROOT's lock · nobody has the log open for writing · queues and checkpoint agree with it · the binding, durably
-    opening:  ROOT's lock · the binding names ROOT and the log · nobody has the log open for writing · a few queues agree with it
+    bind:     ROOT's lock · no process has the log open for writing · queues and checkpoint agree with it · the binding, durably
+    opening:  ROOT's lock · the binding names ROOT and the log · no process has the log open for writing · a few queues agree with it
 
 Nothing outside of ROOT is changed.
 """

@@ -45,7 +45,7 @@ def apply_recovery(
 
     Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
     checkpoint is lowered: to no queue entry known to be on disk, to the last index file that is kept.
-    `quarantine` holds what is cut, for the report. `on_progress` is told how many bytes of how many are dispatched. Raises the plan's
+    `quarantine` holds what is cut, for the report. `on_progress` gets how many bytes of how many are dispatched. Raises the plan's
     StoreDamagedError, before anything is changed, unless `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:

@@ -1,4 +1,4 @@
-"""Tables that count further than the log goes: lowered by whoever opens a store to write, before the first put.
+"""Tables that count further than the log goes: an opening for writing lowers them, before the first put.
 
 A power loss, a repair, a log that was restored from a copy, a replica that was promoted: the next messages get queue offsets that the
 tables count as done already, and nobody would get them. Looked at are, each with its .bak, whose old numbers could come back:
@@ -9,7 +9,7 @@ tables count as done already, and nobody would get them. Looked at are, each wit
 
 `lower_offsets` compares them with the queues' ends, which give the next messages their offsets, at every such opening, so the next
 one notices a crash between a cut and its lowering. A hint spares it, if the files are the same: the session that left it has compared
-them, and has only put since. A table that cannot be read is left as it is, with a warning: who needs its numbers refuses, and when a
+them, and has only put since. A table that cannot be read is left as it is, with a warning: what needs its numbers refuses, and when a
 copy is put in its place, it is compared. `lower_for_cut` does, before a damaged log is cut or one that its master does not have, what
 no comparison finds: what was delivered behind the cut is delivered again. (Behind a torn tail nothing is counted: a delivery is
 synced before it is.) No later opening can do that, so there a table that cannot be read is an error.
@@ -65,7 +65,7 @@ from storage.tables.delay_progress import (
 from storage.tables.topics import MAPPINGS_FILE
 
 _PARKED = [name.encode() for name in (SCHEDULE_TOPIC, HALF_TOPIC, TIMER_TOPIC)]
-_TOLD = 5
+_NAMED = 5
 _LOG = logging.getLogger(__name__)
 
 
@@ -172,10 +172,10 @@ def lower_offsets(
         try:
             lowered += lower()
         except StateFileError as error:
-            told = str(error).replace("\n", "; ")
-            _LOG.warning("%s: a table is not compared with the queues' ends, and stays as it is: %s", root, told)
+            reason = str(error).replace("\n", "; ")
+            _LOG.warning("%s: a table is not compared with the queues' ends, and stays as it is: %s", root, reason)
     ends.compared_tables = tables_now(root, files)
-    return _told(root, lowered)
+    return _logged(root, lowered)
 
 
 def _find_ends(log: CommitLog, start: int, found: dict[QueueName, int]) -> None:
@@ -205,14 +205,14 @@ def lower_for_cut(
     if cut.timer_ms is not None:
         lowered += _lower_timer(root, files, now_ms, last_read_time_ms=cut.timer_ms)
     forget_followed_timer(files, root)
-    return _told(root, lowered)
+    return _logged(root, lowered)
 
 
-def _told(root: str, lowered: list[LoweredOffset]) -> tuple[LoweredOffset, ...]:
+def _logged(root: str, lowered: list[LoweredOffset]) -> tuple[LoweredOffset, ...]:
     if lowered:
-        more = f", and {len(lowered) - _TOLD} more" if len(lowered) > _TOLD else ""
-        told = "; ".join(map(str, lowered[:_TOLD])) + more
-        _LOG.warning("%s: %d offsets were ahead of the log, and are lowered: %s", root, len(lowered), told)
+        more = f", and {len(lowered) - _NAMED} more" if len(lowered) > _NAMED else ""
+        names = "; ".join(map(str, lowered[:_NAMED])) + more
+        _LOG.warning("%s: %d offsets were ahead of the log, and are lowered: %s", root, len(lowered), names)
     return tuple(lowered)
 
 

@@ -98,7 +98,7 @@ def open_for_writing(
     LogFileMissingError where the log lacks a file, unless `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq
     is a link, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
     With `cuts_torn` the log ends before what a crash has torn (`plan_recovery`): a follower gets it again.
-    With `holds_back` nothing is dispatched that is not known to be confirmed, but where who opens `finishes` decided batches and
+    With `holds_back` nothing is dispatched that is not known to be confirmed, but where the opening `finishes` decided batches and
     there are some: the queues must find what of them is there.
     """
     root, config, file_system = parts.root, parts.config, parts.file_system
@@ -233,7 +233,7 @@ def _opening_of_hint(root: str, hint: Hint, *, keeps_index: bool) -> Opening:
 
 
 def release(writer: StoreWriter, index: IndexStore | None) -> None:
-    """Leave the store as it is, `abort` and all, with a hint for whoever opens it next. After a failed write without one."""
+    """Leave the store as it is, `abort` and all, with a hint for the next opening. After a failed write without one."""
     writer.close()
     if writer.failure is not None:
         return
@@ -319,7 +319,7 @@ def _write_checkpoint(parts: StoreParts, plan: RecoveryPlan) -> None:
 def mark_open(files: LocalFileSystem, root: str, boot: str | None = None) -> None:
     """Write it anew, so that no hint fits any more; the start of the machine is this one, or that `boot`. Durable on return.
 
-    ROOT/abort, which stands while a store is open for writing: whoever finds it recovers. Java: StorePathConfigHelper.getAbortFile.
+    ROOT/abort, which stands while a store is open for writing: an opening that finds it recovers. Java: getAbortFile.
 
     Its text is ours: process id, a random name, and since which start of the machine nothing has been recovered that may have
     lacked a part (`storage/log/damage.py`). A process that dies leaves all but its last write whole; a machine that does may not.

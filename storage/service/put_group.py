@@ -1,7 +1,7 @@
 """Puts that arrive together and are appended as one: one lock, one pass of the vectorised path, one write, one dispatch.
 
-Whoever judges a request counts as on its way (`PutService.at_work`). A put joins the group; it is appended by the last one on the way,
-with all that have joined, or when the group is full, or after a moment. So a put that is alone waits for nobody, and under load the
+A thread that judges a request is on its way to a put (`PutService.at_work`). A put joins the group; the last thread on its way appends
+it, with all that have joined; so does a full group, and a moment's wait. So a put that is alone does not wait, and under load the
 cost of a message falls. Java: the group commit of its flushing, and its put lock with a cheap put.
 """
 
@@ -126,7 +126,7 @@ class JoinedPut:
         self._places = places
 
     def fail(self, error: BaseException) -> None:
-        """Nobody knows what stands of it."""
+        """It is not known what stands of it."""
         self._error = error
 
 
@@ -137,10 +137,10 @@ class PutGroup:
         self._lock = threading.Lock()
         self._waiting: deque[JoinedPut] = deque()
         self._on_the_way = 0
-        self._told = threading.Condition()
+        self._finished = threading.Condition()
 
     def come(self) -> None:
-        """Somebody begins to judge a request, and may join."""
+        """A thread begins to judge a request, and may join."""
         with self._lock:
             self._on_the_way += 1
 
@@ -158,17 +158,17 @@ class PutGroup:
 
     def wait_for(self, joined: JoinedPut, seconds: float) -> bool:
         """Waits for so long, at most; whether that put is done."""
-        with self._told:
+        with self._finished:
             if not joined.is_done:
-                self._told.wait(seconds)
+                self._finished.wait(seconds)
             return joined.is_done
 
-    def tell(self, taken: Sequence[JoinedPut]) -> None:
-        """These are done: whoever waits for them goes on."""
-        with self._told:
+    def finish(self, taken: Sequence[JoinedPut]) -> None:
+        """These are done: the threads that wait for them go on."""
+        with self._finished:
             for put in taken:
                 put.is_done = True
-            self._told.notify_all()
+            self._finished.notify_all()
 
     @property
     def is_waiting(self) -> bool:
@@ -177,7 +177,7 @@ class PutGroup:
 
     @property
     def is_due(self) -> bool:
-        """Whether those that wait are to be appended now: nobody else is coming, or they are many."""
+        """Whether those that wait must be appended now: no other thread is on its way, or they are many."""
         return bool(self._waiting) and (self._on_the_way <= 0 or len(self._waiting) >= GROUP_MESSAGES)
 
     def take(self) -> list[JoinedPut]:
@@ -250,13 +250,11 @@ def wait_for_disk(messages: Rows) -> bool:
 
 
 class Work:
-    """The turns of all threads in front of one store.
+    """The turns of all threads in front of one store: which computes now, and which are on their way to a put.
 
-    Whose turn it is to compute, and who is on the way to a put.
-
-    Python runs one thread at a time anyway, and Arrow's kernels let go of the interpreter at each call: of eight threads that
-    compute at once, each call wakes another one, and a message takes twice the processor. So one computes, and whoever waits for a
-    disk lets others.
+    Python runs one thread at a time anyway, and Arrow's kernels let go of the interpreter at each call: of eight threads that compute
+    at once, each call wakes another one, and a message takes twice the processor. So one computes, and a thread that waits for a disk
+    lets others compute.
     """
 
     def __init__(self, group: PutGroup) -> None:
@@ -265,12 +263,12 @@ class Work:
         self._group = group
         self._own = threading.local()
 
-    def begun(self, *, is_waited_for: bool = True) -> AbstractContextManager[None]:
+    def turn(self, *, is_waited_for: bool = True) -> AbstractContextManager[None]:
         """Computes, and is on the way if others are to wait for it. Not to be entered twice by a thread."""
         return _Turn(self, is_waited_for)
 
     def begin(self, *, is_waited_for: bool) -> None:
-        """The beginning of `begun`."""
+        """The beginning of `turn`."""
         if is_waited_for:
             self._group.come()
             self._own.is_coming = True
@@ -278,7 +276,7 @@ class Work:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Within `begun`: others may compute meanwhile, and do not wait for this one. For what waits for a disk."""
+        """Within `turn`: others may compute meanwhile, and do not wait for this one. For what waits for a disk."""
         was_mine = self.end()
         try:
             yield
@@ -319,7 +317,7 @@ class _Turn(AbstractContextManager[None]):
 
 
 class GroupCommit:
-    """Puts that wait for a sync to reach behind them, and whoever tells them how it ended. Thread-safe."""
+    """Puts that wait for a sync to reach behind them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -342,7 +340,7 @@ class GroupCommit:
             waiting.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """Nobody who waits will ever hear that all is well."""
+        """All that wait fail with the error."""
         with self._lock:
             failed, self._waiting = self._waiting, deque()
         for _, waiting in failed:
@@ -373,7 +371,7 @@ class Acknowledgement(Pending[PutStatus]):
     def __call__(self) -> PutStatus:
         """How it ended; what came of the replicas counts more than what came of the disk, as in Java.
 
-        Raises OSError where the sync failed: nobody knows what the disk holds.
+        Raises OSError where the sync failed: it is not known what the disk holds.
         """
         status, (flush_timeout_ms, slave_timeout_ms) = PutStatus.PUT_OK, self._timeouts_ms
         if self.flush is not None:

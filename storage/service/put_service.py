@@ -130,7 +130,7 @@ class PutService:
         return Duty(f"{name} of {self._store.root}", interval_ms, partial(self._do, turn))
 
     def _do(self, turn: Callable[[], None]) -> bool:
-        """A turn in its own thread; False = there is nothing more to do, as everybody has been told."""
+        """A turn in its own thread; False = no more turns: all that wait have failed."""
         try:
             turn()
         except (StorageError, OSError) as error:
@@ -343,22 +343,22 @@ class PutService:
     def at_work(self) -> Iterator[None]:
         """What is computed in here is computed by one thread at a time (`put_service.py`), and waited for by puts that go together."""
         try:
-            with self._work.begun():
+            with self._work.turn():
                 yield
         finally:
             if self._joining.is_due:
                 self._append_joined()
 
     def at_work_for_later(self) -> AbstractContextManager[None]:
-        """As `at_work`, for what ends in `put_later`: nobody waits for it, and nothing is appended behind it."""
-        return self._work.begun(is_waited_for=False)
+        """As `at_work`, for what ends in `put_later`: no put waits for it, and nothing is appended at its end."""
+        return self._work.turn(is_waited_for=False)
 
     def off_work(self) -> AbstractContextManager[None]:
         """Within `at_work`: others may compute meanwhile. For what waits for a disk, and not for the put lock."""
         return self._work.left()
 
     def _fail_commits(self) -> None:
-        """Where the store has failed nobody waits for a sync any more. Under the put lock."""
+        """Where the store has failed, puts that wait for a sync fail. Under the put lock."""
         if (failure := self._writer.failure) is not None:
             self._commits.fail(failure)
 
@@ -374,10 +374,10 @@ class PutService:
         """Append messages as they are, as `MessageStore.put_inner` does.
 
         PUT_OK: on the disk under SYNC_FLUSH, else in the log, or with a pool in memory. FLUSH_DISK_TIMEOUT: in the log, and readable
-        as soon as it is synced. FLUSH_SLAVE_TIMEOUT: in the log, readable, and fewer replicas than `inSyncReplicas` have told within
-        `slaveTimeout` that they hold it. OS_PAGE_CACHE_BUSY, IN_SYNC_REPLICAS_NOT_ENOUGH: refused, nothing was stored.
+        as soon as it is synced. FLUSH_SLAVE_TIMEOUT: in the log, readable, and fewer replicas than `inSyncReplicas` have
+        reported within `slaveTimeout` that they hold it. OS_PAGE_CACHE_BUSY, IN_SYNC_REPLICAS_NOT_ENOUGH: refused, nothing was stored.
         `waits` False waits for neither disk nor replicas; None = not if every message says WAIT=false.
-        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError where nobody knows.
+        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError where it is not known.
         """
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
         return self.put_later(inner, waits=waits)()
@@ -433,7 +433,7 @@ class PutService:
             self._append_joined()
 
     def _append_joined(self) -> None:
-        """Append those that have joined, if any still wait, as one; each is told."""
+        """Append those that have joined, if any still wait, as one."""
         with self._work.processor, self._lock:
             taken = self._joining.take()
             try:
@@ -442,19 +442,19 @@ class PutService:
                 for put in taken:
                     if put.is_stored:
                         put.acknowledged = self._acknowledged(put.waits, put.copies)
-            except BaseException as error:  # they may stand in the log, and nobody can read them yet
+            except BaseException as error:  # they may stand in the log, where no reader sees them yet
                 for put in taken:
                     put.fail(error)
                 if not isinstance(error, OSError):
                     raise
             finally:
-                self._joining.tell(taken)
+                self._joining.finish(taken)
         self._wake_duties()
 
     def _acknowledged(self, waits: bool, copies: int) -> Pending[PutStatus]:
-        """What was appended is to be synced, or can be read now, as the flush policy has it; and to be copied. Under the put lock.
+        """What an append waits for: a sync, or it can be read now, as the flush policy has it; and copies. Under the put lock.
 
-        Raises OSError where it cannot be made readable: it stands in the log, and nobody may be told that nothing was stored.
+        Raises OSError where it cannot be made readable: it stands in the log, so no caller may take it for not stored.
         """
         end = self._writer.log_end
         if isinstance(self._policy, SyncFlush):
@@ -631,7 +631,7 @@ class PutService:
 
     @contextmanager
     def _failing_all(self) -> Iterator[None]:
-        """An error ends the writing: whoever waits hears of it, and so does whoever puts later."""
+        """An error ends the writing: puts that wait, and later ones, fail with it."""
         try:
             yield
         except BaseException as error:
@@ -643,7 +643,7 @@ class PutService:
     # Ending
 
     def flush(self) -> None:
-        """Everything put so far onto the disk, and readable; whoever waits is acknowledged. Raises StoreNotWritableError, OSError."""
+        """Everything put so far onto the disk, and readable; puts that wait are acknowledged. Raises StoreNotWritableError, OSError."""
         with self._failing_all():
             self._write_held()
             self._sync_log()

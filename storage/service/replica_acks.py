@@ -1,4 +1,4 @@
-"""Puts that wait until replicas hold them, and whoever reports what replicas hold. Java: HAService, GroupTransferService.
+"""Puts that wait until replicas hold them, and what replicas hold. Java: HAService, GroupTransferService.
 
 An acknowledgement means what the replica means by it: a Java slave has the bytes in its page cache.
 """
@@ -71,7 +71,7 @@ class ReplicaAcks:
         return copies_of_batch(self._mode, self._config, asked)
 
     def in_sync_within(self, log_end: int, needed: int, seconds: float) -> int:
-        """How many copies are in sync, as soon as they are enough, or when the time is over, or nobody will report any more."""
+        """How many copies are in sync, as soon as they are enough, or when the time is over, or no replica will report any more."""
         with self._lock:
             self._lock.wait_for(lambda: self._is_closed or self._in_sync(log_end) >= needed, seconds)
             return self._in_sync(log_end)
@@ -115,7 +115,7 @@ class ReplicaAcks:
     def see(self, acknowledged: Mapping[Hashable, int]) -> None:
         """Before which offset each replica that is connected now holds everything; less than 0 = not known.
 
-        Whoever tells has judged it: nothing counts that was not sent, and no replica twice.
+        The caller has checked it: nothing counts that was not sent, and no replica twice.
         """
         with self._lock:
             self._tell(self._frontier.see({replica: offset for replica, offset in acknowledged.items() if offset >= 0}))
@@ -129,12 +129,12 @@ class ReplicaAcks:
 
     @property
     def is_closed(self) -> bool:
-        """Whether nobody will report any more."""
+        """Whether no replica will report any more."""
         return self._is_closed
 
     @property
     def reached_by_all(self) -> float:
-        """Up to where all in the SyncStateSet have the log; `EVERYTHING` where nobody else must. Java: computeConfirmOffset."""
+        """Up to where all in the SyncStateSet have the log; `EVERYTHING` where no other must. Java: computeConfirmOffset."""
         if not self._config.all_ack_in_sync_state_set:
             return EVERYTHING
         return NOTHING_NEW if self._set_size is None else self._frontier.reached(ALL_IN_SET)
@@ -146,7 +146,7 @@ class ReplicaAcks:
         self._lock.notify_all()
 
     def close(self) -> None:
-        """Nobody will report any more: whoever waits, or will wait, hears FLUSH_SLAVE_TIMEOUT now."""
+        """No replica will report any more: puts that wait, or will wait, end in FLUSH_SLAVE_TIMEOUT now."""
         with self._lock:
             self._is_closed = True
             for wanted in self._frontier.forget():
@@ -181,17 +181,17 @@ class AckFrontier:
         return wanted
 
     def see(self, acknowledged: Mapping[Hashable, int]) -> list[CopiesWanted]:
-        """How far each replica is that is connected now; one that is missing counts no more. Whoever waits no longer."""
+        """How far each replica is that is connected now; one that is missing counts no more. Returns the puts that wait no longer."""
         self._acknowledged = dict(acknowledged)
         return self._settled()
 
     def set_members(self, others: Iterable[Hashable]) -> list[CopiesWanted]:
-        """The SyncStateSet without the master (old and new, while a change is under way); whoever waits no longer."""
+        """The SyncStateSet without the master (old and new, while a change is under way). Returns the puts that wait no longer."""
         self._others_in_set = frozenset(others)
         return self._settled()
 
     def give_up(self, wanted: CopiesWanted) -> bool:
-        """Nobody waits for it any more. False = it had been settled before."""
+        """The put waits no longer. False = it had been settled before."""
         waiting = self._waiting.get(wanted.needed, [])
         if wanted not in waiting:
             return False
@@ -216,7 +216,7 @@ class AckFrontier:
         return settled
 
     def forget(self) -> list[CopiesWanted]:
-        """All that wait; nobody will ever tell them."""
+        """All that wait, which this forgets."""
         left = [put for waiting in self._waiting.values() for put in waiting]
         self._waiting.clear()
         return left

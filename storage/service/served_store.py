@@ -237,7 +237,7 @@ class ServedStore:
             return self._log.minimum
 
     def maximum(self, topic: str, queue_id: int) -> int:
-        """The queue offset behind the last message; 0 of a queue that is not there. Waits for nobody."""
+        """The queue offset behind the last message; 0 of a queue that is not there. Does not wait."""
         return self._writer.ends.readable_ends.get((topic, queue_id), 0)
 
     def minimum(self, topic: str, queue_id: int) -> int:

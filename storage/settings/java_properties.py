@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from dataclasses import field
+from typing import Any, NamedTuple
 
 from storage.errors import ConfigurationError
 
@@ -124,6 +125,17 @@ def _unescape(text: str, file: str | None, line: int) -> str:
     if _SURROGATE.search(found):  # Java's strings hold a character beyond 16 bits as two
         found = found.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return found
+
+
+def setting(java: str, default: Any, kind: str = "", *, unit: str = "", is_secret: bool = False) -> Any:
+    """A field of a dataclass that a file sets under a Java name. The default is a value, or a function that makes it.
+
+    `kind` is Java's type, where `java_settings.py` does not have the name.
+    """
+    metadata = {"java": java, "kind": kind, "unit": unit, "is_secret": is_secret}
+    if callable(default):
+        return field(default_factory=default, metadata=metadata, repr=not is_secret)
+    return field(default=default, metadata=metadata, repr=not is_secret)
 
 
 def java_value(kind: str, text: str) -> int | float | bool | str:

@@ -102,7 +102,7 @@ DEFAULT_VERSION = BrokerVersion(5, 3)
 
 
 def parse_broker_version(text: str) -> BrokerVersion:
-    """`4.9.7` or `5.3`. Raises ValueError with the rule for anything else, and for releases before 4.9, which nobody has tried."""
+    """`4.9.7` or `5.3`. Raises ValueError with the rule for anything else, and for releases before 4.9, which were never tried."""
     matched = _TEXT.fullmatch(text.strip())
     if matched is None:
         raise ValueError(f"{text!r} is no release of RocketMQ; write it as 4.9.7 or 5.3")
@@ -244,7 +244,7 @@ def parse_config(
     """The settings that stand in the bytes of a broker.conf; `rocketmq_version` stands for the file's.
 
     `file` is for messages, and for relative paths where it is a URL.
-    Warns in the result only, and not about names that are `known` to who asks.
+    Warns in the result only, and not about names that the caller calls `known`.
     """
     last = {found.key: found for found in parse_properties(content, file)}
     version = last.pop(VERSION_SETTING, None)
@@ -366,7 +366,7 @@ def refuse_for_writing(
 ) -> list[str]:
     """Why a store with these settings must not be written: a broker would cut or never see what we write.
 
-    Empty list = go on. `follows` = what is written is what the master has written; `asks_replicas` = whoever writes waits for as many
+    Empty list = go on. `follows` = what is written is what the master has written; `asks_replicas` = the writer waits for as many
     copies as the settings want; `is_controlled` = a controller has said who writes.
     """
     mode = config.mode

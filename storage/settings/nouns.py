@@ -8,16 +8,13 @@ Java: BrokerConfig, MessageStoreConfig, BrokerStartup.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 
 from storage.errors import ConfigurationError
 from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
+from storage.settings.java_properties import setting
 
 CONSUME_QUEUE_ENTRY_BYTES = 20
-
-
-def _java(name: str, unit: str = "") -> dict[str, str]:
-    return {"java": name, "unit": unit}
 
 
 def _require_positive(config: object, *names: str) -> None:
@@ -31,25 +28,25 @@ def _require_positive(config: object, *names: str) -> None:
 class BrokerIdentity:
     """Who serves the store. None = not configured (Java would ask the machine)."""
 
-    broker_name: str | None = field(default=None, metadata=_java("brokerName"))
-    broker_cluster_name: str = field(default="DefaultCluster", metadata=_java("brokerClusterName"))
-    broker_ip1: str | None = field(default=None, metadata=_java("brokerIP1"))
-    broker_ip2: str | None = field(default=None, metadata=_java("brokerIP2"))
+    broker_name: str | None = setting("brokerName", None)
+    broker_cluster_name: str = setting("brokerClusterName", "DefaultCluster")
+    broker_ip1: str | None = setting("brokerIP1", None)
+    broker_ip2: str | None = setting("brokerIP2", None)
     """Where replicas connect, if not at the first."""
-    listen_port: int = field(default=10911, metadata=_java("listenPort"))
+    listen_port: int = setting("listenPort", 10911)
 
 
 @dataclass(frozen=True, slots=True)
 class CommitLogConfig:
     """The log's place, its files and what counts as a valid record."""
 
-    mapped_file_size_commit_log: int | None = field(default=None, metadata=_java("mappedFileSizeCommitLog", "bytes"))
-    store_path_commit_log: str | None = field(default=None, metadata=_java("storePathCommitLog"))
-    read_only_commit_log_store_paths: str | None = field(default=None, metadata=_java("readOnlyCommitLogStorePaths"))
-    max_message_size: int = field(default=4 * 1024 * 1024, metadata=_java("maxMessageSize", "bytes of body"))
-    check_crc_on_recover: bool = field(default=True, metadata=_java("checkCRCOnRecover"))
-    force_verify_prop_crc: bool = field(default=False, metadata=_java("forceVerifyPropCRC"))
-    enabled_append_prop_crc: bool = field(default=False, metadata=_java("enabledAppendPropCRC"))
+    mapped_file_size_commit_log: int | None = setting("mappedFileSizeCommitLog", None, unit="bytes")
+    store_path_commit_log: str | None = setting("storePathCommitLog", None)
+    read_only_commit_log_store_paths: str | None = setting("readOnlyCommitLogStorePaths", None)
+    max_message_size: int = setting("maxMessageSize", 4 * 1024 * 1024, unit="bytes of body")
+    check_crc_on_recover: bool = setting("checkCRCOnRecover", True)
+    force_verify_prop_crc: bool = setting("forceVerifyPropCRC", False)
+    enabled_append_prop_crc: bool = setting("enabledAppendPropCRC", False)
 
     def __post_init__(self) -> None:
         _require_positive(self, "mapped_file_size_commit_log", "max_message_size")
@@ -67,13 +64,9 @@ class CommitLogConfig:
 class ConsumeQueueConfig:
     """Files of the consume queues. The file size is rounded up to whole entries, as Java's getter does."""
 
-    mapped_file_size_consume_queue: int | None = field(
-        default=None, metadata=_java("mappedFileSizeConsumeQueue", "bytes")
-    )
-    enable_consume_queue_ext: bool = field(default=False, metadata=_java("enableConsumeQueueExt"))
-    mapped_file_size_consume_queue_ext: int | None = field(
-        default=None, metadata=_java("mappedFileSizeConsumeQueueExt", "bytes")
-    )
+    mapped_file_size_consume_queue: int | None = setting("mappedFileSizeConsumeQueue", None, unit="bytes")
+    enable_consume_queue_ext: bool = setting("enableConsumeQueueExt", False)
+    mapped_file_size_consume_queue_ext: int | None = setting("mappedFileSizeConsumeQueueExt", None, unit="bytes")
 
     def __post_init__(self) -> None:
         _require_positive(self, "mapped_file_size_consume_queue", "mapped_file_size_consume_queue_ext")
@@ -86,10 +79,10 @@ class ConsumeQueueConfig:
 class IndexConfig:
     """Geometry of the index files, which stands in no file of the store."""
 
-    message_index_enable: bool = field(default=True, metadata=_java("messageIndexEnable"))
-    message_index_safe: bool = field(default=False, metadata=_java("messageIndexSafe"))
-    max_hash_slot_num: int = field(default=5_000_000, metadata=_java("maxHashSlotNum", "slots"))
-    max_index_num: int = field(default=20_000_000, metadata=_java("maxIndexNum", "items"))
+    message_index_enable: bool = setting("messageIndexEnable", True)
+    message_index_safe: bool = setting("messageIndexSafe", False)
+    max_hash_slot_num: int = setting("maxHashSlotNum", 5_000_000, unit="slots")
+    max_index_num: int = setting("maxIndexNum", 20_000_000, unit="items")
 
     def __post_init__(self) -> None:
         _require_positive(self, "max_hash_slot_num", "max_index_num")
@@ -103,31 +96,23 @@ class FlushConfig:
     it asks for it, or with every put under SYNC_FLUSH.
     """
 
-    flush_disk_type: str = field(default="ASYNC_FLUSH", metadata=_java("flushDiskType"))
-    sync_flush_timeout: int = field(default=5_000, metadata=_java("syncFlushTimeout", "ms"))
-    flush_interval_commit_log: int = field(default=500, metadata=_java("flushIntervalCommitLog", "ms"))
-    flush_commit_log_least_pages: int = field(default=4, metadata=_java("flushCommitLogLeastPages", "pages of 4 KiB"))
-    flush_commit_log_thorough_interval: int = field(
-        default=10_000, metadata=_java("flushCommitLogThoroughInterval", "ms")
-    )
-    flush_commit_log_timed: bool = field(default=True, metadata=_java("flushCommitLogTimed"))
-    wake_flush_when_put_message: bool = field(default=False, metadata=_java("wakeFlushWhenPutMessage"))
-    transient_store_pool_enable: bool = field(default=False, metadata=_java("transientStorePoolEnable"))
-    transient_store_pool_size: int = field(default=5, metadata=_java("transientStorePoolSize", "log files"))
-    commit_interval_commit_log: int = field(default=200, metadata=_java("commitIntervalCommitLog", "ms"))
-    commit_commit_log_least_pages: int = field(default=4, metadata=_java("commitCommitLogLeastPages", "pages of 4 KiB"))
-    commit_commit_log_thorough_interval: int = field(
-        default=200, metadata=_java("commitCommitLogThoroughInterval", "ms")
-    )
-    wake_commit_when_put_message: bool = field(default=True, metadata=_java("wakeCommitWhenPutMessage"))
-    flush_interval_consume_queue: int = field(default=1_000, metadata=_java("flushIntervalConsumeQueue", "ms"))
-    flush_consume_queue_least_pages: int = field(
-        default=2, metadata=_java("flushConsumeQueueLeastPages", "pages of 4 KiB")
-    )
-    flush_consume_queue_thorough_interval: int = field(
-        default=60_000, metadata=_java("flushConsumeQueueThoroughInterval", "ms")
-    )
-    os_page_cache_busy_time_out_mills: int = field(default=1_000, metadata=_java("osPageCacheBusyTimeOutMills", "ms"))
+    flush_disk_type: str = setting("flushDiskType", "ASYNC_FLUSH")
+    sync_flush_timeout: int = setting("syncFlushTimeout", 5_000, unit="ms")
+    flush_interval_commit_log: int = setting("flushIntervalCommitLog", 500, unit="ms")
+    flush_commit_log_least_pages: int = setting("flushCommitLogLeastPages", 4, unit="pages of 4 KiB")
+    flush_commit_log_thorough_interval: int = setting("flushCommitLogThoroughInterval", 10_000, unit="ms")
+    flush_commit_log_timed: bool = setting("flushCommitLogTimed", True)
+    wake_flush_when_put_message: bool = setting("wakeFlushWhenPutMessage", False)
+    transient_store_pool_enable: bool = setting("transientStorePoolEnable", False)
+    transient_store_pool_size: int = setting("transientStorePoolSize", 5, unit="log files")
+    commit_interval_commit_log: int = setting("commitIntervalCommitLog", 200, unit="ms")
+    commit_commit_log_least_pages: int = setting("commitCommitLogLeastPages", 4, unit="pages of 4 KiB")
+    commit_commit_log_thorough_interval: int = setting("commitCommitLogThoroughInterval", 200, unit="ms")
+    wake_commit_when_put_message: bool = setting("wakeCommitWhenPutMessage", True)
+    flush_interval_consume_queue: int = setting("flushIntervalConsumeQueue", 1_000, unit="ms")
+    flush_consume_queue_least_pages: int = setting("flushConsumeQueueLeastPages", 2, unit="pages of 4 KiB")
+    flush_consume_queue_thorough_interval: int = setting("flushConsumeQueueThoroughInterval", 60_000, unit="ms")
+    os_page_cache_busy_time_out_mills: int = setting("osPageCacheBusyTimeOutMills", 1_000, unit="ms")
 
     def __post_init__(self) -> None:
         _require_positive(
@@ -143,7 +128,7 @@ class FlushConfig:
 class DelayConfig:
     """The delay levels of SCHEDULE_TOPIC_XXXX; level 1 is the first."""
 
-    message_delay_level: str = field(default=DEFAULT_LEVELS, metadata=_java("messageDelayLevel"))
+    message_delay_level: str = setting("messageDelayLevel", DEFAULT_LEVELS)
 
     def __post_init__(self) -> None:
         try:
@@ -163,98 +148,76 @@ class DelayConfig:
 class SendConfig:
     """What a broker holds a send request to, and what it adds to a message."""
 
-    broker_permission: int = field(default=6, metadata=_java("brokerPermission"))
-    auto_create_topic_enable: bool = field(default=True, metadata=_java("autoCreateTopicEnable"))
-    auto_create_subscription_group: bool = field(default=True, metadata=_java("autoCreateSubscriptionGroup"))
-    enable_create_sys_group: bool = field(default=True, metadata=_java("enableCreateSysGroup"))
-    default_topic_queue_nums: int = field(default=8, metadata=_java("defaultTopicQueueNums", "queues"))
-    reject_transaction_message: bool = field(default=False, metadata=_java("rejectTransactionMessage"))
-    start_accept_send_request_time_stamp: int = field(
-        default=0, metadata=_java("startAcceptSendRequestTimeStamp", "ms since 1970")
-    )
-    recall_message_enable: bool = field(default=False, metadata=_java("recallMessageEnable"))
-    region_id: str = field(default="DefaultRegion", metadata=_java("regionId"))
-    trace_on: bool = field(default=True, metadata=_java("traceOn"))
-    cluster_topic_enable: bool = field(default=True, metadata=_java("clusterTopicEnable"))
-    broker_topic_enable: bool = field(default=True, metadata=_java("brokerTopicEnable"))
-    trace_topic_enable: bool = field(default=False, metadata=_java("traceTopicEnable"))
-    msg_trace_topic_name: str = field(default="RMQ_SYS_TRACE_TOPIC", metadata=_java("msgTraceTopicName"))
-    commercial_base_count: int = field(default=1, metadata=_java("commercialBaseCount"))
-    commercial_size_per_msg: int = field(default=4 * 1024, metadata=_java("commercialSizePerMsg", "bytes"))
+    broker_permission: int = setting("brokerPermission", 6)
+    auto_create_topic_enable: bool = setting("autoCreateTopicEnable", True)
+    auto_create_subscription_group: bool = setting("autoCreateSubscriptionGroup", True)
+    enable_create_sys_group: bool = setting("enableCreateSysGroup", True)
+    default_topic_queue_nums: int = setting("defaultTopicQueueNums", 8, unit="queues")
+    reject_transaction_message: bool = setting("rejectTransactionMessage", False)
+    start_accept_send_request_time_stamp: int = setting("startAcceptSendRequestTimeStamp", 0, unit="ms since 1970")
+    recall_message_enable: bool = setting("recallMessageEnable", False)
+    region_id: str = setting("regionId", "DefaultRegion")
+    trace_on: bool = setting("traceOn", True)
+    cluster_topic_enable: bool = setting("clusterTopicEnable", True)
+    broker_topic_enable: bool = setting("brokerTopicEnable", True)
+    trace_topic_enable: bool = setting("traceTopicEnable", False)
+    msg_trace_topic_name: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
 
 
 @dataclass(frozen=True, slots=True)
 class PullConfig:
     """What a broker process gives its consumers, and how long it lets them wait."""
 
-    long_polling_enable: bool = field(default=True, metadata=_java("longPollingEnable"))
-    short_polling_time_mills: int = field(default=1_000, metadata=_java("shortPollingTimeMills", "ms"))
-    lite_pull_message_enable: bool = field(default=True, metadata=_java("litePullMessageEnable"))
-    reject_pull_consumer_enable: bool = field(default=False, metadata=_java("rejectPullConsumerEnable"))
-    slave_read_enable: bool = field(default=False, metadata=_java("slaveReadEnable"))
-    enable_property_filter: bool = field(default=False, metadata=_java("enablePropertyFilter"))
-    max_transfer_bytes_on_message_in_memory: int = field(
-        default=262_144, metadata=_java("maxTransferBytesOnMessageInMemory", "bytes")
+    long_polling_enable: bool = setting("longPollingEnable", True)
+    short_polling_time_mills: int = setting("shortPollingTimeMills", 1_000, unit="ms")
+    lite_pull_message_enable: bool = setting("litePullMessageEnable", True)
+    reject_pull_consumer_enable: bool = setting("rejectPullConsumerEnable", False)
+    slave_read_enable: bool = setting("slaveReadEnable", False)
+    enable_property_filter: bool = setting("enablePropertyFilter", False)
+    max_transfer_bytes_on_message_in_memory: int = setting("maxTransferBytesOnMessageInMemory", 262_144, unit="bytes")
+    max_transfer_count_on_message_in_memory: int = setting("maxTransferCountOnMessageInMemory", 32, unit="messages")
+    max_transfer_bytes_on_message_in_disk: int = setting("maxTransferBytesOnMessageInDisk", 65_536, unit="bytes")
+    max_transfer_count_on_message_in_disk: int = setting("maxTransferCountOnMessageInDisk", 8, unit="messages")
+    max_filter_message_size: int = setting(
+        "maxFilterMessageSize", 16_000, unit="bytes of queue entries that a pull looks at"
     )
-    max_transfer_count_on_message_in_memory: int = field(
-        default=32, metadata=_java("maxTransferCountOnMessageInMemory", "messages")
+    access_message_in_memory_max_ratio: int = setting(
+        "accessMessageInMemoryMaxRatio", 40, unit="% of the machine's memory"
     )
-    max_transfer_bytes_on_message_in_disk: int = field(
-        default=65_536, metadata=_java("maxTransferBytesOnMessageInDisk", "bytes")
-    )
-    max_transfer_count_on_message_in_disk: int = field(
-        default=8, metadata=_java("maxTransferCountOnMessageInDisk", "messages")
-    )
-    max_filter_message_size: int = field(
-        default=16_000, metadata=_java("maxFilterMessageSize", "bytes of queue entries that a pull looks at")
-    )
-    access_message_in_memory_max_ratio: int = field(
-        default=40, metadata=_java("accessMessageInMemoryMaxRatio", "% of the machine's memory")
-    )
-    default_query_max_num: int = field(default=32, metadata=_java("defaultQueryMaxNum", "messages"))
+    default_query_max_num: int = setting("defaultQueryMaxNum", 32, unit="messages")
 
 
 @dataclass(frozen=True, slots=True)
 class ClientsConfig:
     """What a broker process knows of its clients and of how far groups are."""
 
-    channel_expired_timeout: int = field(default=120_000, metadata=_java("channelExpiredTimeout", "ms"))
-    subscription_expired_timeout: int = field(default=600_000, metadata=_java("subscriptionExpiredTimeout", "ms"))
-    notify_consumer_ids_changed_enable: bool = field(default=True, metadata=_java("notifyConsumerIdsChangedEnable"))
-    server_load_balancer_enable: bool = field(default=True, metadata=_java("serverLoadBalancerEnable"))
-    load_balance_poll_name_server_interval: int = field(
-        default=30_000, metadata=_java("loadBalancePollNameServerInterval", "ms")
+    channel_expired_timeout: int = setting("channelExpiredTimeout", 120_000, unit="ms")
+    subscription_expired_timeout: int = setting("subscriptionExpiredTimeout", 600_000, unit="ms")
+    notify_consumer_ids_changed_enable: bool = setting("notifyConsumerIdsChangedEnable", True)
+    server_load_balancer_enable: bool = setting("serverLoadBalancerEnable", True)
+    load_balance_poll_name_server_interval: int = setting("loadBalancePollNameServerInterval", 30_000, unit="ms")
+    use_server_side_reset_offset: bool = setting("useServerSideResetOffset", True)
+    flush_consumer_offset_interval: int = setting("flushConsumerOffsetInterval", 5_000, unit="ms")
+    consumer_offset_update_version_step: int = setting("consumerOffsetUpdateVersionStep", 500, unit="commits a version")
+    validate_system_topic_when_update_topic: bool = setting("validateSystemTopicWhenUpdateTopic", True)
+    enable_mixed_message_type: bool = setting("enableMixedMessageType", False)
+    config_black_list: str = setting(
+        "configBlackList", "configBlackList;brokerConfigPath", unit="names between semicolons"
     )
-    use_server_side_reset_offset: bool = field(default=True, metadata=_java("useServerSideResetOffset"))
-    flush_consumer_offset_interval: int = field(default=5_000, metadata=_java("flushConsumerOffsetInterval", "ms"))
-    consumer_offset_update_version_step: int = field(
-        default=500, metadata=_java("consumerOffsetUpdateVersionStep", "commits that raise the file's version")
-    )
-    validate_system_topic_when_update_topic: bool = field(
-        default=True, metadata=_java("validateSystemTopicWhenUpdateTopic")
-    )
-    enable_mixed_message_type: bool = field(default=False, metadata=_java("enableMixedMessageType"))
-    config_black_list: str = field(
-        default="configBlackList;brokerConfigPath", metadata=_java("configBlackList", "names between semicolons")
-    )
-    disable_consume_if_consumer_read_slowly: bool = field(
-        default=False, metadata=_java("disableConsumeIfConsumerReadSlowly")
-    )
-    consumer_fallbehind_threshold: int = field(
-        default=16 << 30, metadata=_java("consumerFallbehindThreshold", "bytes of log")
-    )
-    disk_fall_recorded: bool = field(default=True, metadata=_java("diskFallRecorded"))
+    disable_consume_if_consumer_read_slowly: bool = setting("disableConsumeIfConsumerReadSlowly", False)
+    consumer_fallbehind_threshold: int = setting("consumerFallbehindThreshold", 16 << 30, unit="bytes of log")
+    disk_fall_recorded: bool = setting("diskFallRecorded", True)
 
 
 @dataclass(frozen=True, slots=True)
 class FilterConfig:
     """What a broker process keeps of its groups' expressions, and how bit maps of extension units tell of them."""
 
-    enable_calc_filter_bit_map: bool = field(default=False, metadata=_java("enableCalcFilterBitMap"))
-    max_error_rate_of_bloom_filter: int = field(default=20, metadata=_java("maxErrorRateOfBloomFilter", "%"))
-    expect_consumer_num_use_filter: int = field(default=32, metadata=_java("expectConsumerNumUseFilter", "groups"))
-    filter_data_clean_time_span: int = field(default=24 * 3600 * 1000, metadata=_java("filterDataCleanTimeSpan", "ms"))
-    filter_support_retry: bool = field(default=False, metadata=_java("filterSupportRetry"))
+    enable_calc_filter_bit_map: bool = setting("enableCalcFilterBitMap", False)
+    max_error_rate_of_bloom_filter: int = setting("maxErrorRateOfBloomFilter", 20, unit="%")
+    expect_consumer_num_use_filter: int = setting("expectConsumerNumUseFilter", 32, unit="groups")
+    filter_data_clean_time_span: int = setting("filterDataCleanTimeSpan", 24 * 3600 * 1000, unit="ms")
+    filter_support_retry: bool = setting("filterSupportRetry", False)
 
     def __post_init__(self) -> None:
         _require_positive(self, "max_error_rate_of_bloom_filter", "expect_consumer_num_use_filter")
@@ -266,17 +229,13 @@ class FilterConfig:
 class TimerConfig:
     """Arbitrary deliver times: the wheel, its log, and how far ahead it reaches."""
 
-    timer_wheel_enable: bool = field(default=True, metadata=_java("timerWheelEnable"))
-    timer_precision_ms: int = field(default=1_000, metadata=_java("timerPrecisionMs", "ms"))
-    timer_max_delay_sec: int = field(default=3 * 24 * 3600, metadata=_java("timerMaxDelaySec", "s"))
-    timer_roll_window_slot: int = field(default=2 * 24 * 3600, metadata=_java("timerRollWindowSlot", "slots"))
-    timer_congest_num_each_slot: int = field(
-        default=2**31 - 1, metadata=_java("timerCongestNumEachSlot", "messages in a slot")
-    )
-    timer_stop_enqueue: bool = field(default=False, metadata=_java("timerStopEnqueue"))
-    mapped_file_size_timer_log: int = field(
-        default=100 * 1024 * 1024, metadata=_java("mappedFileSizeTimerLog", "bytes")
-    )
+    timer_wheel_enable: bool = setting("timerWheelEnable", True)
+    timer_precision_ms: int = setting("timerPrecisionMs", 1_000, unit="ms")
+    timer_max_delay_sec: int = setting("timerMaxDelaySec", 3 * 24 * 3600, unit="s")
+    timer_roll_window_slot: int = setting("timerRollWindowSlot", 2 * 24 * 3600, unit="slots")
+    timer_congest_num_each_slot: int = setting("timerCongestNumEachSlot", 2**31 - 1, unit="messages in a slot")
+    timer_stop_enqueue: bool = setting("timerStopEnqueue", False)
+    mapped_file_size_timer_log: int = setting("mappedFileSizeTimerLog", 100 * 1024 * 1024, unit="bytes")
 
     def __post_init__(self) -> None:
         _require_positive(self, "timer_precision_ms", "mapped_file_size_timer_log")
@@ -286,44 +245,42 @@ class TimerConfig:
 class TransactionConfig:
     """When a producer is asked what became of a half message, and how op messages are batched."""
 
-    transaction_time_out: int = field(default=6_000, metadata=_java("transactionTimeOut", "ms"))
-    transaction_check_max: int = field(default=15, metadata=_java("transactionCheckMax", "checks"))
-    transaction_op_msg_max_size: int = field(
-        default=4_096, metadata=_java("transactionOpMsgMaxSize", "bytes of body; 0 = one half for each message")
+    transaction_time_out: int = setting("transactionTimeOut", 6_000, unit="ms")
+    transaction_check_max: int = setting("transactionCheckMax", 15, unit="checks")
+    transaction_op_msg_max_size: int = setting(
+        "transactionOpMsgMaxSize", 4_096, unit="bytes of body; 0 = one half for each message"
     )
-    transaction_op_batch_interval: int = field(default=3_000, metadata=_java("transactionOpBatchInterval", "ms"))
+    transaction_op_batch_interval: int = setting("transactionOpBatchInterval", 3_000, unit="ms")
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
     """When a store's oldest files go."""
 
-    file_reserved_time: int = field(default=72, metadata=_java("fileReservedTime", "h"))
-    delete_when: str = field(default="04", metadata=_java("deleteWhen", "hours of the day, between semicolons"))
-    delete_commit_log_files_interval: int = field(
-        default=100, metadata=_java("deleteCommitLogFilesInterval", "ms between two files")
+    file_reserved_time: int = setting("fileReservedTime", 72, unit="h")
+    delete_when: str = setting("deleteWhen", "04", unit="hours of the day, between semicolons")
+    delete_commit_log_files_interval: int = setting("deleteCommitLogFilesInterval", 100, unit="ms between two files")
+    delete_consume_queue_files_interval: int = setting(
+        "deleteConsumeQueueFilesInterval", 100, unit="ms between two files"
     )
-    delete_consume_queue_files_interval: int = field(
-        default=100, metadata=_java("deleteConsumeQueueFilesInterval", "ms between two files")
-    )
-    delete_file_batch_max: int = field(default=10, metadata=_java("deleteFileBatchMax", "files"))
-    disk_max_used_space_ratio: int = field(default=75, metadata=_java("diskMaxUsedSpaceRatio", "%"))
-    disk_space_clean_forcibly_ratio: int = field(default=85, metadata=_java("diskSpaceCleanForciblyRatio", "%"))
-    disk_space_warning_level_ratio: int = field(default=90, metadata=_java("diskSpaceWarningLevelRatio", "%"))
-    clean_file_forcibly_enable: bool = field(default=True, metadata=_java("cleanFileForciblyEnable"))
+    delete_file_batch_max: int = setting("deleteFileBatchMax", 10, unit="files")
+    disk_max_used_space_ratio: int = setting("diskMaxUsedSpaceRatio", 75, unit="%")
+    disk_space_clean_forcibly_ratio: int = setting("diskSpaceCleanForciblyRatio", 85, unit="%")
+    disk_space_warning_level_ratio: int = setting("diskSpaceWarningLevelRatio", 90, unit="%")
+    clean_file_forcibly_enable: bool = setting("cleanFileForciblyEnable", True)
 
 
 @dataclass(frozen=True, slots=True)
 class StoreModeConfig:
     """Which kind of store and of broker it is: what `refuse_for_reading` and `refuse_for_writing` judge."""
 
-    store_type: str = field(default="default", metadata=_java("storeType"))
-    broker_role: str = field(default="ASYNC_MASTER", metadata=_java("brokerRole"))
-    config_manager_version: str = field(default="v1", metadata=_java("configManagerVersion"))
-    enable_dleger_commit_log: bool = field(default=False, metadata=_java("enableDLegerCommitLog"))
-    enable_controller_mode: bool = field(default=False, metadata=_java("enableControllerMode"))
-    duplication_enable: bool = field(default=False, metadata=_java("duplicationEnable"))
-    rocksdb_cq_double_write_enable: bool = field(default=False, metadata=_java("rocksdbCQDoubleWriteEnable"))
+    store_type: str = setting("storeType", "default")
+    broker_role: str = setting("brokerRole", "ASYNC_MASTER")
+    config_manager_version: str = setting("configManagerVersion", "v1")
+    enable_dleger_commit_log: bool = setting("enableDLegerCommitLog", False)
+    enable_controller_mode: bool = setting("enableControllerMode", False)
+    duplication_enable: bool = setting("duplicationEnable", False)
+    rocksdb_cq_double_write_enable: bool = setting("rocksdbCQDoubleWriteEnable", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,21 +290,21 @@ class ReplicationConfig:
     Counts of copies include the master's.
     """
 
-    ha_listen_port: int = field(default=0, metadata=_java("haListenPort", "0 = listenPort + 1"))
-    ha_send_heartbeat_interval: int = field(default=5_000, metadata=_java("haSendHeartbeatInterval", "ms"))
-    ha_housekeeping_interval: int = field(default=20_000, metadata=_java("haHousekeepingInterval", "ms"))
-    ha_transfer_batch_size: int = field(default=32_768, metadata=_java("haTransferBatchSize", "bytes"))
-    ha_max_gap_not_in_sync: int = field(default=268_435_456, metadata=_java("haMaxGapNotInSync", "bytes"))
-    ha_max_time_slave_not_catchup: int = field(default=15_000, metadata=_java("haMaxTimeSlaveNotCatchup", "ms"))
-    in_sync_replicas: int = field(default=1, metadata=_java("inSyncReplicas", "copies"))
-    min_in_sync_replicas: int = field(default=1, metadata=_java("minInSyncReplicas", "copies"))
-    total_replicas: int = field(default=1, metadata=_java("totalReplicas", "copies"))
-    all_ack_in_sync_state_set: bool = field(default=False, metadata=_java("allAckInSyncStateSet"))
-    enable_auto_in_sync_replicas: bool = field(default=False, metadata=_java("enableAutoInSyncReplicas"))
-    enable_slave_acting_master: bool = field(default=False, metadata=_java("enableSlaveActingMaster"))
-    broker_not_active_timeout_millis: int = field(default=10_000, metadata=_java("brokerNotActiveTimeoutMillis", "ms"))
-    slave_timeout: int = field(default=3_000, metadata=_java("slaveTimeout", "ms"))
-    read_un_committed: bool = field(default=False, metadata=_java("readUnCommitted"))
+    ha_listen_port: int = setting("haListenPort", 0, unit="0 = listenPort + 1")
+    ha_send_heartbeat_interval: int = setting("haSendHeartbeatInterval", 5_000, unit="ms")
+    ha_housekeeping_interval: int = setting("haHousekeepingInterval", 20_000, unit="ms")
+    ha_transfer_batch_size: int = setting("haTransferBatchSize", 32_768, unit="bytes")
+    ha_max_gap_not_in_sync: int = setting("haMaxGapNotInSync", 268_435_456, unit="bytes")
+    ha_max_time_slave_not_catchup: int = setting("haMaxTimeSlaveNotCatchup", 15_000, unit="ms")
+    in_sync_replicas: int = setting("inSyncReplicas", 1, unit="copies")
+    min_in_sync_replicas: int = setting("minInSyncReplicas", 1, unit="copies")
+    total_replicas: int = setting("totalReplicas", 1, unit="copies")
+    all_ack_in_sync_state_set: bool = setting("allAckInSyncStateSet", False)
+    enable_auto_in_sync_replicas: bool = setting("enableAutoInSyncReplicas", False)
+    enable_slave_acting_master: bool = setting("enableSlaveActingMaster", False)
+    broker_not_active_timeout_millis: int = setting("brokerNotActiveTimeoutMillis", 10_000, unit="ms")
+    slave_timeout: int = setting("slaveTimeout", 3_000, unit="ms")
+    read_un_committed: bool = setting("readUnCommitted", False)
 
     def __post_init__(self) -> None:
         names = "ha_send_heartbeat_interval", "ha_housekeeping_interval", "ha_transfer_batch_size", "slave_timeout"

@@ -1,4 +1,4 @@
-"""What a store's broker and cluster are called: told by the topics that a broker names after both.
+"""What a store's broker and cluster are called: as the topics say that a broker names after both.
 
 A broker keeps these topics in topics.json among its users':
 
@@ -39,12 +39,12 @@ def broker_names(config: StoreConfig, topics: TopicTable, asked: str | None = No
     """
     own_cluster = None if config.is_configured("brokerClusterName") else _only(_clusters_of(topics))
     return BrokerNames(
-        asked or config.identity.broker_name or _only(told_brokers(topics)),
+        asked or config.identity.broker_name or _only(named_brokers(topics)),
         own_cluster or config.identity.broker_cluster_name,
     )
 
 
-def told_brokers(table: TopicTable) -> list[str]:
+def named_brokers(table: TopicTable) -> list[str]:
     """The broker's names that the topics tell: several where it was renamed, none where no broker wrote the table."""
     members = [topic for topic in table.topics if topic.startswith(BROKER_MEMBER_TOPIC_PREFIX)]
     if members:
@@ -75,14 +75,14 @@ def with_names(table: TopicTable, names: BrokerNames, send: SendConfig, *, now_m
     """
     if names.broker is None:
         return table
-    wanted = [] if told_brokers(table) == [names.broker] else _of_broker(names.broker, send)
+    wanted = [] if named_brokers(table) == [names.broker] else _of_broker(names.broker, send)
     clusters = _clusters_of(table)
     if names.cluster not in clusters and len(clusters) < 2:  # of several none was chosen, and the name is the default
         wanted = _of_cluster(names.cluster, send) + wanted
     for topic in wanted:
         if topic.topic not in table.topics:
             table = table.with_topic(topic, now_ms=now_ms)
-    for other in told_brokers(table):
+    for other in named_brokers(table):
         if other != names.broker:
             table = table.without_topic(f"{BROKER_MEMBER_TOPIC_PREFIX}{other}", now_ms=now_ms)
     return table

@@ -96,7 +96,7 @@ def write_timer_checkpoint(file_system: LocalFileSystem, root: str, checkpoint: 
 class FollowedTimer(NamedTuple):
     """A master's timer.
 
-    How far a master's timer is, as its follower was told last: ROOT/spark_mq/followed_timer.json, {"readTimeMs": …, "queueOffset":
+    How far a master's timer is, as its follower heard last: ROOT/spark_mq/followed_timer.json, {"readTimeMs": …, "queueOffset":
     …}.
 
     Who follows delivers nothing, so wheel and log of its timer say nothing of what its master has delivered. A timer that runs here

@@ -88,7 +88,7 @@ class LogPlace:
 
     directories: tuple[str, ...]
     note: str | None = None
-    """What a reader is told."""
+    """What to warn a reader of."""
     refusal: Refusal | None = None
     """None = it may be written."""
     outside: tuple[LogDirectory, ...] = ()

@@ -2,7 +2,7 @@
 StatsItem.
 
 A message counts under the topic it was stored in: a delayed one under SCHEDULE_TOPIC_XXXX, a half under the half topic.
-Not followed: rates by minute, hour and day, which whoever reads the sums can take.
+Not followed: rates by minute, hour and day, which a reader of the sums can take.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class PutStatistics:
     topic_put_size: defaultdict[str, Sum] = field(default_factory=_sums)
     """Bytes of records."""
     topic_put_latency: defaultdict[str, Sum] = field(default_factory=_sums)
-    """Milliseconds, by `queue@topic` with the queue that the client was told."""
+    """Milliseconds, by `queue@topic` with the queue that the client was sent."""
     queue_put_nums: defaultdict[str, Sum] = field(default_factory=_sums)
     """By `topic@queue`, of the schedule topic only: messages by delay level."""
     queue_put_size: defaultdict[str, Sum] = field(default_factory=_sums)

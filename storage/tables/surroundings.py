@@ -66,7 +66,7 @@ def is_file(path: str, file_system: FileSystem) -> bool:
 def no_store(path: str, missing: str, file_system: FileSystem, *, to_make: bool = False) -> StoreNotFoundError:
     """The error for a path where no store is, because `missing` is; `to_make`: a store would have been made in an empty directory.
 
-    It says more where the path is a file, lies in a store, is a broker's home or a name server. A local path is told from the root on.
+    It says more where the path is a file, lies in a store, is a broker's home or a name server. A local path is shown from the root on.
     """
     shown = absolute_path(path)
     names = {entry.name for entry in file_system.list_directory(path)}
@@ -205,7 +205,7 @@ def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surr
     own = look.own_log(f"{root.rstrip('/')}/commitlog")
     configured = _configured(configured_log_directories(config), look, own)
     names = {entry.name for entry in file_system.list_directory(root)}
-    is_history_asked = bool(configured) and not own.has_files
+    needs_history = bool(configured) and not own.has_files
     return Surroundings(
         root,
         look.root,
@@ -213,7 +213,7 @@ def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surr
         configured,
         _source(config),
         is_store=bool(names & _MADE_BY_BROKERS),
-        has_history=is_history_asked and _has_history(root, file_system),
+        has_history=needs_history and _has_history(root, file_system),
         binding=load_binding(root, file_system),
         strays=look.strays(names),
     )
@@ -269,7 +269,7 @@ class _LocalLook:
         self._mounts = _mounts((file_system.read_file(MOUNTS) or b"").decode(errors="replace"))
 
     def directory(self, path: str) -> LogDirectory:
-        """A directory of which nothing can be told (another user's, a broken mount) is there: who opens it gets the system's error."""
+        """An unreadable directory (another user's, a broken mount) counts as present: opening it gives the system's error."""
         return self._directory(path, self._file_system.real_path(path))
 
     def own_log(self, path: str) -> LogDirectory:

@@ -1,4 +1,4 @@
-"""Half messages that nobody has answered for, and putting them back. Java: DefaultTransactionalMessageCheckListener.resolveDiscardMsg,
+"""Half messages without an answer, and putting them back. Java: DefaultTransactionalMessageCheckListener.resolveDiscardMsg,
 AdminBrokerProcessor.resumeCheckHalfMessage.
 
 A discarded half stands in TRANS_CHECK_MAX_TIME_TOPIC, behind the half that it was; one that was put back has a half behind it. By that
@@ -74,7 +74,7 @@ def redrive(
 ) -> RedriveReport:
     """Put discarded halves (of these real topics) back into the half topic, once each, their checks counted from 0.
 
-    Java does it for one message id, as often as it is told, and whether the transaction has ended or not.
+    Java does it for one message id, as often as it is requested, and whether the transaction has ended or not.
     """
     end = store.max_offset(DISCARD_TOPIC, QUEUE_ID)
     discarded = read_halves(store, 0, end, topic=DISCARD_TOPIC)

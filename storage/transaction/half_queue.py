@@ -156,7 +156,7 @@ class Copies(NamedTuple):
     """int64, of each message in the half queue."""
     places: np.ndarray
     """int64, of each message in the log."""
-    began_at: np.ndarray
+    started_at: np.ndarray
     """int64, n of them: where in the log each transaction's first half lies; 0 where it has expired."""
     next_at: np.ndarray
     """int64, n of them: where the next transaction of the same name begins; what lies behind that is none of this one's copies."""

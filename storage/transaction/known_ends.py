@@ -1,4 +1,4 @@
-"""Which halves op messages have ended, remembered by whoever ends more: each op message is read once at most.
+"""Which halves op messages have ended, remembered by the broker that ends more: each op message is read once at most.
 
     op queue   … | from where the first half asked about began: read then | what others write: read once | own: known unread
 
@@ -27,10 +27,6 @@ class OffsetRanges:
     def __contains__(self, offset: int) -> bool:
         return bisect_right(self._bounds, offset) % 2 == 1
 
-    @property
-    def range_count(self) -> int:
-        return len(self._bounds) // 2
-
     def add(self, offset: int) -> None:
         self.add_range(offset, offset + 1)
 
@@ -53,7 +49,7 @@ class KnownEnds:
 
     def __init__(self) -> None:
         self._ended = OffsetRanges()
-        self._began_at: int | None = None
+        self._started_at: int | None = None
         """All op messages behind this place in the log are known; None = nothing is."""
         self._first = self._next = 0
         """Op messages at these queue offsets, from the first to before the next one, are known."""
@@ -63,32 +59,32 @@ class KnownEnds:
     def __contains__(self, half_queue_offset: int) -> bool:
         return half_queue_offset in self._ended
 
-    def lacks(self, appended_end: int, began_at: int) -> bool:
-        """Whether `learn` would read something: op messages behind `began_at` in the log, of a queue that ends there."""
-        return self._began_at is None or began_at < self._began_at or self._next < appended_end
+    def lacks(self, appended_end: int, started_at: int) -> bool:
+        """Whether `learn` would read something: op messages behind `started_at` in the log, of a queue that ends there."""
+        return self._started_at is None or started_at < self._started_at or self._next < appended_end
 
     def wrote(self, op_queue_offset: int, half_queue_offsets: Iterable[int]) -> None:
         """An op message that the caller has written: it is not read any more."""
         for offset in half_queue_offsets:
             self._ended.add(offset)
-        if self._began_at is not None:  # else `learn` reads it with the others
+        if self._started_at is not None:  # else `learn` reads it with the others
             self._own.add(op_queue_offset)
             self._pass_own()
 
-    def learn(self, store: MessageStore, began_at: int) -> None:
+    def learn(self, store: MessageStore, started_at: int) -> None:
         """Read the op messages behind a place in the log that are not known yet, as far as they can be read."""
         queue = store.queues.get(OP_TOPIC, QUEUE_ID)
         end = store.writer.ends.readable_ends.get((OP_TOPIC, QUEUE_ID), 0)
         if queue is None or not end:
-            self._began_at = began_at
+            self._started_at = started_at
             return
-        if self._began_at is None:
-            self._first = self._next = queue.first_offset_at(began_at, end)
-        elif began_at < self._began_at:
-            first = queue.first_offset_at(began_at, end)
+        if self._started_at is None:
+            self._first = self._next = queue.first_offset_at(started_at, end)
+        elif started_at < self._started_at:
+            first = queue.first_offset_at(started_at, end)
             self._read(store, first, self._first)
             self._first = min(first, self._first)
-        self._began_at = began_at if self._began_at is None else min(began_at, self._began_at)
+        self._started_at = started_at if self._started_at is None else min(started_at, self._started_at)
         self._next = max(self._next, self._read(store, self._next, end))
         self._pass_own()
 

@@ -88,19 +88,19 @@ def committed(store: MessageStore, halves: Halves, copies: Copies) -> np.ndarray
     for code in np.unique(queues[halves.real_queue_ids >= 0]).tolist():
         rows = np.flatnonzero(queues == code)
         name = topics.dictionary[code >> 32].as_py(), code & 0xFFFFFFFF
-        result[rows] = _committed_in(store, name, halves.take(rows), copies.began_at[rows], copies.next_at[rows])
+        result[rows] = _committed_in(store, name, halves.take(rows), copies.started_at[rows], copies.next_at[rows])
     return result
 
 
 def _committed_in(
-    store: MessageStore, name: tuple[str, int], halves: Halves, began_at: np.ndarray, next_at: np.ndarray
+    store: MessageStore, name: tuple[str, int], halves: Halves, started_at: np.ndarray, next_at: np.ndarray
 ) -> np.ndarray:
     queue = store.queues.get(*name)
     result = np.zeros(halves.row_count, bool)
     if queue is None:
         return result
     end = store.max_offset(*name)
-    start = max(store.min_offset(*name), queue.first_offset_at(int(began_at.min()), end))
+    start = max(store.min_offset(*name), queue.first_offset_at(int(started_at.min()), end))
     codes = halves.name_codes()
     found = [np.empty((2, 0), np.int64)]
     for _, records in scan_queue(queue, store.log, store.log_end, start, end):
@@ -114,7 +114,7 @@ def _committed_in(
     result |= np.isin(halves.commitlog_offsets, named)
     order = np.lexsort((named, names))[np.count_nonzero(names < 0) :]
     names, named = names[order], named[order]
-    counts = [last_before(names, named, codes, until - 1) for until in (began_at, next_at)]
+    counts = [last_before(names, named, codes, until - 1) for until in (started_at, next_at)]
     return result | ((codes >= 0) & (counts[1] > counts[0]))
 
 
@@ -124,15 +124,15 @@ def _is_in_index(store: MessageStore, topic: str, key: str, halves: Halves, copi
         found = store.messages_by_key(topic, key)
     except IndexGeometryUnknownError:
         return False
-    began_at, next_at, born_ms = int(copies.began_at[0]), int(copies.next_at[0]), int(halves.born_times_ms[0])
-    return any(is_commit_of(message, key, born_ms, began_at, next_at) for message in found)
+    started_at, next_at, born_ms = int(copies.started_at[0]), int(copies.next_at[0]), int(halves.born_times_ms[0])
+    return any(is_commit_of(message, key, born_ms, started_at, next_at) for message in found)
 
 
-def is_commit_of(message: Message, key: str, born_time_ms: int, began_at: int, next_at: int) -> bool:
-    """Whether a message is the commit record of a transaction of that name whose halves lie from `began_at` to before `next_at`."""
+def is_commit_of(message: Message, key: str, born_time_ms: int, started_at: int, next_at: int) -> bool:
+    """Whether a message is the commit record of a transaction of that name whose halves lie from `started_at` to before `next_at`."""
     is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
     is_of_name = message.unique_key == key and message.born_time_ms == born_time_ms
-    return is_commit and is_of_name and began_at <= message.prepared_transaction_offset < next_at
+    return is_commit and is_of_name and started_at <= message.prepared_transaction_offset < next_at
 
 
 def _commits(records: Records) -> Records:
@@ -164,7 +164,7 @@ class Outcomes(NamedTuple):
 def outcomes_of(store: MessageStore, halves: Halves) -> Outcomes:
     """The outcomes of these halves, as the store has them now. Costs in proportion to what was written since they began."""
     copies = copies_of(store, halves)
-    ended = read_ended_since(store, int(copies.began_at.min(initial=store.log_end)))
+    ended = read_ended_since(store, int(copies.started_at.min(initial=store.log_end)))
     has_op = np.isin(halves.queue_offsets, ended)
     is_ended = has_op | np.isin(halves.first_offsets, ended) | copies.any_of(np.isin(copies.queue_offsets, ended))
     is_committed = committed(store, halves, copies)
@@ -183,7 +183,7 @@ class ByKey(Protocol):
 class KeyedTransaction(NamedTuple):
     """What the index says of one transaction."""
 
-    began_at: int
+    started_at: int
     """Where in the log its first half lies."""
     half_offsets: tuple[int, ...]
     """Queue offsets of its halves, ascending."""
@@ -210,21 +210,21 @@ def find_transaction(store: ByKey, half: Message, indexed_from: int) -> KeyedTra
         if half.commitlog_offset not in [copy.commitlog_offset for copy in halves]:
             return None
         begins = [copy.commitlog_offset for copy in halves if _is_first(copy)]
-        began_at = max((place for place in begins if place <= half.commitlog_offset), default=-1)
-        if began_at < indexed_from:  # −1: nobody knows where it began
+        started_at = max((place for place in begins if place <= half.commitlog_offset), default=-1)
+        if started_at < indexed_from:  # −1: nobody knows where it began
             return None
         next_at = min((place for place in begins if place > half.commitlog_offset), default=NO_PLACE)
-        halves = [copy for copy in halves if began_at <= copy.commitlog_offset < next_at]
+        halves = [copy for copy in halves if started_at <= copy.commitlog_offset < next_at]
         topics = (half.properties.get(REAL_TOPIC, ""), SCHEDULE_TOPIC, TIMER_TOPIC)
         is_committed = any(
-            is_commit_of(message, key, half.born_time_ms, began_at, next_at)
+            is_commit_of(message, key, half.born_time_ms, started_at, next_at)
             for topic in topics
             for message in _with_key(store, topic, key)
         )
     except IndexGeometryUnknownError:
         return None
     offsets, places = (tuple(getattr(copy, name) for copy in halves) for name in ("queue_offset", "commitlog_offset"))
-    return KeyedTransaction(began_at, offsets, places, is_committed)
+    return KeyedTransaction(started_at, offsets, places, is_committed)
 
 
 def _with_key(store: ByKey, topic: str, key: str) -> Sequence[Message]:

@@ -20,7 +20,7 @@ METRICS_FILE = "transactionMetrics"
 
 
 class TransactionProgress(NamedTuple):
-    """The next offsets: halves before the first are ended, put back or given up, op messages before the second have been heeded."""
+    """The next offsets: halves before the first are ended, put back or given up, op messages before the second have been applied."""
 
     half_offset: int
     op_offset: int

@@ -262,9 +262,9 @@ def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_ask
 ) -> None:
     clock, asked_for = FakeClock(), []
 
-    def noted(*args: object, is_asked_for: bool) -> ExpiryPlan:
-        asked_for.append(is_asked_for)
-        return plan_run(*args, is_asked_for=is_asked_for)  # type: ignore[arg-type]
+    def noted(*args: object, is_requested: bool) -> ExpiryPlan:
+        asked_for.append(is_requested)
+        return plan_run(*args, is_requested=is_requested)  # type: ignore[arg-type]
 
     monkeypatch.setattr("spark_mq.broker_server.duties.plan_run", noted)
     with running(tmp_path / "store", clock) as broker:
@@ -291,10 +291,10 @@ def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_ask
 def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, reserved_hours = FakeClock(), []
 
-    def noted(*args: object, is_asked_for: bool) -> ExpiryPlan:
+    def noted(*args: object, is_requested: bool) -> ExpiryPlan:
         (config,) = (each for each in args if isinstance(each, RetentionConfig))
         reserved_hours.append(config.file_reserved_time)
-        return plan_run(*args, is_asked_for=is_asked_for)  # type: ignore[arg-type]
+        return plan_run(*args, is_requested=is_requested)  # type: ignore[arg-type]
 
     monkeypatch.setattr("spark_mq.broker_server.duties.plan_run", noted)
     with running(tmp_path / "store", clock) as broker:

@@ -74,7 +74,7 @@ def test_a_message_at_a_place_is_the_topics_that_it_was_sent_to(tmp_path: Path, 
         )
         direct = ConsumeDirectlyRequest(consumer_group="g", message_id=message_id, topic="Other")
         for header in (ViewMessageRequest(topic="Other", commitlog_offset=place), end, direct):
-            assert named_topic(broker.parts, header) == "T"
+            assert named_topic(broker.parts.store.served, header) == "T"
         for nowhere in (place + 1, -1, 1 << 40):
-            assert named_topic(broker.parts, ViewMessageRequest(commitlog_offset=nowhere)) is None
-        assert named_topic(broker.parts, ConsumeDirectlyRequest(consumer_group="g", message_id="none")) is None
+            assert named_topic(broker.parts.store.served, ViewMessageRequest(commitlog_offset=nowhere)) is None
+        assert named_topic(broker.parts.store.served, ConsumeDirectlyRequest(consumer_group="g", message_id="none")) is None

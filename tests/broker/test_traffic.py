@@ -14,7 +14,7 @@ HOUR_MS, DAY_MS = 3_600_000, 24 * 3_600_000
 def sampled(traffic: Traffic, begin_ms: int, *, seconds: int) -> int:
     """A message is put in each second, and samples are taken; when it is then."""
     for now_ms in range(begin_ms, begin_ms + seconds * 1_000, 1_000):
-        traffic._puts.put("T", 0, 1, 100)
+        traffic.puts.put("T", 0, 1, 100)
         traffic.sample(now_ms)
     return begin_ms + seconds * 1_000
 

@@ -104,11 +104,21 @@ class Running:
             raise self.trouble
         return Position(1, 5, 5)
 
-    def heed_term(self, told: Term) -> None:
+    def on_term(self, told: Term) -> None:
         pass
 
     async def close(self) -> None:
         self.is_closed = True
+
+
+@pytest.fixture
+def controller() -> Controller:
+    return Controller()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "store"
 
 
 @contextmanager
@@ -130,135 +140,129 @@ def broker_of(root: Path, controller: Controller, monkeypatch: pytest.MonkeyPatc
         loop.close()
 
 
+@pytest.fixture
+def broker(root: Path, controller: Controller, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with broker_of(root, controller, monkeypatch) as found:
+        yield found
+
+
 def test_a_master_whose_store_has_failed_gives_way_and_comes_back_as_a_slave(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Any, controller: Controller
 ) -> None:
-    controller = Controller()
-    with broker_of(tmp_path, controller, monkeypatch) as broker:
-        broker._look()
-        failed = broker.running
-        pull = replace(failed.configuration.store.pull, max_transfer_bytes_on_message_in_disk=1)
-        failed.configuration = replace(failed.configuration, store=replace(failed.configuration.store, pull=pull))
-        broker._beat_once()
-        assert broker.role.is_master
-        assert len(controller.beats) == 2
-        failed.failure = "no space left on device"
-        broker._beat_once()
-        broker._look()
-        broker._look()
-        broker._beat_once()
-        assert len(controller.beats) == 2
-        assert failed.is_closed
-        assert controller.closed == 1  # its connection: so the controller need not wait for the silence
-        assert (broker.role, broker.running) == (None, None)
-        controller.told = NEXT
-        broker._look()
-        broker._beat_once()
-        assert not broker.role.is_master
-        assert broker.running.failure is None
-        assert broker.running.reopened_after == "no space left on device"
-        assert broker.running.configuration.store.pull is pull, "what operators have changed holds in every role"
-        assert len(controller.beats) == 4
+    broker._look()
+    failed = broker.running
+    pull = replace(failed.configuration.store.pull, max_transfer_bytes_on_message_in_disk=1)
+    failed.configuration = replace(failed.configuration, store=replace(failed.configuration.store, pull=pull))
+    broker._beat_once()
+    assert broker.role.is_master
+    assert len(controller.beats) == 2
+    failed.failure = "no space left on device"
+    broker._beat_once()
+    broker._look()
+    broker._look()
+    broker._beat_once()
+    assert len(controller.beats) == 2
+    assert failed.is_closed
+    assert controller.closed == 1  # its connection: so the controller need not wait for the silence
+    assert (broker.role, broker.running) == (None, None)
+    controller.told = NEXT
+    broker._look()
+    broker._beat_once()
+    assert not broker.role.is_master
+    assert broker.running.failure is None
+    assert broker.running.reopened_after == "no space left on device"
+    assert broker.running.configuration.store.pull is pull, "what operators have changed holds in every role"
+    assert len(controller.beats) == 4
 
 
-def test_a_master_that_cannot_start_gives_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = Controller()
-    with broker_of(tmp_path, controller, monkeypatch) as broker:
-        monkeypatch.setattr(Running, "cannot_start", OSError("the port is taken"))
-        with pytest.raises(OSError, match="the port is taken"):
-            broker._look()
-        broker._beat_once()
-        broker._look()
-        assert len(controller.beats) == 1  # before it was master
-        assert controller.closed == 1
-        monkeypatch.setattr(Running, "cannot_start", None)
-        controller.told = NEXT
-        broker._look()
-        broker._beat_once()
-        assert not broker.role.is_master
-        assert len(controller.beats) == 3
-        assert broker.running.reopened_after is None, "its store has not failed"
-
-
-def test_a_store_was_reopened_once_and_not_again_with_each_role(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_master_that_cannot_start_gives_way(
+    broker: Any, controller: Controller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    controller = Controller()
-    with broker_of(tmp_path, controller, monkeypatch) as broker:
+    monkeypatch.setattr(Running, "cannot_start", OSError("the port is taken"))
+    with pytest.raises(OSError, match="the port is taken"):
         broker._look()
-        broker.running.failure = "of a sync"
-        broker._look()
-        controller.told = NEXT
-        broker._look()
-        assert broker.running.reopened_after == "of a sync"
-        controller.told = Term(3, 1, "127.0.0.1:1", frozenset({1}))
-        broker._look()
-        assert (broker.role.is_master, broker.running.reopened_after) == (True, None)
+    broker._beat_once()
+    broker._look()
+    assert len(controller.beats) == 1  # before it was master
+    assert controller.closed == 1
+    monkeypatch.setattr(Running, "cannot_start", None)
+    controller.told = NEXT
+    broker._look()
+    broker._beat_once()
+    assert not broker.role.is_master
+    assert len(controller.beats) == 3
+    assert broker.running.reopened_after is None, "its store has not failed"
+
+
+def test_a_store_was_reopened_once_and_not_again_with_each_role(broker: Any, controller: Controller) -> None:
+    broker._look()
+    broker.running.failure = "of a sync"
+    broker._look()
+    controller.told = NEXT
+    broker._look()
+    assert broker.running.reopened_after == "of a sync"
+    controller.told = Term(3, 1, "127.0.0.1:1", frozenset({1}))
+    broker._look()
+    assert (broker.role.is_master, broker.running.reopened_after) == (True, None)
 
 
 @pytest.mark.parametrize("is_there", [True, False], ids=["empty", "missing"])
 def test_no_new_store_is_made_where_the_old_one_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_there: bool
+    broker: Any, controller: Controller, root: Path, tmp_path: Path, *, is_there: bool
 ) -> None:
     """The mount point of a disk that an operator has taken away."""
-    root, controller = tmp_path / "store", Controller()
-    with broker_of(root, controller, monkeypatch) as broker:
-        broker._look()
-        broker.running.failure = "of a sync"
-        broker._look()
-        root.rename(tmp_path / "unmounted")
-        if is_there:
-            root.mkdir()
-        controller.told = NEXT
-        for _ in range(2):
-            with pytest.raises(StoreRefusedError, match="is not the directory that was opened first"):
-                broker._look()
-        broker._beat_once()
-        assert (broker.running, len(controller.beats)) == (None, 1), "no controller takes it for alive"
-        assert [path for path in (root,) if path.exists() for path in path.iterdir()] == []
-        if is_there:
-            root.rmdir()
-        (tmp_path / "unmounted").rename(root)
-        broker._look()
-        assert not broker.role.is_master
+    broker._look()
+    broker.running.failure = "of a sync"
+    broker._look()
+    root.rename(tmp_path / "unmounted")
+    if is_there:
+        root.mkdir()
+    controller.told = NEXT
+    for _ in range(2):
+        with pytest.raises(StoreRefusedError, match="is not the directory that was opened first"):
+            broker._look()
+    broker._beat_once()
+    assert (broker.running, len(controller.beats)) == (None, 1), "no controller takes it for alive"
+    assert [path for path in (root,) if path.exists() for path in path.iterdir()] == []
+    if is_there:
+        root.rmdir()
+    (tmp_path / "unmounted").rename(root)
+    broker._look()
+    assert not broker.role.is_master
 
 
 def test_a_store_that_has_failed_but_for_its_disk_is_not_opened_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    broker: Any, controller: Controller, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another process has written into its log. Another broker becomes master, and this one answers reads."""
-    controller = Controller()
-    with broker_of(tmp_path, controller, monkeypatch) as broker:
+    broker._look()
+    failed = broker.running
+    failed.failure, failed.fails_by_disk = "a foreign file", False
+    beats = len(controller.beats)
+    controller.told = NEXT
+    for _ in range(2):
         broker._look()
-        failed = broker.running
-        failed.failure, failed.fails_by_disk = "a foreign file", False
-        beats = len(controller.beats)
-        controller.told = NEXT
-        for _ in range(2):
-            broker._look()
-            broker._beat_once()
-        assert (broker.running, failed.is_closed, len(controller.beats)) == (failed, False, beats)
+        broker._beat_once()
+    assert (broker.running, failed.is_closed, len(controller.beats)) == (failed, False, beats)
     said = [record.getMessage() for record in caplog.records if "takes nothing more" in record.getMessage()]
     assert len(said) == 1
 
 
 def test_an_id_that_has_lapsed_before_it_was_registered_is_applied_for_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Any, controller: Controller
 ) -> None:
-    controller = Controller()
     controller.is_away = True
-    with broker_of(tmp_path, controller, monkeypatch) as broker:
-        controller.applied = []
-        with pytest.raises(BrokerUnreachableError):
-            broker._look()
-        (code,) = controller.applied
-        controller.is_away = False
-        controller.applied = []  # an hour later
-        with pytest.raises(ResponseError):
-            broker._look()
+    controller.applied = []
+    with pytest.raises(BrokerUnreachableError):
         broker._look()
-        assert controller.applied == [code]
-        assert (broker._own_id, broker._identity.broker_id(), broker._identity.applied()) == (1, 1, None)
+    (code,) = controller.applied
+    controller.is_away = False
+    controller.applied = []  # an hour later
+    with pytest.raises(ResponseError):
+        broker._look()
+    broker._look()
+    assert controller.applied == [code]
+    assert (broker._own_id, broker._identity.broker_id(), broker._identity.applied()) == (1, 1, None)
 
 
 def test_an_id_that_was_registered_is_not_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,59 +280,48 @@ def test_an_id_that_was_registered_is_not_given_up(tmp_path: Path, monkeypatch: 
             assert broker._identity.broker_id() == 1
 
 
-def test_what_all_replicas_have_is_not_cut_wherever_a_master_s_log_ends(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_all_replicas_have_is_not_cut_wherever_a_master_s_log_ends(broker: Any) -> None:
     """One was elected that has not all that was acknowledged: an operator decides then."""
-    with broker_of(tmp_path, Controller(), monkeypatch) as broker:
-        with pytest.raises(StoreRefusedError, match="ends at 99, and 100 was confirmed here"):
-            broker._diverged(99, 100)
-        assert (broker._cut_to, broker._due.is_set()) == (None, False)
-        broker._diverged(100, 100)
-        assert (broker._cut_to, broker._due.is_set()) == (100, True)
+    with pytest.raises(StoreRefusedError, match="ends at 99, and 100 was confirmed here"):
+        broker._diverged(99, 100)
+    assert (broker._cut_to, broker._due.is_set()) == (None, False)
+    broker._diverged(100, 100)
+    assert (broker._cut_to, broker._due.is_set()) == (100, True)
 
 
 def test_what_the_follower_of_one_role_says_while_it_ends_cuts_nothing_in_the_next(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    broker: Any, controller: Controller
 ) -> None:
     """It has compared the log with another master's."""
-    controller = Controller()
-    with broker_of(tmp_path, controller, monkeypatch) as broker:
+    broker._look()
+    ended, close = broker.running, broker.running.close
+
+    async def say_and_close() -> None:
+        broker._diverged(100, 0)
+        await close()
+
+    ended.close = say_and_close
+    controller.told = NEXT
+    broker._look()
+    assert (ended.is_closed, broker.role.is_master, broker._cut_to) == (True, False, None)
+
+
+def test_a_heartbeat_that_fails_in_any_way_is_not_the_last(broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker._look()
+    broker.running.trouble = IndexError("of a table that is replaced")
+    waits = iter([False, False, True])
+    monkeypatch.setattr(broker._closing, "wait", lambda _: next(waits))
+    broker._beat()
+    assert next(waits, None) is None, "it went on until it was closed"
+
+
+def test_an_address_that_the_controller_has_not_heard_is_told_again(broker: Any, controller: Controller) -> None:
+    controller.is_away = True
+    with pytest.raises(BrokerUnreachableError):
         broker._look()
-        ended, close = broker.running, broker.running.close
-
-        async def say_and_close() -> None:
-            broker._diverged(100, 0)
-            await close()
-
-        ended.close = say_and_close
-        controller.told = NEXT
-        broker._look()
-        assert (ended.is_closed, broker.role.is_master, broker._cut_to) == (True, False, None)
-
-
-def test_a_heartbeat_that_fails_in_any_way_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    controller = Controller()
-    with broker_of(tmp_path, controller, monkeypatch) as broker:
-        broker._look()
-        broker.running.trouble = IndexError("of a table that is replaced")
-        waits = iter([False, False, True])
-        monkeypatch.setattr(broker._closing, "wait", lambda _: next(waits))
-        broker._beat()
-        assert next(waits, None) is None, "it went on until it was closed"
-
-
-def test_an_address_that_the_controller_has_not_heard_is_told_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    controller = Controller()
-    with broker_of(tmp_path, controller, monkeypatch) as broker:
-        controller.is_away = True
-        with pytest.raises(BrokerUnreachableError):
-            broker._look()
-        controller.is_away = False
-        broker._look()
-        assert controller.registered == 1
+    controller.is_away = False
+    broker._look()
+    assert controller.registered == 1
 
 
 def test_a_follower_that_ends_by_itself_says_why(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.broker_server.opening import epochs_told, told_ha_address
+from spark_mq.broker_server.opening import epoch_cache, sent_ha_address
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
 from spark_mq.client.admin import Admin
@@ -82,11 +82,11 @@ def test_settings_of_a_slave_are_judged(tmp_path: Path) -> None:
 )
 def test_slaves_are_told_the_second_address_of_a_master(said: str, told: str) -> None:
     text = f"listenPort=20011\nbindAddress=0.0.0.0\nbrokerIP1=10.0.0.7\n{said}"
-    assert told_ha_address(read_configuration(text.encode(), None, {}), "10.0.0.7") == told
+    assert sent_ha_address(read_configuration(text.encode(), None, {}), "10.0.0.7") == told
 
 
 def test_1007_says_where_epochs_begin_and_end() -> None:
-    told = epochs_told((EpochEntry(1, 0), EpochEntry(4, 500)), "c", "b", 2, 900)
+    told = epoch_cache((EpochEntry(1, 0), EpochEntry(4, 500)), "c", "b", 2, 900)
     spans = [(each.epoch, each.start_offset, each.end_offset) for each in told.epochs or ()]
     assert spans == [(1, 0, 500), (4, 500, 2**63 - 1)]
     assert (told.broker_name, told.broker_id, told.max_offset) == ("b", 2, 900)

@@ -5,6 +5,8 @@ or in real time where its module says `PLAY = asyncio.run`.
 from __future__ import annotations
 
 import inspect
+import os
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,6 +28,21 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     names = inspect.signature(pyfuncitem.obj).parameters
     getattr(pyfuncitem.module, "PLAY", play)(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
     return True
+
+
+def in_a_child(check: Callable[[], object]) -> None:
+    """What `check` asserts holds in a forked child."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            check()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
@@ -28,6 +27,7 @@ from spark_mq.remoting.consumers import HeartbeatData
 from storage.errors import NameIllegalError
 from storage.format.record import encode_record
 from storage.rules.response_codes import ResponseCode
+from tests.client.conftest import in_a_child
 from tests.client.planned_cluster import PlannedBroker, planned_cluster
 from tests.support.message_builder import make_message
 from tests.support.planned_server import Peer
@@ -139,17 +139,13 @@ def test_a_group_has_one_consumer_in_a_client() -> None:
 
 
 def test_a_forked_child_does_not_use_its_parents_consumer() -> None:
+    def check() -> None:
+        consumer.close()
+        with pytest.raises(ClientClosedError):
+            consumer.poll()
+
     with PullConsumer(NOBODY, "g") as consumer:
-        child = os.fork()
-        if child == 0:
-            try:
-                consumer.close()
-                consumer.poll()
-            except ClientClosedError:
-                os._exit(7)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        in_a_child(check)
         assert consumer.poll(10) == []
 
 

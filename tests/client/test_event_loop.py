@@ -11,6 +11,7 @@ import pytest
 
 from spark_mq.client import event_loop
 from spark_mq.client.errors import RequestTimeoutError
+from tests.client.conftest import in_a_child
 
 
 async def here() -> tuple[int, str]:
@@ -66,17 +67,15 @@ def test_a_forked_child_has_a_loop_of_its_own_and_keeps_no_socket_of_the_parent(
     event_loop.own_socket(left)
     forgotten = threading.Event()
     event_loop.when_forked(forgotten.set)
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def check() -> None:
+        with pytest.raises(OSError, match="Bad file descriptor"):  # the parent's socket is not open here
             os.fstat(descriptor)
-            os._exit(1)  # the parent's socket is open here
-        except OSError:
-            is_new = event_loop.event_loop() is not parent
-            is_mine = event_loop.run(here(), 10_000)[0] == os.getpid()
-            os._exit(0 if is_new and is_mine and forgotten.is_set() else 2)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+        assert event_loop.event_loop() is not parent
+        assert event_loop.run(here(), 10_000)[0] == os.getpid()
+        assert forgotten.is_set()
+
+    in_a_child(check)
     assert not forgotten.is_set()
     assert event_loop.run(here(), 10_000) == (os.getpid(), event_loop.THREAD_NAME)
     left.sendall(b"still mine")

@@ -30,6 +30,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, make_request, make_response, read_body, write_body
 from spark_mq.remoting.consumers import ConsumerData, HeartbeatData
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
+from tests.client.conftest import in_a_child
 from tests.support.planned_server import Peer, PlannedServer, closed_port, echo, planned_server
 
 LIMIT_MS = 20_000
@@ -158,7 +159,7 @@ def test_a_route_is_kept_and_asked_for_again_when_that_is_wanted(cluster: Cluste
         assert [tuple(queue) for queue in queues] == [("T", "b", 0), ("T", "b", 1)]
         cluster.add("T", 3)
         assert len(run(client.subscribe_queues("T"), LIMIT_MS)) == 2
-        assert len(run(client.subscribe_queues("T", refresh=True), LIMIT_MS)) == 3
+        assert len(run(client.route("T", refresh=True), LIMIT_MS).subscribe_queues) == 3
         assert run(client.broker_address("b"), LIMIT_MS) == cluster.broker.address
         assert len(cluster.name_server.commands) == 2
 
@@ -331,7 +332,7 @@ def test_a_member_that_fails_takes_no_route_from_the_others(cluster: Cluster, ca
     with opened(cluster.name_server.address) as client:
         run(client.add_member(Failing("g")), LIMIT_MS)
         cluster.add("T", 5)
-        assert len(run(client.subscribe_queues("T", refresh=True), LIMIT_MS)) == 5
+        assert len(run(client.route("T", refresh=True), LIMIT_MS).subscribe_queues) == 5
         assert "consumer g did not take the route of topic T" in caplog.text
 
 
@@ -395,19 +396,16 @@ def test_a_forked_child_makes_an_instance_of_its_own(cluster: Cluster) -> None:
     settings = ClientSettings((cluster.name_server.address,))
     parent = ClientInstance.of(settings)
     run(parent.route("T"), LIMIT_MS)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
+
+    def check() -> None:
+        with pytest.raises(ClientClosedError):
             run(parent.route("T"), LIMIT_MS)
-        except ClientClosedError:
-            own = ClientInstance.of(settings)
-            is_new = own is not parent and own.client_id != parent.client_id
-            code = 0 if is_new and run(own.route("T"), LIMIT_MS).topic == "T" else 2
-            own.release()
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
+        own = ClientInstance.of(settings)
+        assert own is not parent
+        assert own.client_id != parent.client_id
+        assert run(own.route("T"), LIMIT_MS).topic == "T"
+        own.release()
+
+    in_a_child(check)
     assert run(parent.route("T", refresh=True), LIMIT_MS).topic == "T"
     parent.release()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import itertools
-import os
 import threading
 import time
 from collections import Counter
@@ -40,6 +39,7 @@ from spark_mq.client.send_results import SendStatus
 from spark_mq.client.settings import ProducerSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_body
 from spark_mq.remoting.consumers import HeartbeatData
+from tests.client.conftest import in_a_child
 from tests.client.planned_cluster import (
     Plan,
     PlannedBroker,
@@ -501,20 +501,16 @@ def test_a_broken_connection_is_the_error_where_no_try_is_left(cluster: PlannedC
 
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_forked_child_is_told_to_make_its_own(cluster: PlannedCluster) -> None:
+    def check() -> None:
+        with pytest.raises(ClientClosedError, match="before a fork"):
+            producer.send(MESSAGE)
+        with pytest.raises(ClientClosedError, match="before a fork"):
+            producer.send_async(MESSAGE)
+        producer.close()
+        with opened(cluster) as own:
+            own.send(MESSAGE)
+
     with opened(cluster) as producer:
         producer.send(MESSAGE)
-        child = os.fork()
-        if child == 0:
-            try:
-                with pytest.raises(ClientClosedError, match="before a fork"):
-                    producer.send(MESSAGE)
-                with pytest.raises(ClientClosedError, match="before a fork"):
-                    producer.send_async(MESSAGE)
-                producer.close()
-                with opened(cluster) as own:
-                    own.send(MESSAGE)
-                os._exit(0)
-            finally:
-                os._exit(1)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        in_a_child(check)
         assert producer.send(MESSAGE)

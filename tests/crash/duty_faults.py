@@ -24,7 +24,7 @@ _HOUR_MS = 3_600_000
 
 
 def _blind_to_commit_records() -> Any:
-    def committed(store: object, halves: Any, began_at: object) -> np.ndarray:
+    def committed(store: object, halves: Any, started_at: object) -> np.ndarray:
         return np.zeros(halves.row_count, bool)
 
     return mock.patch("storage.transaction.outcomes.committed", committed)

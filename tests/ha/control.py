@@ -117,7 +117,7 @@ class Control:
         """It hears nobody, and blames nobody for it (`PatientClock`)."""
         self._frozen_ms += max(0, milliseconds - MOST_TICK_MS)
         self.frozen_until = self.world.now_ms + milliseconds
-        self.world.after(milliseconds, self._heed)
+        self.world.after(milliseconds, self._handle)
 
     def _now_ms(self) -> int:
         return self.world.now_ms - self._begun_ms - self._frozen_ms
@@ -130,7 +130,7 @@ class Control:
         if self.frozen_until > self.world.now_ms:
             self.world.after(self.frozen_until - self.world.now_ms + 1, partial(self._scan, run))
             return
-        self._heed()
+        self._handle()
         with self.at_work():
             assert self.controller is not None
             for gone in self.controller.scan_brokers(self._now_ms()):
@@ -148,9 +148,9 @@ class Control:
                 self.freeze(
                     self.world.random.choice((500, 4_000))
                 )  # what is asked again comes behind what nobody waits for
-            self._heed()
+            self._handle()
 
-    def _heed(self) -> None:
+    def _handle(self) -> None:
         while self._waiting and self.is_up and self.frozen_until <= self.world.now_ms:
             sent = self._waiting.pop(0)
             if not sent.channel.is_open:

@@ -64,8 +64,8 @@ class SimulatedFollower(Follower):
             if self.node.connection is connection:
                 self.node.connection = self.node.session = None
 
-    def _heed(self, connection: Any, session: SlaveSession, data: bytes) -> str | None:
-        found = super()._heed(connection, session, data)
+    def _handle(self, connection: Any, session: SlaveSession, data: bytes) -> str | None:
+        found = super()._handle(connection, session, data)
         if self._switching is not None:
             self.node.told_confirmed = self._switching.epochs.confirm_offset
         return found

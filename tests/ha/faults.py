@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
 
 def _any_ack() -> AbstractContextManager[Any]:
-    heed = MasterSession._heed
+    heed = MasterSession._handle
 
     def believing(session: MasterSession, value: Any) -> SessionEvent | None:
         if isinstance(value, Report) and session._has_begun and value.max_offset > session.acknowledged:
@@ -45,11 +45,11 @@ def _any_ack() -> AbstractContextManager[Any]:
             return Acknowledged(value.max_offset)
         return heed(session, value)
 
-    return patch.object(MasterSession, "_heed", believing)
+    return patch.object(MasterSession, "_handle", believing)
 
 
 def _acks_go_back() -> AbstractContextManager[Any]:
-    heed = MasterSession._heed
+    heed = MasterSession._handle
 
     def forgiving(session: MasterSession, value: Any) -> SessionEvent | None:
         if isinstance(value, Report) and session._has_begun and 0 <= value.max_offset < session.acknowledged:
@@ -57,7 +57,7 @@ def _acks_go_back() -> AbstractContextManager[Any]:
             return Acknowledged(value.max_offset)
         return heed(session, value)
 
-    return patch.object(MasterSession, "_heed", forgiving)
+    return patch.object(MasterSession, "_handle", forgiving)
 
 
 def _connections_count() -> AbstractContextManager[Any]:
@@ -79,14 +79,14 @@ def _no_judgement() -> AbstractContextManager[Any]:
 
 def _begun_where_it_asks() -> AbstractContextManager[Any]:
     """What a slave asks for counts as held before anybody has looked."""
-    heed = ReplicationListener._heed
+    heed = ReplicationListener._handle
 
     def trusting(listener: ReplicationListener, connection: Any, event: SessionEvent) -> None:
         if isinstance(event, Asked):
             listener.replicas.acknowledged(connection.number, event.offset)
         heed(listener, connection, event)
 
-    return patch.object(ReplicationListener, "_heed", trusting)
+    return patch.object(ReplicationListener, "_handle", trusting)
 
 
 def _ack_before_write() -> AbstractContextManager[Any]:

@@ -13,12 +13,12 @@ from spark_mq.hand_over.messages import (
     WORKING,
     HandOver,
     StagedCommit,
-    begun_at,
     error_document,
     outcome_document,
     read_answer,
     read_request,
     request_document,
+    started_at,
     taken_document,
 )
 from storage.batch.commit import CommitOutcome
@@ -48,7 +48,7 @@ REQUEST = HandOver(
         takeover=True,
         mirrored=False,
         unresolved={"T": 2},
-        begun_at=4_096,
+        started_at=4_096,
     ),
     (5, 6),
     60_000,
@@ -68,7 +68,7 @@ def test_so_is_one_with_nothing_optional() -> None:
     bare = HandOver(StagedCommit(StagedBatch(BATCH, ()), None), (1, 2), 0)
     found = read_request(crossed(request_document(bare)))
     assert found.commit.wish is None
-    assert found.commit.begun_at is None
+    assert found.commit.started_at is None
     assert request_document(found) == request_document(bare)
 
 
@@ -148,8 +148,8 @@ def test_outcomes_and_what_comes_before_them() -> None:
     assert read_answer(crossed(outcome_document(CommitOutcome(False, 12)))) == CommitOutcome(False, 12)
     for document in (WAITING, WORKING, taken_document(0)):
         assert read_answer(crossed(dict(document))) is None
-    assert begun_at(crossed(taken_document(0))) == 0
-    assert begun_at(WAITING) is begun_at({"state": "working", "logEnd": 3}) is None
+    assert started_at(crossed(taken_document(0))) == 0
+    assert started_at(WAITING) is started_at({"state": "working", "logEnd": 3}) is None
 
 
 @pytest.mark.parametrize("document", [{}, {"done": [0, 1]}, {"done": True}, {"error": "text"}])

@@ -13,7 +13,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import OptionError
 from storage import open_store
-from storage.tables.broker_names import told_brokers
+from storage.tables.broker_names import named_brokers
 from storage.tables.topics import TOPICS_FILE, TopicTable
 from tests.spark.test_names_by_path import rows
 from tests.support.java_broker import Oracle
@@ -32,7 +32,7 @@ def apache(oracle: Oracle, root: Path, name: str, body: str | None = None) -> It
 
 
 def told(root: Path) -> list[str]:
-    return told_brokers(TopicTable.load((root / "config" / TOPICS_FILE).read_text("utf-8")))
+    return named_brokers(TopicTable.load((root / "config" / TOPICS_FILE).read_text("utf-8")))
 
 
 def test_a_renamed_brokers_store_has_the_name_that_somebody_says(oracle: Oracle, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -21,9 +23,12 @@ from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.files.local_file_system import LocalFileSystem
 from tests.oracle.damage import flip, stale
+from tests.storage.service.test_next_file import CONF, DIES, SIZE, TINY, log_files
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 from tests.support.java_broker import DumpRefusedError, Oracle
+from tests.support.places import PROJECT
 from tests.support.shares import one_in
+from tests.support.spoilt_logs import flip_body_in_file
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -352,3 +357,35 @@ def assert_keys_are_indexed_once(store: MessageStore) -> None:
         keys = set(zip(items["key_hash"].tolist(), items["commitlog_offset"].tolist(), strict=True))
         assert not seen & keys, f"{len(seen & keys)} of {len(keys)} keys stand in a file before {file.name} already"
         seen |= keys
+
+
+@pytest.mark.parametrize(("file", "is_cut"), [(1, False), (2, False), (3, True)])
+def test_a_wrong_body_ends_the_log_in_the_last_file_alone(
+    file: int, is_cut: bool, oracle: Oracle, tmp_path: Path
+) -> None:
+    """A clean start compares bodies from the log file on in which the queues end, and none before it."""
+    store, conf = tmp_path / "store", tmp_path / "broker.conf"
+    conf.write_text(oracle.broker_conf(store, "127.0.0.1:1", 10_911, commitlog_file_size_bytes=65_536), "utf-8")
+    with open_store(store, config=str(conf), read_only=False, create=True) as ours:
+        while len(ours.log.files) < 4:
+            ours.put("T", bytes(5_000), queue_id=0)
+        ours.put("T", bytes(5_000), queue_id=0)
+        log_end = ours.log_end
+    flip_body_in_file(store, file)
+    lines = oracle.dump(store, conf, strict=False)
+    (summary,) = (line for line in lines if line["type"] == "summary")
+    assert (summary["afterLoadMaxPhy"] < log_end) == is_cut
+
+
+def test_apache_recovers_a_store_whose_last_log_file_is_empty(oracle: Oracle, tmp_path: Path) -> None:
+    """A writer died with the log's next file made ahead."""
+    root, conf = tmp_path / "store", tmp_path / "broker.conf"
+    conf.write_text(CONF)
+    died = subprocess.run([sys.executable, "-c", DIES, str(root)], cwd=PROJECT, check=False)
+    assert died.returncode == -signal.SIGKILL
+    assert [size for _, size in log_files(root)] == [SIZE, SIZE]
+    lines = oracle.dump(root, conf)
+    messages = [line for line in lines if line["type"] == "message"]
+    assert [(line["topic"], line["queueOffset"]) for line in messages] == [("T", 0)]
+    with open_store(root, config=TINY, read_only=False) as store:
+        assert store.max_offset("T", 0) == 1

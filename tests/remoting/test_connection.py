@@ -19,7 +19,7 @@ from spark_mq.remoting import (
     make_request,
     make_response,
 )
-from spark_mq.remoting import connection as connection_module
+from spark_mq.remoting import frames as frames_module
 from tests.support.captures import captured_streams
 
 
@@ -84,7 +84,7 @@ def test_a_request_that_cannot_be_sent_leaves_nobody_waiting() -> None:
 
 
 def test_numbers_start_again_and_pass_over_those_that_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_module, "_OPAQUE_MOST", 3)
+    monkeypatch.setattr(frames_module, "_OPAQUE_MOST", 3)
     ours: Connection[int] = Connection()
     assert [ours.send_request(make_request(1), number).opaque for number in range(3)] == [0, 1, 2]
     ours.forget(1)

@@ -156,7 +156,7 @@ def test_disks_that_are_only_read_do_not_count() -> None:
 
 def test_who_asks_for_it_needs_neither_hour_nor_disk() -> None:
     """DefaultMessageStore.CleanCommitLogService.executeDeleteFilesManually"""
-    occasion = plan_occasion(RetentionConfig(), hour=5, log_used_percents=[1], queues_used_percent=1, is_asked_for=True)
+    occasion = plan_occasion(RetentionConfig(), hour=5, log_used_percents=[1], queues_used_percent=1, is_requested=True)
     assert (len(occasion.reasons), occasion.whatever_age) == (1, False)
 
 

@@ -101,8 +101,8 @@ LINES: Mapping[str, Line] = MappingProxyType(
         # Transactions of one unique key
         "a half that is sent again with its key counts as the one before": _ONE.line(
             "find_transaction",
-            "if began_at <= copy.commitlog_offset < next_at",
-            "if began_at <= next_at",
+            "if started_at <= copy.commitlog_offset < next_at",
+            "if started_at <= next_at",
             "test_two_open_halves_of_one_key_are_ended_each_for_itself",
         ),
         "a check passes over a half behind which its key stands again": _CHECKED.line(
@@ -209,7 +209,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "tell", " if not replica.is_learner", "", "test_a_learners_copy_acknowledges_nothing"
         ),
         "a slave says that it is another one": _SESSION.line(
-            "MasterSession._heed_handshake",
+            "MasterSession._on_handshake",
             "(self._slave is not None and said != self._slave)",
             "False",
             "test_who_says_that_it_is_somebody_else_is_refused_before_it_asks_for_anything",

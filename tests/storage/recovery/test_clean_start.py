@@ -1,6 +1,6 @@
 """Which bodies a clean start compares with their checksums: those from the log file on in which the queues end, as 5.3.2 and later do.
 
-Java: CommitLog.recoverNormally. Up to 5.3.1 it began at the third file before the last. `tests/interop/test_clean_starts.py` asks Java.
+Java: CommitLog.recoverNormally. Up to 5.3.1 it began at the third file before the last. `interop/test_recovered_stores.py` asks Java.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import StoreConfig, load_config, parse_config
 from storage.settings.nouns import SendConfig
-from storage.tables.broker_names import BrokerNames, broker_names, told_brokers, with_names
+from storage.tables.broker_names import BrokerNames, broker_names, named_brokers, with_names
 from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture
 
@@ -80,7 +80,7 @@ def test_where_nobody_knows_the_name_nothing_is_written() -> None:
 def test_of_two_names_none_is_chosen() -> None:
     """A broker of Java's that was renamed keeps the topics of both names."""
     both = TopicTable(topics={**named("a", "C").topics, **named("b", "D").topics})
-    assert told_brokers(both) == ["a", "b"]
+    assert named_brokers(both) == ["a", "b"]
     assert broker_names(StoreConfig(), both) == BrokerNames(None, "DefaultCluster")
     assert broker_names(parse_config(b"brokerName=b\n", "broker.conf"), both).broker == "b"
     assert broker_names(StoreConfig(), both, "a").broker == "a"
@@ -88,15 +88,15 @@ def test_of_two_names_none_is_chosen() -> None:
 
 def test_whoever_writes_under_a_new_name_leaves_that_alone() -> None:
     renamed = with_names(named("a"), BrokerNames("b", "DefaultCluster"), SendConfig(), now_ms=2)
-    assert told_brokers(renamed) == ["b"]
+    assert named_brokers(renamed) == ["b"]
     assert renamed.topics["a"] == TopicConfig("a", 1, 1, 7), "messages may be in it"
     assert with_names(renamed, BrokerNames("b", "DefaultCluster"), SendConfig(), now_ms=3) is renamed
 
 
 def test_a_users_topic_is_no_brokers_name() -> None:
     inheriting = TopicConfig("Mine", 1, 1, perm=7)
-    assert told_brokers(table_of(inheriting)) == []
-    assert told_brokers(TopicTable(topics={**named("a").topics, "Mine": inheriting})) == ["a"]
+    assert named_brokers(table_of(inheriting)) == []
+    assert named_brokers(TopicTable(topics={**named("a").topics, "Mine": inheriting})) == ["a"]
 
 
 def test_brokers_of_before_5_0_are_known_by_the_topic_of_their_name() -> None:

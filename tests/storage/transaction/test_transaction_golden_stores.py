@@ -73,7 +73,7 @@ def test_halves_that_were_put_back_are_known_as_one_transaction(
         same = [line for line in golden if line["properties"].get("UNIQ_KEY") == key]
         assert sorted(copies.queue_offsets[copies.of(0)].tolist()) == sorted(line["queueOffset"] for line in same)
         first = next(line for line in same if CHECK_TIMES not in line["properties"])
-        assert copies.began_at.tolist() == [first["physicalOffset"]]
+        assert copies.started_at.tolist() == [first["physicalOffset"]]
 
 
 @pytest.mark.parametrize("name", STOPPED)

@@ -35,10 +35,10 @@ def walked(halves: Halves, row: int) -> tuple[list[int], int, int]:
     begins = [other for other in same if not halves.is_copy[other]]
     first = max((other for other in begins if other <= row), default=None)
     following = min((other for other in begins if other > row), default=None)
-    began_at = (0 if halves.is_copy[row] else places[row]) if first is None else places[first]
+    started_at = (0 if halves.is_copy[row] else places[row]) if first is None else places[first]
     next_at = NO_PLACE if following is None else places[following]
     own = [other for other in same if (first or 0) <= other and (following is None or other < following)]
-    return halves.queue_offsets[own].tolist(), began_at, next_at
+    return halves.queue_offsets[own].tolist(), started_at, next_at
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -51,7 +51,9 @@ def test_the_messages_of_each_transaction_are_those_that_a_walk_finds(tmp_path: 
             copies = copies_of(store, halves.take(np.array(rows)))
             for number, row in enumerate(rows):
                 found = copies.queue_offsets[copies.of(number)]
-                assert (sorted(found.tolist()), copies.began_at[number], copies.next_at[number]) == walked(halves, row)
+                assert (sorted(found.tolist()), copies.started_at[number], copies.next_at[number]) == walked(
+                    halves, row
+                )
 
 
 def test_many_halves_of_one_name_take_no_room_for_pairs_of_them(tmp_path: Path) -> None:
