@@ -58,11 +58,11 @@ from storage.pending import Pending
 from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessage, InnerMessages, sizes_of_messages
-from storage.rules.put_guards import BrokerState, has_batch_queues
+from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, refuse_any_excess
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
-from storage.rules.topics import TopicWish, check_queue, check_start, check_topic, known_topics
+from storage.rules.topics import TopicWish, check_queue, check_start, check_topic, has_batch_queues, known_topics
 from storage.service.put_group import PutMessageResult
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig

@@ -21,7 +21,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from spark_mq.client.errors import (
@@ -207,9 +206,7 @@ class Producer:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # For a transaction producer.

@@ -20,7 +20,6 @@ import os
 import threading
 from collections import deque
 from collections.abc import Collection, Coroutine, Iterable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 from spark_mq.client.consumer_calls import ConsumerMember
@@ -200,9 +199,7 @@ class PullConsumer:
         self._running()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             if kind is None and self._pull.auto_commit and self._at_work is not None:
                 self.commit()

@@ -26,7 +26,6 @@ import traceback
 from collections.abc import Coroutine
 from dataclasses import fields, replace
 from functools import partial
-from types import TracebackType
 from typing import Any, TypeVar
 
 from spark_mq.client.consumer_calls import ConsumerMember
@@ -164,9 +163,7 @@ class PushConsumer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # While it runs.

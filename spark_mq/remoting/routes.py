@@ -15,8 +15,7 @@ from typing import Any
 from spark_mq.remoting.codes import ProtocolVersion
 from spark_mq.remoting.errors import BodyError
 from spark_mq.remoting.frames import DEFAULT_LIMITS, Buffer
-from spark_mq.remoting.headers_and_bodies import Header, TopicHeader, read_body, read_texts, write_body, write_texts
-from storage.format.fastjson import quoted
+from spark_mq.remoting.headers_and_bodies import Header, TopicHeader, read_body, read_texts
 from storage.format.table_entries import DataVersion, TopicConfig
 from storage.format.typed_json import Int, Long, WireBody, fits, wire
 
@@ -264,22 +263,6 @@ class _Attributes(WireBody):
     pairs: Mapping[str, str]
 
 
-def write_compressed(body: RegisterBrokerBody) -> bytes:
-    """The body as a broker of 5.0 or later compresses it."""
-    table = body.topic_config_table
-    servers = write_texts(body.filter_servers)
-    mappings = (table.topic_queue_mapping_info_map or {}).values()
-    parts = [
-        _sized(write_body(table.data_version or DataVersion())),
-        _SIZE.pack(len(table.topic_config_table)),
-        *(_sized(_topic_text(topic).encode()) for topic in table.topic_config_table.values()),
-        _sized(servers),
-        _SIZE.pack(len(mappings)),
-        *(_sized(write_body(mapping)) for mapping in mappings),
-    ]
-    return zlib.compress(b"".join(parts), 9)
-
-
 def read_compressed(
     body: Buffer, version: int = ProtocolVersion.V5_3_3, limit_bytes: int = DEFAULT_LIMITS.frame_bytes
 ) -> RegisterBrokerBody:
@@ -299,16 +282,6 @@ def read_compressed(
         topic_queue_mapping_info_map={mapping.topic or "": mapping for mapping in mappings},
     )
     return RegisterBrokerBody(topic_config_table=table, filter_servers=servers)
-
-
-def _sized(content: bytes) -> bytes:
-    return _SIZE.pack(len(content)) + content
-
-
-def _topic_text(topic: TopicConfig) -> str:
-    attributes = ",".join(f"{quoted(name)}:{quoted(value)}" for name, value in topic.attributes.items())
-    numbers = f"{topic.read_queue_count} {topic.write_queue_count} {topic.perm}"
-    return f"{topic.topic} {numbers} {topic.topic_filter_type} {{{attributes}}}"
 
 
 def _topic(text: bytes) -> TopicConfig:

@@ -58,10 +58,6 @@ class PullWindow(Generic[T]):
         self._parts: dict[int, Part[T]] = {}
 
     @property
-    def stride(self) -> int:
-        return self._stride
-
-    @property
     def is_done(self) -> bool:
         """Whether all was taken."""
         return self.position >= self.end

@@ -107,7 +107,7 @@ from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK
 from storage.format.record_block import RecordRun
 from storage.log.damage import TornRow
 from storage.names import validate_group
-from storage.put.half_ends import HalfPlaces, commit_runs, halves_and_rest, op_runs, states_of
+from storage.put.half_ends import HalfPlaces, commit_runs, op_runs, states_of
 from storage.put.settings import refuse_before_start
 from storage.put.store_writer import StoreWriter
 from storage.rules.delays import TIMER_TOPIC
@@ -418,6 +418,12 @@ def _drop_staged(
     delete_orphans(writer.file_system, writer.root, directory, batch.batch_id, keep=named)
     if batch.sink_id.startswith(UNNAMED_PREFIX):
         remove_directory(writer.file_system, writer.root, directory)
+
+
+def halves_and_rest(runs: Sequence[RecordRun]) -> tuple[list[RecordRun], list[RecordRun]]:
+    """The runs of half messages, which come first, and the others."""
+    halves = [run for run in runs if run.columns.transaction_states is not None]
+    return halves, list(runs[len(halves) :])
 
 
 def check_begun(writer: StoreWriter, begun: Sequence[LedgerMessage], runs: Sequence[RecordRun]) -> None:

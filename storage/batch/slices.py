@@ -14,7 +14,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, nullcontext
 from itertools import chain
-from types import TracebackType
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -223,9 +222,7 @@ class EarlyLogSync:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._early.wait()
         if self._sync is not None:
             with self._turn():

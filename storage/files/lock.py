@@ -27,7 +27,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Literal
 
 Holder = Literal["writer", "sink", "job", "broker", "follower"]
@@ -214,9 +213,7 @@ class Turn:
     def __enter__(self) -> Turn:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             if self._number:
                 _unlock(self._descriptor, self._number)  # a child that was forked meanwhile has the open file too

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from storage.format.arrays import struct_of
-
 ENTRY = np.dtype(
     [
         ("commitlog_offset", ">i8"),  # first byte of the message record
@@ -24,7 +22,6 @@ ENTRY = np.dtype(
     ]
 )
 ENTRY_SIZE = ENTRY.itemsize
-ENTRY_STRUCT = struct_of(ENTRY)
 PRE_BLANK = np.array((0, 2**31 - 1, 0), ENTRY)  # fills the room before a queue's first message
 _HALF_BITS = 32
 _MAX_HOLE_START = 2**31 - 1

@@ -148,12 +148,6 @@ def op_runs(halves: Sequence[RecordRun], places: HalfPlaces, settings: PutSettin
     return [settings.encode(part) for part in parts]
 
 
-def halves_and_rest(runs: Sequence[RecordRun]) -> tuple[list[RecordRun], list[RecordRun]]:
-    """The runs of half messages, which come first, and the others."""
-    halves = [run for run in runs if run.columns.transaction_states is not None]
-    return halves, list(runs[len(halves) :])
-
-
 def with_states(halves: _Halves, states: np.ndarray) -> _Halves:
     """The halves with how each of them ends."""
     return halves._replace(columns=halves.columns._replace(transaction_states=states))

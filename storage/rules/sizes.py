@@ -76,10 +76,14 @@ class Excess(NamedTuple):
     """topic, properties, body or record."""
     sizes: Numbers
     limits: Numbers
-    over: Truths
     status: PutStatus
     text: str
     """With places for size and limit."""
+
+    @property
+    def over(self) -> Truths:
+        """Who is over the limit."""
+        return self.sizes > self.limits
 
     def reason(self, row: int | None = None) -> str:
         """Why the message, or one of many, may not be stored."""
@@ -94,51 +98,26 @@ class Excess(NamedTuple):
 def excesses(sizes: Sizes, limits: Limits, is_timed: Truths = False) -> Iterator[Excess]:
     """Every limit in Java's order. `is_timed` tells which messages wait in the timer's topic."""
     largest = limits.max_message_size
-    yield Excess(
-        "topic",
-        sizes.topic,
-        RETRY_TOPIC_LENGTH_LIMIT,
-        sizes.topic > RETRY_TOPIC_LENGTH_LIMIT,
-        PutStatus.MESSAGE_ILLEGAL,
-        "it has {} bytes, the limit is {}",
-    )
+    illegal = PutStatus.MESSAGE_ILLEGAL
+    yield Excess("topic", sizes.topic, RETRY_TOPIC_LENGTH_LIMIT, illegal, "it has {} bytes, the limit is {}")
     most = PROPERTIES_LIMIT_BYTES - TIMER_PROPERTIES_ROOM * is_timed
+    too_many = PutStatus.PROPERTIES_SIZE_EXCEEDED
     yield Excess(
-        "properties",
-        sizes.properties,
-        most,
-        sizes.properties > most,
-        PutStatus.PROPERTIES_SIZE_EXCEEDED,
-        "all properties together are {} bytes, the limit is {}",
+        "properties", sizes.properties, most, too_many, "all properties together are {} bytes, the limit is {}"
     )
-    yield Excess(
-        "body",
-        sizes.body,
-        largest,
-        sizes.body > largest,
-        PutStatus.MESSAGE_ILLEGAL,
-        "it is {} bytes as stored, maxMessageSize is {}",
-    )
+    yield Excess("body", sizes.body, largest, illegal, "it is {} bytes as stored, maxMessageSize is {}")
     most = (largest + RECORD_ROOM) + (timer_record_limit(largest) - (largest + RECORD_ROOM)) * is_timed
-    yield Excess(
-        "record",
-        sizes.record,
-        most,
-        sizes.record > most,
-        PutStatus.MESSAGE_ILLEGAL,
+    text = (
         f"its record of {{}} bytes is over the limit of {{}}: maxMessageSize and {RECORD_ROOM}, "
-        f"or {TIMER_BUFFER_ROOM} where it waits for a deliver time, which is what a broker's timer reads back",
+        f"or {TIMER_BUFFER_ROOM} where it waits for a deliver time, which is what a broker's timer reads back"
     )
+    yield Excess("record", sizes.record, most, illegal, text)
     if limits.log_file_size is not None:
         most = limits.log_file_size - BLANK_SIZE
-        yield Excess(
-            "record",
-            sizes.record,
-            most,
-            sizes.record > most,
-            PutStatus.MESSAGE_ILLEGAL,
-            f"its record of {{}} bytes and {BLANK_SIZE} behind it do not fit into a log file of {limits.log_file_size}",
+        text = (
+            f"its record of {{}} bytes and {BLANK_SIZE} behind it do not fit into a log file of {limits.log_file_size}"
         )
+        yield Excess("record", sizes.record, most, illegal, text)
 
 
 def _at(numbers: Numbers, row: int | None) -> int:

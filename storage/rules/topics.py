@@ -35,7 +35,6 @@ from storage.names import (
     validate_user_topic,
 )
 from storage.rules.delays import TIMER_TOPIC
-from storage.rules.put_guards import has_batch_queues
 from storage.rules.response_codes import RequestRefusedError, ResponseCode, with_advice
 from storage.rules.retries import UNIT_SUBSCRIBED, group_topic_config
 from storage.rules.static_topics import LedQueues
@@ -372,6 +371,11 @@ class TopicRules:
     @property
     def _known(self) -> Mapping[str, TopicConfig]:
         return known_topics(self.topics, self.broker_name, self.cluster_name, self.send, self.timer)
+
+
+def has_batch_queues(config: TopicConfig | None) -> bool:
+    """Whether a topic's consume queues are batch queues. Java: QueueTypeUtils.isBatchCq."""
+    return config is not None and config.attributes.get("queue.type") == "BatchCQ"
 
 
 def check_route(config: TopicConfig, broker_permission: int) -> None:

@@ -162,8 +162,6 @@ class SendConfig:
     broker_topic_enable: bool = setting("brokerTopicEnable", True)
     trace_topic_enable: bool = setting("traceTopicEnable", False)
     msg_trace_topic_name: str = setting("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC")
-    commercial_base_count: int = setting("commercialBaseCount", 1)
-    commercial_size_per_msg: int = setting("commercialSizePerMsg", 4 * 1024, unit="bytes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,10 +27,6 @@ class OffsetRanges:
     def __contains__(self, offset: int) -> bool:
         return bisect_right(self._bounds, offset) % 2 == 1
 
-    @property
-    def range_count(self) -> int:
-        return len(self._bounds) // 2
-
     def add(self, offset: int) -> None:
         self.add_range(offset, offset + 1)
 

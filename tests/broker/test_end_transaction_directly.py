@@ -218,4 +218,4 @@ def test_ranges_of_offsets_hold_what_a_set_holds(seed: int) -> None:
         ranges.add_range(start, end)
         offsets.update(range(start, end))
         assert [offset for offset in range(-2, 110) if offset in ranges] == sorted(offsets)
-    assert ranges.range_count == sum(offset - 1 not in offsets for offset in offsets)
+    assert len(ranges._bounds) == 2 * sum(offset - 1 not in offsets for offset in offsets)

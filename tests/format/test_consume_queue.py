@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from storage.format.arrays import struct_of
 from storage.format.consume_queue import (
     ENTRY,
     ENTRY_SIZE,
-    ENTRY_STRUCT,
     MAX_EXT_ADDRESS,
     PRE_BLANK,
     decode_entries,
@@ -33,7 +33,7 @@ def test_entries_are_those_that_apache_reads(name: str, pristine_store: Callable
         position = line["cqOffset"] * ENTRY_SIZE
         expected = line["cqPhysicalOffset"], line["cqSize"], line["tagsCodeRaw"]
         assert decode_entries(files[directory])[line["cqOffset"]].item() == expected
-        assert ENTRY_STRUCT.pack(*expected) == files[directory][position : position + ENTRY_SIZE]
+        assert struct_of(ENTRY).pack(*expected) == files[directory][position : position + ENTRY_SIZE]
 
 
 def test_entries_are_read_without_copying() -> None:

@@ -24,12 +24,12 @@ from spark_mq.remoting.routes import (
     TopicConfigTable,
     TopicQueueMappingInfo,
     TopicRouteData,
-    write_compressed,
 )
 from storage.errors import ConfigurationError
 from storage.format.table_entries import DataVersion, TopicConfig
 from storage.rules.response_codes import RequestRefusedError
 from tests.namesrv.asking import CLUSTER, START_MS, Asked, registered
+from tests.support.registrations import write_compressed
 
 HEADER = RegisterBrokerRequest(
     broker_name="b", broker_address="h:0", cluster_name=CLUSTER, ha_server_address="ha:0", broker_id=0

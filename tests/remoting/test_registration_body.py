@@ -14,8 +14,8 @@ from spark_mq.remoting.routes import (
     TopicQueueMappingInfo,
     TopicRouteData,
     read_compressed,
-    write_compressed,
 )
+from tests.support.registrations import write_compressed
 
 JAVA = base64.b64decode(
     "eNpVUFFLwzAQjv4OhXCwJ+NYVmdH3gqWMpiCWxHGkJBm5yy2TUnTh1H63736ot5xcPfd991dwhhbD2Bd3wT0oCIBXTAB39B3pWtAxQJCWSOBdQtKxotfGxlj1xQ3"

@@ -13,7 +13,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from storage.format.consume_queue import ENTRY_SIZE, ENTRY_STRUCT
+from storage.format.arrays import struct_of
+from storage.format.consume_queue import ENTRY, ENTRY_SIZE
 from storage.format.java_hash import body_crc, string_hash
 from storage.format.record import (
     BLANK,
@@ -81,7 +82,7 @@ class StoreBuilder:
         position = offset * ENTRY_SIZE
         file_start = position - position % self._queue_file_size
         path = self.root / "consumequeue" / topic / str(queue_id) / f"{file_start:020d}"
-        _write(path, self._queue_file_size, position - file_start, ENTRY_STRUCT.pack(place, size_bytes, tags_code))
+        _write(path, self._queue_file_size, position - file_start, struct_of(ENTRY).pack(place, size_bytes, tags_code))
         self._queue_ends[topic, queue_id] = offset + 1
 
     def append_pre_blank(self, topic: str, queue_id: int, count: int) -> None:

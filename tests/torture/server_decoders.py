@@ -43,7 +43,6 @@ from spark_mq.remoting import (
 from spark_mq.remoting import consumers as client
 from spark_mq.remoting import routes as route
 from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_answers
-from spark_mq.remoting.routes import write_compressed
 from spark_mq.remoting_server.peer import Caller
 from storage import open_store
 from storage.errors import StateFileError
@@ -52,6 +51,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from tests.broker.conversation import encode_batch_item
 from tests.support.declared import declared, declared_request, request_body
+from tests.support.registrations import write_compressed
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.frames import commands_of, frame, request_frame
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS

@@ -39,11 +39,11 @@ from spark_mq.remoting.administration import UserInfo
 from spark_mq.remoting.routes import (
     RegisterBrokerBody,
     read_compressed,
-    write_compressed,
 )
 from storage.errors import StateFileError
 from tests.support.captures import captured_frames, captured_streams
 from tests.support.declared import declared
+from tests.support.registrations import write_compressed
 from tests.torture.decoders import JSON_BOMBS, JSON_TOWERS, Decoder, nested
 from tests.torture.mutations import JSON_WORDS
 from tests.torture.samples import Samples

@@ -1,4 +1,4 @@
-"""Messages with every field said: kept by a put, made again byte for byte, few as many."""
+"""Every field of a message is put as said; records of a broker are made again byte for byte, and few make the records of many."""
 
 from __future__ import annotations
 
