@@ -70,7 +70,7 @@ def inspect_java(executable: Path) -> Java | None:
     version = _released_version(home)
     if version is not None and executable.resolve() == home / "bin" / "java":
         return Java(home, version)
-    return _asked(executable)
+    return _by_settings(executable)
 
 
 def _installed(environ: Mapping[str, str], jvm_folders: Sequence[str]) -> Iterator[Java]:
@@ -100,7 +100,7 @@ def _released_version(home: Path) -> str | None:
     return match and match[1]
 
 
-def _asked(executable: Path) -> Java | None:
+def _by_settings(executable: Path) -> Java | None:
     try:
         answer = subprocess.run(
             [executable, "-XshowSettings:properties", "-version"],

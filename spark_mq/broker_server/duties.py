@@ -102,8 +102,8 @@ class Duties:
         parts = self._broker.parts
         config = parts.store.config.retention
         with parts.clients.lock:
-            asked_for = parts.store.cleans_asked_for
-            parts.store.cleans_asked_for = max(0, asked_for - 1)
+            asked_for = parts.store.manual_cleans_left
+            parts.store.manual_cleans_left = max(0, asked_for - 1)
         with self._service.exclusive() as store:
             files = store.writer.file_system
             assert isinstance(files, LocalFileSystem)

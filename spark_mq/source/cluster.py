@@ -78,8 +78,8 @@ def broker_name_of(store: MessageStore, path: str) -> str:
     """
     if name := _names_of(store).broker:
         return name
-    if told := named_brokers(_topics_of(store)):
-        rule = f"the topics of {store.root} have {len(told)} names of its broker: {names(told)}; say which one holds"
+    if known := named_brokers(_topics_of(store)):
+        rule = f"the topics of {store.root} have {len(known)} names of its broker: {names(known)}; say which one holds"
         raise OptionError("brokerName", f"{rule}, or give its broker.conf")
     parts = [part for part in path.split("/") if part]
     return parts[-2] if len(parts) > 1 and parts[-1] == HOME else parts[-1]
@@ -242,9 +242,9 @@ class Cluster:
 
         What was found holds until a refresh finds anything new.
         """
-        asked = [one for one in offsets.items() if one not in self._records_before]
+        wanted = [one for one in offsets.items() if one not in self._records_before]
         by_broker: dict[str, list[tuple[QueueId, int]]] = {}
-        for queue, offset in asked:
+        for queue, offset in wanted:
             by_broker.setdefault(queue.broker_name, []).append((queue, offset))
         for name, ones in by_broker.items():
             found = self.stores[name].positions([(queue.topic, queue.queue_id, offset - 1) for queue, offset in ones])

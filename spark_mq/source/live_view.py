@@ -124,7 +124,7 @@ class LiveView:
         self.changed: set[QueueId] = set()
         """What is new since the last look: queues whose ends are others, or that came or went."""
         self._counts: dict[TopicAtBroker, int] = {}
-        self._told: dict[TopicAtBroker, tuple[tuple[int, bytes], dict[QueueId, QueueEnds]]] = {}
+        self._answered: dict[TopicAtBroker, tuple[tuple[int, bytes], dict[QueueId, QueueEnds]]] = {}
         self._gone: set[TopicAtBroker] = set()
         """Where a broker has said that it has no such topic."""
         self._found: dict[TopicAtBroker, dict[QueueId, QueueEnds]] = {}
@@ -246,22 +246,22 @@ class LiveView:
     def _look_at_queues(self) -> dict[str, ClientError]:
         """Ask every broker for its topics; returns the brokers that failed."""
         self._looked_ms = self._clock()
-        asked: dict[str, list[TopicAtBroker]] = {}
+        topics_at: dict[str, list[TopicAtBroker]] = {}
         failures: dict[str, ClientError] = {}
         for at in self._counts:
             try:
-                asked.setdefault(self.master_of(at.broker_name), []).append(at)
+                topics_at.setdefault(self.master_of(at.broker_name), []).append(at)
             except BrokerNotFoundError as error:
                 failures[at.broker_name] = error
-        self._interval_ms = look_interval_ms(max(map(len, asked.values()), default=0))
+        self._interval_ms = look_interval_ms(max(map(len, topics_at.values()), default=0))
         commands = {
             address: [make_call(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=at.topic)) for at in ats]
-            for address, ats in asked.items()
+            for address, ats in topics_at.items()
         }
         failed: dict[str, ClientError] = {}
         answers = self._questions.ask_all(commands, failed)
         found = {at: self._found.get(at, {}) for at in self._counts}
-        for address, ats in asked.items():
+        for address, ats in topics_at.items():
             if address in failed:
                 failures.update(dict.fromkeys((at.broker_name for at in ats), failed[address]))
                 continue
@@ -278,15 +278,15 @@ class LiveView:
             self._gone.add(at)
             return {}
         self._gone.discard(at)
-        told = self._counts[at], bytes(answer.command.body)
-        known = self._told.get(at)
-        if known is not None and known[0] == told and answer.code == ResponseCode.SUCCESS:
+        answered = self._counts[at], bytes(answer.command.body)
+        known = self._answered.get(at)
+        if known is not None and known[0] == answered and answer.code == ResponseCode.SUCCESS:
             return known[1]
         stats = answer.body(TopicStatsTable)
         if any(queue.queue_id >= self._counts[at] for queue in stats.offset_table):  # maybe queues were added
             self._names_due_ms = min(self._names_due_ms, (self._looked_ms or 0) + RETRY_INTERVAL_MS)
-        self._told[at] = told, queue_ends(at, self._counts[at], stats)
-        return self._told[at][1]
+        self._answered[at] = answered, queue_ends(at, self._counts[at], stats)
+        return self._answered[at][1]
 
     def _take(self, found: dict[TopicAtBroker, dict[QueueId, QueueEnds]]) -> None:
         self._found = found

@@ -361,7 +361,7 @@ class SourceOptions(ClusterOptions):
         tuple[str, ...],
         Option(
             parse_columns,
-            "only these, `topic,body`, where `*` stands for all but those to be asked for; "
+            "only these, `topic,body`, where `*` stands for all columns except those only on request; "
             "or `kafka` = the columns of Spark's Kafka source",
             shown="*",
         ),

@@ -88,8 +88,8 @@ def first_gap(parts: Sequence[PulledPart], offsets: np.ndarray) -> int | None:
     """The first offset of the parts that has no message among these; None if each has one."""
     if sum(part.end - part.start for part in parts) == len(offsets):
         return None
-    asked = np.concatenate([np.arange(part.start, part.end) for part in parts])
-    missing = asked[~np.isin(asked, offsets)]
+    wanted = np.concatenate([np.arange(part.start, part.end) for part in parts])
+    missing = wanted[~np.isin(wanted, offsets)]
     return int(missing[0]) if len(missing) else None
 
 

@@ -317,7 +317,7 @@ class Misfit(NamedTuple):
 Outcome = Found | Nothing | Lost | Ended | Again | Misfit
 
 
-def outcome_of(asked: int, answer: PullAnswer) -> Outcome:
+def outcome_of(requested: int, answer: PullAnswer) -> Outcome:
     """What the answer says of the queue from the asked offset on."""
     code, remark, next_offset, minimum, maximum, _, body = answer
     if next_offset < 0:
@@ -327,24 +327,24 @@ def outcome_of(asked: int, answer: PullAnswer) -> Outcome:
     if remark == "OFFSET_RESET" and not body:
         return Again("the group's offset was reset")
     match code:
-        case ResponseCode.SUCCESS if next_offset > asked:
+        case ResponseCode.SUCCESS if next_offset > requested:
             return Found(next_offset)
         case ResponseCode.SUCCESS:
-            return Misfit(f"records, and next offset {next_offset} is not behind {asked}, the requested one")
-        case ResponseCode.PULL_RETRY_IMMEDIATELY if next_offset <= asked:
+            return Misfit(f"records, and next offset {next_offset} is not behind {requested}, the requested one")
+        case ResponseCode.PULL_RETRY_IMMEDIATELY if next_offset <= requested:
             return Again(remark or "no answer to the pull")
         case ResponseCode.PULL_RETRY_IMMEDIATELY if remark == "MESSAGE_WAS_REMOVING":
-            return Lost(next_offset, f"the messages from {asked} to {next_offset} are deleted from the log")
-        case ResponseCode.PULL_RETRY_IMMEDIATELY if minimum <= asked and remark != "OFFSET_FOUND_NULL":
+            return Lost(next_offset, f"the messages from {requested} to {next_offset} are deleted from the log")
+        case ResponseCode.PULL_RETRY_IMMEDIATELY if minimum <= requested and remark != "OFFSET_FOUND_NULL":
             return Nothing(next_offset)
-        case _ if next_offset > asked:
-            return Lost(next_offset, _beginning(asked, next_offset, minimum, remark))
-        case _ if maximum <= asked or next_offset < asked:
-            return Ended(min(maximum, asked), f"the queue ends at {maximum}")
+        case _ if next_offset > requested:
+            return Lost(next_offset, _beginning(requested, next_offset, minimum, remark))
+        case _ if maximum <= requested or next_offset < requested:
+            return Ended(min(maximum, requested), f"the queue ends at {maximum}")
     return Again(remark or f"code {code} without news")
 
 
-def _beginning(asked: int, next_offset: int, minimum: int, remark: str) -> str:
-    if minimum > asked:
+def _beginning(requested: int, next_offset: int, minimum: int, remark: str) -> str:
+    if minimum > requested:
         return f"the queue begins at {minimum}"
-    return f"no entry from {asked} to {next_offset} can be read ({remark})"
+    return f"no entry from {requested} to {next_offset} can be read ({remark})"

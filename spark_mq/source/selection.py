@@ -104,7 +104,7 @@ def request_of(
     tags: frozenset[str] | None = None,
 ) -> RowRequest:
     """What tasks do to each message. `tags` of a pushed filter narrow those of the option."""
-    of_option = frozenset(tags_asked) if (tags_asked := options.wanted_tags) is not None else None
+    of_option = frozenset(option_tags) if (option_tags := options.wanted_tags) is not None else None
     if tags is not None and of_option is not None:
         tags = tags & of_option
     return RowRequest(

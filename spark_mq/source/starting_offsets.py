@@ -120,21 +120,21 @@ def resolve_start(
     NoGroupOffsetsError, and DataLossError unless `fail_on_data_loss` is false: then a queue whose asked
     offset is gone begins at its minimum.
     """
-    asked: dict[QueueId, int]
+    wanted: dict[QueueId, int]
     match limit:
         case Edge():
-            asked = dict.fromkeys(queues, EARLIEST if limit is Edge.EARLIEST else LATEST)
+            wanted = dict.fromkeys(queues, EARLIEST if limit is Edge.EARLIEST else LATEST)
         case AtOffsets(option, offsets):
-            asked = _one_each(offsets, queues, brokers, option)
+            wanted = _one_each(offsets, queues, brokers, option)
         case AtTime(time):
             strategy = limit.strategy()
-            asked = {q: _start_at(q, time.at(now_ms), strategy, positions) for q in queues}
+            wanted = {q: _start_at(q, time.at(now_ms), strategy, positions) for q in queues}
         case AtTimes(option, times_ms, no_match):
             times = _one_each(times_ms, queues, brokers, option)
-            asked = {q: _start_at(q, ms, no_match or NoMatch.ERROR, positions) for q, ms in times.items()}
+            wanted = {q: _start_at(q, ms, no_match or NoMatch.ERROR, positions) for q, ms in times.items()}
         case AtGroup(group):
-            asked = _group_offsets(group, queues, positions)
-    return _within_bounds(asked, positions, "starting", fail_on_data_loss)
+            wanted = _group_offsets(group, queues, positions)
+    return _within_bounds(wanted, positions, "starting", fail_on_data_loss)
 
 
 def resolve_end(
@@ -151,20 +151,20 @@ def resolve_end(
     A time is the first message that is *not* read; where none is that new, the queue is read to its end.
     Raises as `resolve_start` does; without `fail_on_data_loss` an end that is not there is the queue's own.
     """
-    asked: dict[QueueId, int]
+    wanted: dict[QueueId, int]
     match limit:
         case Edge():
-            asked = dict.fromkeys(queues, EARLIEST if limit is Edge.EARLIEST else LATEST)
+            wanted = dict.fromkeys(queues, EARLIEST if limit is Edge.EARLIEST else LATEST)
         case AtOffsets(option, offsets):
-            asked = _one_each(offsets, queues, brokers, option)
+            wanted = _one_each(offsets, queues, brokers, option)
         case AtTime(time):
-            asked = {q: _end_at(q, time.at(now_ms), positions) for q in queues}
+            wanted = {q: _end_at(q, time.at(now_ms), positions) for q in queues}
         case AtTimes(option, times_ms, _):
             times = _one_each(times_ms, queues, brokers, option)
-            asked = {q: _end_at(q, ms, positions) for q, ms in times.items()}
+            wanted = {q: _end_at(q, ms, positions) for q, ms in times.items()}
         case AtGroup():
             raise TypeError("a query cannot end at a consumer group's offsets")
-    return _within_bounds(asked, positions, "ending", fail_on_data_loss)
+    return _within_bounds(wanted, positions, "ending", fail_on_data_loss)
 
 
 def check_order(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> None:
@@ -214,10 +214,12 @@ _BEHIND_END = (
 )
 
 
-def _within_bounds(asked: Mapping[QueueId, int], positions: Positions, which: str, fail_on_data_loss: bool) -> Resolved:
+def _within_bounds(
+    wanted: Mapping[QueueId, int], positions: Positions, which: str, fail_on_data_loss: bool
+) -> Resolved:
     offsets: dict[QueueId, int] = {}
     losses: list[str] = []
-    for queue, offset in sorted(asked.items()):
+    for queue, offset in sorted(wanted.items()):
         minimum = positions.minimum(queue)
         maximum = max(positions.maximum(queue), minimum)
         if offset == EARLIEST:

@@ -265,14 +265,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not missing:
             return []
         self.cluster.refuse_lost_queues({queue.broker_name for queue in missing})
-        asked_for, brokers = self._asked_for(missing), self.cluster.brokers
+        selected, brokers = self._named_by_options(missing), self.cluster.brokers
         if len(missing) == len(start):
-            refuse_other_checkpoint(missing, asked_for, brokers, self.options.place_option)
+            refuse_other_checkpoint(missing, selected, brokers, self.options.place_option)
         return [
             loss_of(
                 queue,
                 start[queue].next,
-                is_asked_for=queue in asked_for,
+                is_selected=queue in selected,
                 brokers=brokers,
                 option=self.options.place_option,
             )
@@ -281,9 +281,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_only_not_shown(self, queue: QueueId) -> bool:
         """Whether an unread queue is just empty: a cluster shows such queues, a store has no files of them."""
-        return queue.broker_name in self.cluster.brokers and bool(self._asked_for([queue]))
+        return queue.broker_name in self.cluster.brokers and bool(self._named_by_options([queue]))
 
-    def _asked_for(self, queues: Collection[QueueId]) -> set[QueueId]:
+    def _named_by_options(self, queues: Collection[QueueId]) -> set[QueueId]:
         """Which of the queues the options name, whether they are there or not."""
         selected = self.options.subscription.select(
             queues, brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
@@ -298,7 +298,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._await_brokers(end.keys())
             self.cluster.refuse_lost_queues({queue.broker_name for queue in end} - set(self.cluster.brokers))
             refuse_other_checkpoint(
-                end.keys(), self._asked_for(end.keys()), self.cluster.brokers, self.options.place_option
+                end.keys(), self._named_by_options(end.keys()), self.cluster.brokers, self.options.place_option
             )
         ends = end.next_offsets()
         before, starts = self._looked_up
@@ -328,14 +328,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def refuse_other_checkpoint(
-    queues: Collection[QueueId], asked_for: Collection[QueueId], brokers: Collection[str], option: str = "path"
+    queues: Collection[QueueId], selected: Collection[QueueId], brokers: Collection[str], option: str = "path"
 ) -> None:
     """Raises CheckpointOfAnotherQueryError where none of the checkpoint's queues is of this query.
 
     That is an error whatever failOnDataLoss says: there is nothing to go on with, and a new checkpoint gives the same. Where some
     queues are common, the others are losses, each with its own cause (`loss_of`).
 
-    `asked_for` are those of them that the options name, whether they are there or not; `brokers` are those whose data is
+    `selected` are those of them that the options name, whether they are there or not; `brokers` are those whose data is
     read, `option` says where.
     """
     if not queues:
@@ -346,7 +346,7 @@ def refuse_other_checkpoint(
             f"it holds offsets of broker {names(named)}, and {option} leads to {_THE_STORE[option]}{names(sorted(brokers))}",
             f"Correct {option}. If the broker's name has changed, set brokerName to the old one. {_OWN_CHECKPOINT}",
         )
-    if not asked_for:
+    if not selected:
         topics = sorted({queue.topic for queue in queues})
         raise CheckpointOfAnotherQueryError(
             f"it holds offsets of {names(topics)}, which the query's options do not ask for", _OWN_CHECKPOINT
@@ -354,7 +354,7 @@ def refuse_other_checkpoint(
 
 
 def loss_of(
-    queue: QueueId, next_offset: int, *, is_asked_for: bool, brokers: Collection[str], option: str = "path"
+    queue: QueueId, next_offset: int, *, is_selected: bool, brokers: Collection[str], option: str = "path"
 ) -> str:
     """Why a queue of the checkpoint is not read any more, and on a second line what to do.
 
@@ -372,7 +372,7 @@ def loss_of(
             f"{names(sorted(brokers))}\nMount the store of {queue.broker_name}. If that broker is gone for good, set failOnDataLoss to "
             "false to go on without its queues"
         )
-    if not is_asked_for:
+    if not is_selected:
         return (
             f"queue {queue} at offset {next_offset} is in the checkpoint, and the query's options do not ask for it any more\n"
             f"Ask for it again. To go on without it, set failOnDataLoss to false; its offset is then forgotten. {_OWN_CHECKPOINT}"

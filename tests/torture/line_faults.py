@@ -537,7 +537,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "what pulls say of a subscription is kept for ever": _CLIENT_TABLES.line(
             "ConsumerTable.expire",
-            "now_ms - self._told_ms[name, topic] > self.subscription_expires_ms",
+            "now_ms - self._pulled_at_ms[name, topic] > self.subscription_expires_ms",
             "False",
             "test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_later",
         ),
