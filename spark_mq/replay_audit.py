@@ -6,7 +6,7 @@
     not_made    the run that planned it ended before, and there is no copy
     unknown     the run that planned it ended, and what of the log could tell has expired
 
-A dead letter that was replayed, or whose fate is unknown, is not replayed again unless that is asked for.
+A dead letter that was replayed, or whose fate is unknown, is not replayed again except on request.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def select_letters(
         letters = letters.where(f.col("store_timestamp") >= f.timestamp_millis(f.lit(since_ms)))
     if until_ms is not None:
         letters = letters.where(f.col("store_timestamp") < f.timestamp_millis(f.lit(until_ms)))
-    # PySpark logs an error of SQL as JSON with a Python traceback, before anybody can catch it; OptionError says it in a line.
+    # PySpark logs an error of SQL as JSON with a Python traceback before the caller can catch it; OptionError says it in a line.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         letters = letters if where is None else letters.where(where)
@@ -70,7 +70,7 @@ def select_letters(
 
 @contextmanager
 def failures_in_one_line(what: str) -> Iterator[None]:
-    """What Spark fails at within the block becomes a SparkMqError of one line."""
+    """Turn Spark's errors within the block into a SparkMqError of one line."""
     try:
         yield
     except PySparkException as error:

@@ -55,7 +55,7 @@ class JavaNotFoundError(RuntimeError):
 
 
 class DeltaNotFoundError(RuntimeError):
-    """Delta Lake was asked for in a JVM that runs already and has not got its jars."""
+    """Delta Lake was requested in a JVM that runs already without its jars."""
 
 
 SESSION_ERRORS = (JavaNotFoundError, DeltaNotFoundError)
@@ -102,7 +102,9 @@ def build_session(
     if start.kind is Kind.SESSION or remote is not None:
         settings = query_settings(requested, given)
     else:
-        settings = session_settings(requested, given, delta=delta, local=is_local, jvm_runs=start.kind is Kind.SUBMITTED)
+        settings = session_settings(
+            requested, given, delta=delta, local=is_local, jvm_runs=start.kind is Kind.SUBMITTED
+        )
     for name, value in settings.items():
         builder = builder.config(name, value)
     if delta and remote is None:
@@ -127,7 +129,7 @@ def _refuse_without_delta(session: Any) -> None:
 
 
 class Kind(Enum):
-    """What there is when a session is asked for."""
+    """The state before a session is requested."""
 
     NOTHING = "nothing"  # the session's JVM will be started
     SUBMITTED = "spark-submit"  # it has started the JVM, which has started this program
@@ -196,7 +198,7 @@ def prepare_environment(environ: MutableMapping[str, str], *, local: bool) -> No
 
 
 def query_settings(requested: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a session that can be set while it runs; what is `given` stays, what is `asked` for wins."""
+    """The settings that a running session can change; `given` ones stay, `requested` ones win."""
     ours = {
         "spark.sql.session.timeZone": "UTC",  # RocketMQ's timestamps are milliseconds of UTC
         "spark.sql.python.filterPushdown.enabled": "true",  # off by default: each filter a full scan

@@ -1,7 +1,7 @@
-"""Requests to the name servers and brokers of one cluster, several in flight to each, by a thread that waits.
+"""Blocking requests to the name servers and brokers of one cluster, several in flight to each.
 
-The driver of a query asks here. All requests may be repeated: a connection that broke before its answers is made once more, because
-brokers hang up on those who were silent for two minutes. Not for several threads at once.
+For the driver of a query. All requests may be repeated: a connection that breaks before its answers is opened once more, because
+brokers close connections that were silent for two minutes. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class ClusterQuestions:
         return self._ask_name_servers(make_call(RequestCode.GET_BROKER_CLUSTER_INFO)).body(ClusterInfo)
 
     def _ask_name_servers(self, command: RemotingCommand) -> Answered:
-        """The answer of the first name server that gives one; it is asked first the next time."""
+        """The answer of the first name server that gives one; the next request starts with that server."""
         tries: list[tuple[str, str]] = []
         for address in list(self._name_servers):
             try:
@@ -209,7 +209,7 @@ class ClusterQuestions:
             failures[exchange.address] = error
 
     def _connect_all(self, addresses: Iterable[str]) -> None:
-        """What fails is raised when that server is asked."""
+        """Connect in parallel. A failure is raised by the server's first request."""
         wanted = list(addresses)
         self._not_made.clear()
         if len(wanted) < 2:

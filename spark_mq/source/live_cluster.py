@@ -1,8 +1,8 @@
 """A cluster of running brokers as the QueryCluster whose data is pulled. Driver side.
 
-Offsets, positions and continuity are those of stores: a queue is (topic, broker name, queue id), and the record before a position is
-pulled to recognise a topic that was made again. So a checkpoint may be carried on by path and by nameServer where both are the same
-brokers. Brokers do not tell sizes ahead: lags have no bytes, and maxBytesPerTrigger is refused.
+Offsets, positions and continuity are the same as for stores: a queue is (topic, broker name, queue id), and the record before a
+position is pulled to recognise a topic that was made again. So one checkpoint works with path and with nameServer if both name the same
+brokers. Brokers do not report sizes ahead: lags have no bytes, and maxBytesPerTrigger is refused.
 
 A query's position is stored as a consumer group's by request 15, where `mqadmin consumerProgress` shows it (`LiveGroup`).
 
@@ -179,7 +179,7 @@ class LiveCluster:
         return self.offset_by_time(queue, timestamp_ms)
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
-        """What the group stored. A broker says 0 of a group that has stored nothing in a young queue, so its groups are asked first."""
+        """The group's stored offset. For a young queue a broker answers 0 to a group without an offset, so first ask for its groups."""
         requests = [make_call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
         header = QueryConsumerOffsetRequest(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
@@ -314,7 +314,7 @@ class LiveCluster:
 
         def writer_of(
             broker_name: str,
-        ) -> WriteOffsets:  # made when it is first asked for: brokers join while a query runs
+        ) -> WriteOffsets:  # made at first use: brokers join while a query runs
             if broker_name not in made:
                 made[broker_name] = LiveGroup(self._questions, self._view, broker_name)
             return made[broker_name].write
@@ -371,8 +371,8 @@ def first_not_older(
     Brokers search for a time themselves. Releases before 5.0 give the nearest message, any of those of one millisecond, and begin in
     the file that the files' own times lead to, which copies do not keep. So their answer is where the search begins, and mostly ends.
 
-    `time_of` tells the store time of the first message at or behind an offset, None where there is none. It is asked twice where the
-    guess is right, and twice the logarithm of the distance where it is not.
+    `time_of` gives the store time of the first message at or after an offset, None if there is none. If the guess is right, it is
+    called twice; otherwise twice the logarithm of the distance.
 
     Java: MessageStore.getOffsetInQueueByTime, ConsumeQueue of 4.9.
     """
@@ -406,7 +406,7 @@ _WAS_RESET = "Offset has been previously reset"
 
 
 class LiveGroup:
-    """Writes one group's offsets at one broker, wherever that broker is when it is asked."""
+    """Writes one group's offsets at one broker; looks up the broker's address at each write."""
 
     def __init__(self, questions: ClusterQuestions, view: LiveView, broker_name: str) -> None:
         self._questions = questions

@@ -1,4 +1,4 @@
-"""From options to queues and to what is wanted of each message: shared by batch and streaming readers."""
+"""From options to queues and to the wanted parts of each message; shared by batch and streaming readers."""
 
 from __future__ import annotations
 

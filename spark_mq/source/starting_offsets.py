@@ -1,17 +1,17 @@
-"""From where to where a query reads each queue: at its first start, and after a look at what is still there.
+"""The first and last offset that a query reads in each queue, from its options and the bounds of the queue.
 
-What a user asks for is one of
+The options give one of
 
     EARLIEST | LATEST    the minimum, the end
     AtOffsets            an offset a queue, -2 earliest, -1 latest
     AtTime, AtTimes      the first message stored at or after a time: one for all, or one a queue
     AtGroup              what a consumer group has stored
 
-and is resolved once, by asking `Positions`. Meanings are those of Spark's Kafka connector: JSON names every
-queue of the query; a start that no message is new enough for is an error or the end, by strategy; for an end
-it is the queue's end; an offset outside the queue is data loss. Departures: an empty queue starts at its end
-under either strategy (there is nothing to miss, and most topics have queues nobody wrote to), and for a
-relative time the strategy's default is `latest` (an idle queue has nothing from the last ten minutes).
+which is resolved once, with `Positions`. The meaning is that of Spark's Kafka connector: JSON names every queue of the
+query; if no message is new enough for a start time, the strategy gives an error or the queue's end, and for an end time
+it is the queue's end; an offset outside the queue is data loss. Departures: an empty queue starts at its end under
+either strategy (there is nothing to miss, and most topics have queues without messages), and for a relative time the
+strategy's default is `latest` (an idle queue has nothing from the last ten minutes).
 
 Spark: KafkaOffsetRangeLimit, KafkaOffsetReaderAdmin.
 """
@@ -117,7 +117,7 @@ def resolve_start(
     """Where a query begins in each of its queues.
 
     `brokers` are all brokers of the cluster. Raises QueuesNotMatchedError, NoOffsetForTimestampError,
-    NoGroupOffsetsError, and DataLossError unless `fail_on_data_loss` is false: then a queue whose asked
+    NoGroupOffsetsError, and DataLossError unless `fail_on_data_loss` is false: then a queue whose wanted
     offset is gone begins at its minimum.
     """
     wanted: dict[QueueId, int]
@@ -229,7 +229,7 @@ def _within_bounds(
         elif minimum <= offset <= maximum:
             offsets[queue] = offset
         else:
-            # As Kafka's reset policy has it: what was asked for cannot be had, so take all that there is.
+            # As in Kafka's reset policy: the wanted offset is gone, so take everything that is left.
             offsets[queue] = minimum if which == "starting" or offset < minimum else maximum
             chosen = f"{offsets[queue]} is taken" if not fail_on_data_loss else "correct the option"
             loss = f"queue {queue}: the {which} offset {offset} is outside [{minimum}, {maximum}]; {chosen}"

@@ -1,7 +1,7 @@
 """The streaming source, driver side: offsets, limits, continuity, partitions. Spark: KafkaMicroBatchStream.
 
-Lives in one process for a query's run and keeps the stores open. Polled every few milliseconds when idle: a look costs one
-read at the log's end while nothing happens.
+Lives in one process for a query's run and keeps the stores open. Spark polls it every few milliseconds when idle: without news a
+poll costs one read at the log's end.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @named_for_spark()
     @collected_later()
     def initialOffset(self) -> dict[str, Any]:
-        """Asked twice by Spark; a relative start must not give two answers."""
+        """Spark calls this twice; a relative start must give the same answer."""
         if self._initial is None:
             self._initial = self._resolve_start()
         return self._given(self._initial)
@@ -182,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reported = QueueOffsets()
             self._unread.forget(broken)
         if self._group is not None:
-            # Where a run of AvailableNow has nothing left to read, nobody asks again.
+            # If a run of AvailableNow has nothing left to read, Spark does not call again.
             at_once = self._frozen is not None and starts == available
             self._group.store(self.cluster.physical_positions(starts), at_once=at_once)
         limits = self._limits(limit)
@@ -284,7 +284,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return queue.broker_name in self.cluster.brokers and bool(self._named_by_options([queue]))
 
     def _named_by_options(self, queues: Collection[QueueId]) -> set[QueueId]:
-        """Which of the queues the options name, whether they are there or not."""
+        """Those of the queues that the options name, whether they exist or not."""
         selected = self.options.subscription.select(
             queues, brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
         )
@@ -311,7 +311,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(into_partitions(splits, *limits))
 
     def _check_ends(self, ends: dict[QueueId, int]) -> None:
-        """A batch that is replayed after a restart may have lost its end: a broker's recovery cut the log."""
+        """A batch that is replayed after a restart may have lost its end, if a broker's recovery cut the log."""
         losses = [
             f"queue {queue} ends at {self.cluster.maximum(queue)}, before the end of a batch that the checkpoint has planned, {end}: "
             f"the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in "
@@ -330,13 +330,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def refuse_other_checkpoint(
     queues: Collection[QueueId], selected: Collection[QueueId], brokers: Collection[str], option: str = "path"
 ) -> None:
-    """Raises CheckpointOfAnotherQueryError where none of the checkpoint's queues is of this query.
+    """Raises CheckpointOfAnotherQueryError if none of the checkpoint's queues belongs to this query.
 
-    That is an error whatever failOnDataLoss says: there is nothing to go on with, and a new checkpoint gives the same. Where some
+    That is an error whatever failOnDataLoss says: there is no position to continue from, and a new checkpoint gives the same. If some
     queues are common, the others are losses, each with its own cause (`loss_of`).
 
-    `selected` are those of them that the options name, whether they are there or not; `brokers` are those whose data is
-    read, `option` says where.
+    `selected`: those of the queues that the options name, whether they exist or not. `brokers`: the brokers whose data is read;
+    `option`: the option that says where.
     """
     if not queues:
         return
@@ -358,7 +358,7 @@ def loss_of(
 ) -> str:
     """Why a queue of the checkpoint is not read any more, and on a second line what to do.
 
-    It is not asked for, of a broker that is not there, or gone.
+    Either the options do not name it, or its broker is missing, or the queue is gone.
     """
     if queue.broker_name not in brokers and option != "path":
         return (

@@ -15,7 +15,7 @@ from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 from spark_mq.sink import live_routes
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import send_over
-from spark_mq.sink.live_routes import BodyLimit, LiveRoutes, KnownLimits, limit_of
+from spark_mq.sink.live_routes import BodyLimit, KnownLimits, LiveRoutes, limit_of
 from spark_mq.sink.options import LiveSinkOptions
 from tests.support.fake_broker import BROKER, FakeBroker, RoutesTo, TakingBroker
 
@@ -58,7 +58,7 @@ class SayingBroker(FakeBroker):
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_routes, "_told", {})
+    monkeypatch.setattr(live_routes, "_known", {})
 
 
 @pytest.fixture

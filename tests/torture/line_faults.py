@@ -251,7 +251,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_a_master_that_is_refused_as_deposed_asks_who_is_master_and_waits_for_all_that_it_waited_for",
         ),
         "the set of another term is a master's": _KEEPER.line(
-            "SyncKeeper.told",
+            "SyncKeeper.on_term",
             "if term.epoch == self._role.term.epoch:",
             "if True:",
             "test_a_set_of_another_term_changes_nothing",
