@@ -34,7 +34,7 @@ from spark_mq.remoting.controllers import (
 from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
-from tests.support.controller import OurController, our_controller
+from tests.support.own_servers import OurController, our_controller
 from tests.support.planned_server import planned_server
 
 LIMIT_SECONDS = 30

@@ -41,6 +41,7 @@ from tests.broker_server.own_cluster import OwnCluster
 from tests.broker_server.soak_clients import TOPIC, Book, Sending, body_of
 from tests.support.java_broker import wait_until
 from tests.support.loop_disk import LoopDisk
+from tests.support.served import served
 from tests.torture.page import write_into
 
 QUEUES = 4
@@ -296,7 +297,7 @@ class Rounds:
 
     def _judge(self, number: int) -> None:
         """A broker has recovered the store after this round; what is served is compared."""
-        found, torn = served(self._disk.place / "store") if self._noted else ({}, 0)
+        found, torn = served_bodies(self._disk.place / "store") if self._noted else ({}, 0)
         self.tally.figures["torn, not acknowledged"] += torn
         texts: Counter[str] = Counter()
         for key, noted in list(self._noted.items()):
@@ -318,18 +319,15 @@ class Rounds:
             self._tell(self.tally.findings[-1])
 
 
-def served(store: Path) -> tuple[dict[str, bytes], int]:
+def served_bodies(store: Path) -> tuple[dict[str, bytes], int]:
     """Key → body of all that a reader is served, and how many messages lost their key in a torn page, which no checksum covers."""
     found, torn = {}, 0
     with open_store(store) as opened:
-        for queue_id in opened.queue_ids(TOPIC):
-            offset, end = opened.min_offset(TOPIC, queue_id), opened.max_offset(TOPIC, queue_id)
-            while offset < end:
-                messages = opened.get(TOPIC, queue_id, offset, 1_000).messages
-                assert messages, f"nothing is served at {offset} of queue {queue_id}, which ends at {end}"
-                found.update((message.keys[0], message.plain_body) for message in messages if message.keys)
-                torn += sum(not message.keys for message in messages)
-                offset = messages[-1].queue_offset + 1
+        for message in served(opened, TOPIC):
+            if message.keys:
+                found[message.keys[0]] = message.plain_body
+            else:
+                torn += 1
     return found, torn
 
 

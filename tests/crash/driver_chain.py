@@ -24,8 +24,8 @@ from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.staged_segment import list_segments
 from storage.failpoints import COMMIT, STAGING
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record import Message
 from tests.support.driver_process import FAILED, PATIENCE_SECONDS, Driver, Query
+from tests.support.served import served
 
 TOPIC = "Orders"
 QUEUES = 3
@@ -227,7 +227,7 @@ class DriverChain:
         if not self._has_sink:
             return []
         with open_store(self.sink) as store:
-            documents = [json.loads(message.body) for message in all_messages(store, LEDGER_TOPIC, 0)]
+            documents = [json.loads(message.body) for message in served(store, LEDGER_TOPIC, 0)]
         return [document for document in documents if "last" in document]
 
     def _logged(self, kind: str) -> int:
@@ -278,18 +278,7 @@ def rows_by_queue(store: MessageStore) -> list[list[Row]]:
     return [
         [
             Row(message.body, message.tags, tuple(message.keys), message.properties.get("number"))
-            for message in all_messages(store, TOPIC, queue_id)
+            for message in served(store, TOPIC, queue_id)
         ]
         for queue_id in range(QUEUES)
     ]
-
-
-def all_messages(store: MessageStore, topic: str, queue_id: int) -> list[Message]:
-    """What a queue serves, from its first to its last offset."""
-    messages: list[Message] = []
-    if queue_id in store.queue_ids(topic):
-        end = store.max_offset(topic, queue_id)
-        while len(messages) < end:
-            messages += (served := store.get(topic, queue_id, len(messages), 1_000).messages)
-            assert served, f"{topic} queue {queue_id} ends at {end}, nothing is served at {len(messages)}"
-    return messages

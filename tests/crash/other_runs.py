@@ -24,6 +24,7 @@ from storage.failpoints import LIVE_STAGING, STAGING
 from tests.broker_server.own_cluster import own_cluster
 from tests.support.driver_process import FAILED, Driver, Query
 from tests.support.loop_disk import LoopDisk
+from tests.support.served import served
 from tests.support.spark_cluster import TWO_HOSTS
 
 TOPIC, QUEUES, ROWS = "Runs", 4, 300
@@ -108,12 +109,7 @@ class Scene:
         """Rows lost and doubled."""
         found: Counter[bytes] = Counter()
         with open_store(self.sink) as store:
-            for queue_id in store.queue_ids(TOPIC):
-                offset, end = 0, store.max_offset(TOPIC, queue_id)
-                while offset < end:
-                    messages = store.get(TOPIC, queue_id, offset, 1_000).messages
-                    found.update(message.body for message in messages)
-                    offset = messages[-1].queue_offset + 1
+            found.update(message.body for message in served(store, TOPIC))
         return sum(b"%d" % name not in found for name in range(self.rows)), sum(found.values()) - len(found)
 
 

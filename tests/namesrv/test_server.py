@@ -30,7 +30,7 @@ from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
 from storage.settings.java_properties import changed_properties, parse_properties
 from tests.namesrv.asking import registered
-from tests.support.name_server import OurNameServer, our_name_server
+from tests.support.own_servers import OurNameServer, our_name_server
 from tests.support.planned_server import planned_server
 
 LIMIT_SECONDS = 30
