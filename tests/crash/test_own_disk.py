@@ -1,6 +1,6 @@
 """A broker on an ext4 of its own: its power fails, or somebody fills it.
 
-Long runs are made by hand: `python -m tests.crash.aborted_journal --rounds 100 --control 100`.
+Long runs are made by hand: `python -m tests.torture aborted-journal --rounds 100`.
 """
 
 from __future__ import annotations

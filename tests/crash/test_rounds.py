@@ -8,8 +8,7 @@ from random import Random
 
 import pytest
 
-from tests.crash.driver_chain import FAILPOINTS, Victim
-from tests.crash.rounds import plan_deaths
+from tests.crash.driver_chain import FAILPOINTS, Victim, plan_deaths
 
 
 @pytest.mark.parametrize("rounds", [50, 120])

@@ -24,7 +24,6 @@ from tests.torture.kind import Kind, Outcome
 from tests.torture.live_decoders import LIVE_DECODERS
 from tests.torture.message_decoders import MESSAGE_DECODERS
 from tests.torture.mutations import Mutator, smallest
-from tests.torture.own_decoders import OWN_DECODERS
 from tests.torture.query_decoders import QUERY_DECODERS
 from tests.torture.record_decoders import RECORD_DECODERS
 from tests.torture.replication_decoders import REPLICATION_DECODERS
@@ -38,7 +37,6 @@ DECODERS: tuple[Decoder, ...] = (
     *MESSAGE_DECODERS,
     *FILE_DECODERS,
     *STATE_DECODERS,
-    *OWN_DECODERS,
     *WIRE_DECODERS,
     *ANSWER_DECODERS,
     *LIVE_DECODERS,
