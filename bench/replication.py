@@ -38,11 +38,12 @@ from bench.rocketmq_broker import (
     RunningBroker,
 )
 from bench.shared_commit import server, staged_rows
+from spark_mq.client.calls import make_call
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.administration import HaRuntimeInfo
 from spark_mq.sink.commit import commit_rows
 from spark_mq.sink.options import SinkOptions
-from spark_mq.source.cluster_questions import ClusterQuestions, request
+from spark_mq.source.cluster_questions import ClusterQuestions
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("puts", "catch-up", "batches")
@@ -114,7 +115,7 @@ class Group:
 
 def in_sync(master: RunningBroker, questions: ClusterQuestions) -> list[int]:
     """How far behind the master's end each slave is, as the master tells operators."""
-    (answer,) = questions.ask(master.address, [request(RequestCode.GET_BROKER_HA_STATUS)])
+    (answer,) = questions.ask(master.address, [make_call(RequestCode.GET_BROKER_HA_STATUS)])
     return [slave.diff for slave in answer.body(HaRuntimeInfo).connections]
 
 

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from bench.ports import free_port
 from spark_mq.client.admin import Admin, NewTopic
+from spark_mq.client.calls import make_call
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode
-from spark_mq.source.cluster_questions import ClusterQuestions, request
+from spark_mq.source.cluster_questions import ClusterQuestions
 
 BROKER_NAME = "broker-bench"
 # Java's defaults (MessageStoreConfig); the oracle's own are small, made for tests.
@@ -92,9 +93,9 @@ class RunningBroker:
         try:
             for hours in ("0", KEPT_FOR_EVER.partition("=")[2]):
                 body = f"fileReservedTime={hours}\n".encode()
-                questions.ask(self.address, [request(RequestCode.UPDATE_BROKER_CONFIG, body=body)])[0].expect()
+                questions.ask(self.address, [make_call(RequestCode.UPDATE_BROKER_CONFIG, body=body)])[0].expect()
                 if hours == "0":
-                    questions.ask(self.address, [request(RequestCode.DELETE_EXPIRED_COMMITLOG)])[0].expect()
+                    questions.ask(self.address, [make_call(RequestCode.DELETE_EXPIRED_COMMITLOG)])[0].expect()
                     _await(lambda: self._full_log_files() < 2, f"{self.store}: the broker does not delete its old log")
         finally:
             questions.close()

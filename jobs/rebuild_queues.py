@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from jobs.run import JobReport, Shared, StorePath, run_job
-from spark_mq.progress import progress_bar
+from spark_mq.terminal import progress_bar
 from storage import open_store
 from storage.dispatch.recovery_plan import RecoveryReport
 from storage.files.local_file_system import LocalFileSystem

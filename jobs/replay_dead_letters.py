@@ -32,7 +32,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from dataclasses import replace as with_fields
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -41,7 +41,7 @@ import typer
 from jobs.run import JobReport, Shared, open_to_write, run_job
 from spark_mq.command_options import NO_CLUSTER, Connection
 from spark_mq.conditions import OptionError, as_condition
-from spark_mq.progress import OnProgress, progress_bar
+from spark_mq.options import parse_time
 from spark_mq.replay import (
     NOT_MADE,
     REFUSED,
@@ -58,8 +58,7 @@ from spark_mq.replay import (
     targets_of,
     without_copies,
 )
-from spark_mq.source.cluster_options import ClusterOptions
-from spark_mq.source.option_values import parse_time
+from spark_mq.terminal import OnProgress, progress_bar
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.errors import DescribedError, StorageError, StoreLockedError, StoreNotWritableError
@@ -330,25 +329,13 @@ def run(
     cluster = connection.cluster()
     try:
         with closing(ClusterLetters(cluster, group, options.to)) as letters:
-            return _locked_run(options, letters, _source_options(cluster))
+            return _locked_run(options, letters, cluster.to_options())
     except ReplayAtWorkError as error:
         return JobReport([f"nothing done: {error}"], is_busy=True, figures={"nothingDone": str(error)})
     except DescribedError as error:
         if isinstance(error, StorageError):
             raise
         raise as_condition(error) from None
-
-
-def _source_options(cluster: ClusterOptions) -> dict[str, str]:
-    """How the cluster is reached, as options of Spark's source."""
-    found = {}
-    for each in fields(ClusterOptions):
-        value = getattr(cluster, each.name)
-        if value != each.default and value is not None:
-            first, *rest = each.name.split("_")
-            text = str(value).lower() if isinstance(value, bool) else str(value)
-            found[first + "".join(map(str.capitalize, rest))] = ";".join(value) if isinstance(value, tuple) else text
-    return found
 
 
 def _locked_run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobReport:

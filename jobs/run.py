@@ -10,7 +10,7 @@ so that it runs as `spark-submit jobs/NAME.py PATH`, `python -m jobs.NAME PATH` 
 are its command line, as those of any command of `spark-mq`. A job that writes opens the store with `open_to_write`, waits its turn for
 `shared.lock_timeout_ms`, and does not catch StoreLockedError: two runs at the same time are safe, and the one that finds the store
 locked exits 75, or 0 with --busy-ok. It does not catch errors that an operator can act on either (StorageError, SparkMqError, OSError,
-no Java): they become one line, with --json an object as well, and a code of `spark_mq/exit_codes.py`.
+no Java): they become one line, with --json an object as well, and a code of `spark_mq/terminal.py`.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from typer.core import TyperCommand
 from jobs import JOBS
 from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, LockTimeout, duration_ms, with_options
 from spark_mq.conditions import ConvertedError, SparkMqError
-from spark_mq.exit_codes import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of
 from spark_mq.session import SESSION_ERRORS
-from spark_mq.stop_signals import stop_on_signal
+from spark_mq.terminal import BUSY, DONE, INTERRUPTED, USAGE, exit_code_of, stop_on_signal
 from storage import MessageStore, open_store
 from storage.errors import DescribedError, StorageError, StoreLockedError
 from storage.files.os_errors import from_os_error

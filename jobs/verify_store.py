@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from jobs.run import JobReport, Shared, StorePath, run_job
-from spark_mq.progress import progress_bar
+from spark_mq.terminal import progress_bar
 from storage import open_store
 from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of, plain_path

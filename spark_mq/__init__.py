@@ -8,20 +8,56 @@ Importing this package loads neither Spark nor pyarrow: Spark imports it in ever
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spark_mq.session import build_session
-from spark_mq.shadows import refuse_shadows
 
-refuse_shadows()
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def _refuse_shadows() -> None:
+    """Python looks in the directory of the script, or the current one, first: a `storage.py` there hides ours from every module here.
+
+    Raises ImportError where `storage` is not ours, without which nothing here works; warns of `jobs`. Imports neither.
+    """
+    storage, jobs = _stranger("storage"), _stranger("jobs")
+    if storage is not None:
+        raise ImportError(
+            f"{storage} hides the package storage that belongs to spark_mq: rename it, or start Python in another directory"
+        )
+    if jobs is not None:
+        warnings.warn(
+            f"{jobs} hides the package jobs that belongs to spark_mq: `spark-mq job` and `python -m jobs.…` need another directory",
+            stacklevel=3,
+        )
+
+
+def _stranger(name: str) -> str | None:
+    """Where `import name` leads; None if that is our own package, or nowhere."""
+    try:
+        spec = find_spec(name)
+    except ValueError:  # a module that was put into sys.modules by hand
+        return None
+    if spec is None:
+        return None
+    found = spec.origin or next(iter(spec.submodule_search_locations or []), None)
+    if found is None or Path(found).resolve().is_relative_to(_ROOT / name):
+        return None
+    return found
+
+
+_refuse_shadows()
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from spark_mq.example_store import unpack_example_store
-    from spark_mq.sink.sent_back import send_back
     from spark_mq.sink.transactions import transaction
+    from spark_mq.sink.writers import send_back
     from spark_mq.source.lag import QueueLag, queue_lags, skipped_commits, source_metrics, total_lag
     from spark_mq.source.listener import LagListener, LagReport
 
@@ -62,7 +98,7 @@ if not TYPE_CHECKING:
         "LagReport": "source.listener",
         "QueueLag": "source.lag",
         "queue_lags": "source.lag",
-        "send_back": "sink.sent_back",
+        "send_back": "sink.writers",
         "skipped_commits": "source.lag",
         "source_metrics": "source.lag",
         "total_lag": "source.lag",

@@ -36,11 +36,11 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.pulls import Pull, PullStatus, subscription
 from spark_mq.client.send_results import SendResult, SendStatus
 from spark_mq.client.settings import ProducerSettings, with_namespace
+from spark_mq.options import ClusterOptions
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.frames import MOST_BODY_BYTES
 from spark_mq.replay import REFUSED, REPLAYED, REPLAYED_FROM, DeadLetter, Outcome, Target, copied_properties, target_of
-from spark_mq.sink.send_verdicts import Verdict, verdict_of
-from spark_mq.source.cluster_options import ClusterOptions
+from spark_mq.sink.sends import Verdict, verdict_of
 from storage.errors import CorruptMessageError, NameIllegalError
 from storage.failpoints import reach
 from storage.format.record import Message as Record

@@ -18,8 +18,13 @@ import typer
 
 from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS, ClientSettings
 from spark_mq.conditions import OptionError
-from spark_mq.source.cluster_options import ClusterOptions, parse_name_servers, parse_namespace, parse_request_timeout
-from spark_mq.source.option_values import parse_duration_ms
+from spark_mq.options import (
+    ClusterOptions,
+    parse_duration_ms,
+    parse_name_servers,
+    parse_namespace,
+    parse_request_timeout,
+)
 
 SECRET_KEY = "SPARK_MQ_SECRET_KEY"
 SECURITY_TOKEN = "SPARK_MQ_SECURITY_TOKEN"

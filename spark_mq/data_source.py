@@ -14,11 +14,14 @@ from spark_mq.conditions import OptionError, UnknownOptionError
 from spark_mq.worker_errors import named_for_spark
 
 if TYPE_CHECKING:
-    from spark_mq.sink.live_writers import LiveBatchWriter, LiveStreamWriter
+    from spark_mq.options import Mode
+    from spark_mq.sink.columns import InputColumns
+    from spark_mq.sink.commit import StoreSink
+    from spark_mq.sink.live_sink import LiveSink
+    from spark_mq.sink.options import RowOptions
     from spark_mq.sink.writers import BatchWriter, StreamWriter
     from spark_mq.source.batch_reader import BatchReader
     from spark_mq.source.options import SourceOptions
-    from spark_mq.source.stream_reader import StreamReader
 
 
 class SparkMqDataSource(DataSource):
@@ -39,67 +42,51 @@ class SparkMqDataSource(DataSource):
     @named_for_spark()
     def reader(self, schema: StructType) -> BatchReader:
         from spark_mq.source.batch_reader import BatchReader
-        from spark_mq.source.selection import check_schema, nullable_columns
 
-        options = self._source_options("batch")
-        check_schema(options, schema)
-        return BatchReader(options, schema.names, nullable_columns(schema))
+        return BatchReader(*self._what_is_read(schema, "batch"))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Never raises: PySpark would drop the error. What is refused is told by the reader's methods."""
-        return reader_or_refusal(lambda: self._stream_reader(schema))
+        """Never raises: PySpark would drop the error. The methods of the reader raise what was refused."""
 
-    def _stream_reader(self, schema: StructType) -> StreamReader:
-        from spark_mq.source.selection import check_schema, nullable_columns
-        from spark_mq.source.stream_reader import StreamReader
+        def make() -> DataSourceStreamReader:
+            from spark_mq.source.stream_reader import StreamReader
 
-        options = self._source_options("streaming")
+            return StreamReader(*self._what_is_read(schema, "streaming"))
+
+        return reader_or_refusal(make)
+
+    def _what_is_read(self, schema: StructType, mode: Mode) -> tuple[SourceOptions, list[str], list[str]]:
+        """Options, names of the columns, and of those that may be null."""
+        from spark_mq.source.selection import check_schema
+
+        options = self._source_options(mode)
         check_schema(options, schema)
-        return StreamReader(options, schema.names, nullable_columns(schema))
+        return options, schema.names, [field.name for field in schema if field.nullable]
 
     @named_for_spark()
-    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter | LiveBatchWriter:
-        from spark_mq.sink.columns import columns_to_write
-        from spark_mq.sink.options import SinkOptions
-        from spark_mq.sink.place import check_place
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from spark_mq.sink.writers import BatchWriter
 
-        if _is_live(self.options):
-            return _live_writer(self.options, schema, overwrite=overwrite)
-        with _naming_options_of_the_source():
-            options = SinkOptions.parse(self.options, "batch")
-        columns = columns_to_write(schema, options, mode="overwrite" if overwrite else "append")
-        return BatchWriter(options, columns, check_place(options))
+        return BatchWriter(_sink(self.options, schema, "batch", "overwrite" if overwrite else "append"))
 
     @named_for_spark()
-    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter | LiveStreamWriter:
-        from spark_mq.sink.columns import columns_to_write
-        from spark_mq.sink.options import SinkOptions
-        from spark_mq.sink.own_source import own_topics
-        from spark_mq.sink.place import check_place
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from spark_mq.sink.writers import StreamWriter
 
-        if _is_live(self.options):
-            return _live_stream_writer(self.options, schema, overwrite=overwrite)
-        with _naming_options_of_the_source():
-            options = SinkOptions.parse(self.options, "streaming")
-        columns = columns_to_write(schema, options, mode="complete" if overwrite else "append")
-        seen = check_place(options)
-        return StreamWriter(options, columns._replace(own_topics=own_topics(self.options, options)), seen)
+        return StreamWriter(_sink(self.options, schema, "streaming", "complete" if overwrite else "append"))
 
-    def _source_options(self, mode: str | None = None) -> SourceOptions:
+    def _source_options(self, mode: Mode | None = None) -> SourceOptions:
         from spark_mq.source.options import SourceOptions
 
         try:
-            return SourceOptions.parse(self.options, mode)  # type: ignore[arg-type]
+            return SourceOptions.parse(self.options, mode)
         except UnknownOptionError as error:
             raise _of_the_sink(error) from None
 
 
 def _of_the_sink(error: UnknownOptionError) -> OptionError | UnknownOptionError:
     """What the source says of an option that it does not have."""
-    from spark_mq.sink.live_options import live_sink_option_rows
-    from spark_mq.sink.options import sink_option_rows
+    from spark_mq.sink.options import live_sink_option_rows, sink_option_rows
 
     for row in (*sink_option_rows(), *live_sink_option_rows()):
         if row.name.lower() == error.option:
@@ -124,31 +111,30 @@ def _naming_options_of_the_source() -> Iterator[None]:
         raise
 
 
-def _is_live(options: Mapping[str, str]) -> bool:
-    """Whether the options name a running cluster, and no store."""
-    return any(name.lower() == "nameserver" for name in options)
-
-
-def _live_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> LiveBatchWriter:
-    from spark_mq.sink.live_options import LiveSinkOptions
-    from spark_mq.sink.live_rows import columns_to_send
-    from spark_mq.sink.live_writers import LiveBatchWriter
-
-    with _naming_options_of_the_source():
-        options = LiveSinkOptions.parse(given, "batch")
-    return LiveBatchWriter(options, columns_to_send(schema, options, mode="overwrite" if overwrite else "append"))
-
-
-def _live_stream_writer(given: Mapping[str, str], schema: StructType, *, overwrite: bool) -> LiveStreamWriter:
-    from spark_mq.sink.live_options import LiveSinkOptions
-    from spark_mq.sink.live_rows import columns_to_send
-    from spark_mq.sink.live_writers import LiveStreamWriter
+def _sink(given: Mapping[str, str], schema: StructType, mode: Mode, save_mode: str) -> StoreSink | LiveSink:
+    """Where the rows go: a cluster with nameServer, else the store at path."""
+    from spark_mq.sink.columns import columns_to_send, columns_to_write
+    from spark_mq.sink.options import LiveSinkOptions, SinkOptions
     from spark_mq.sink.own_source import own_topics
 
+    def with_own_topics(columns: InputColumns, options: RowOptions) -> InputColumns:
+        is_query = mode == "streaming"
+        return columns._replace(own_topics=own_topics(given, options)) if is_query else columns
+
+    if any(name.lower() == "nameserver" for name in given):
+        from spark_mq.sink.live_sink import LiveSink
+
+        with _naming_options_of_the_source():
+            live = LiveSinkOptions.parse(given, mode)
+        return LiveSink(live, with_own_topics(columns_to_send(schema, live, mode=save_mode), live))
+    from spark_mq.sink.commit import StoreSink
+    from spark_mq.sink.place import check_place
+
     with _naming_options_of_the_source():
-        options = LiveSinkOptions.parse(given, "streaming")
-    columns = columns_to_send(schema, options, mode="complete" if overwrite else "append")
-    return LiveStreamWriter(options, columns._replace(own_topics=own_topics(given, options)))
+        options = SinkOptions.parse(given, mode)
+    columns = columns_to_write(schema, options, mode=save_mode)
+    seen = check_place(options)
+    return StoreSink(options, with_own_topics(columns, options), seen)
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):

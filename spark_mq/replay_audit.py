@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 
 from spark_mq.conditions import OptionError, SparkMqError
 from spark_mq.replay import PLANNED, REPLAYED, UNKNOWN, DeadLetter, OpenPlan, Outcome
-from spark_mq.source.column_names import EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.source.rows import EARLIER_PLACE_COLUMN_NAMES
 from storage.names import dead_letter_topic
 
 SETTLED = (REPLAYED, UNKNOWN)

@@ -13,8 +13,7 @@ import typer.main
 from spark_mq import conditions
 from spark_mq.cli import app
 from spark_mq.client import errors as client_errors
-from spark_mq.sink.live_options import live_sink_option_rows
-from spark_mq.sink.options import sink_option_rows
+from spark_mq.sink.options import live_sink_option_rows, sink_option_rows
 from spark_mq.source.options import option_rows
 from storage import errors as storage_errors
 from tests.support.places import PROJECT

@@ -56,8 +56,7 @@ ROOMS = {
     "sink": "words format files settings log tables rules put batch facade transaction hand_over remoting "
     "client conditions broker source",
     "spark_mq": "words format settings queues rules put facade remoting client conditions source sink",
-    "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions source "
-    "sink spark_mq",
+    "jobs": "words format files settings log tables dispatch rules recovery facade delay transaction conditions sink spark_mq",
     "cli": "words format files settings tables dispatch rules put batch recovery facade service ha hand_over remoting "
     "client remoting_server namesrv controller conditions broker_server source spark_mq jobs",
 }
@@ -69,7 +68,7 @@ HALLS = {
         "facade": "",
     },
     "spark_mq": {
-        "conditions": "conditions option_table worker_errors",
+        "conditions": "conditions options worker_errors",
         "spark_mq": "",
     },
 }

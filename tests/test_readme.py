@@ -13,7 +13,7 @@ from jobs import JOBS
 from jobs.run import Shared
 from spark_mq.cli.app import COMMANDS, load_job
 from spark_mq.command_options import Connection
-from spark_mq.option_table import OptionRow
+from spark_mq.options import OptionRow
 from spark_mq.sink.columns import (
     KAFKA_SINK_COLUMNS,
     LIVE_SEND_BACK_COLUMNS,
@@ -21,8 +21,7 @@ from spark_mq.sink.columns import (
     SINK_COLUMNS,
     SinkColumn,
 )
-from spark_mq.sink.live_options import live_sink_option_rows
-from spark_mq.sink.options import sink_option_rows
+from spark_mq.sink.options import live_sink_option_rows, sink_option_rows
 from spark_mq.source.options import option_rows
 from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, Column
 from tests.support.pages import PAGES, TABLES, marked, page_text, rows

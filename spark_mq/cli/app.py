@@ -1,7 +1,7 @@
 """The program `spark-mq`: the list of its commands, and errors as lines.
 
 A command's module is loaded when the command is used, so `--help` and `--version` load none. Errors are one line and a hint on stderr,
-with --json also an object on stdout, and end with a code of `spark_mq/exit_codes.py`.
+with --json also an object on stdout, and end with a code of `spark_mq/terminal.py`.
 """
 
 from __future__ import annotations
@@ -66,19 +66,6 @@ COMMANDS = {
 JOB_LIST = "list"
 
 
-class CommandError(Exception):
-    """A command cannot do what the user wants; `hint` says what it can."""
-
-    def __init__(self, text: str, hint: str | None = None) -> None:
-        super().__init__(text, hint)
-        self.text = text
-        self.hint = hint
-
-
-class UsageError(CommandError):
-    """The command line is not right."""
-
-
 _ClickUsageError: type[Exception] = typer.BadParameter.__bases__[
     0
 ]  # click's; some releases of Typer have a click of their own
@@ -104,6 +91,8 @@ class _Jobs(TyperGroup):
 
         meant = nearest(name, list(self.commands))
         hint = f"did you mean {meant}?" if meant else f"spark-mq job {JOB_LIST} names them all"
+        from spark_mq.cli.output import UsageError
+
         raise UsageError(f"there is no job {name}", hint)
 
 
@@ -164,7 +153,7 @@ class _Commands(TyperGroup):
         except _ClickUsageError as error:  # click prints it, and how the command is used
             if prints_json:
                 from spark_mq.cli.output import print_error
-                from spark_mq.exit_codes import USAGE
+                from spark_mq.terminal import USAGE
 
                 print_error(getattr(error, "format_message", error.__str__)(), None, USAGE)
             raise

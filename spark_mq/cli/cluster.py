@@ -12,10 +12,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import message_line
-from spark_mq.cli.output import print_json, print_table, say, time_in_words, time_text
+from spark_mq.cli.output import CommandError, UsageError, print_json, print_table, say, time_in_words, time_text
 from spark_mq.cli.places import AsJson, Everything, RequiredTopic, refuse_unknown_topic
 from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import ClientError, ResponseError
@@ -27,11 +26,11 @@ from spark_mq.client.pulls import ExpressionType
 from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, ConsumeFrom, PullSettings, PushSettings
 from spark_mq.command_options import NO_CLUSTER, Connection
+from spark_mq.options import parse_duration_ms, parse_time
 from spark_mq.remoting.administration import ConsumerConnection
 from spark_mq.remoting.consumers import ConsumeType
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.option_values import parse_duration_ms, parse_time
-from spark_mq.stop_signals import stop_on_signal
+from spark_mq.terminal import stop_on_signal
 from storage.epoch_times import current_time_ms
 from storage.names import BUILT_IN_GROUPS, MASTER_ID, is_system_group, nearest
 from storage.rules.response_codes import ResponseCode

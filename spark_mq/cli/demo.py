@@ -6,13 +6,12 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_mq.cli.app import CommandError
-from spark_mq.cli.output import body_text, console, print_table
+from spark_mq.cli.output import CommandError, body_text, console, print_table
 from spark_mq.cli.sinks import print_status, status_of
 from spark_mq.example_store import example_store
-from spark_mq.progress import busy
 from spark_mq.session import build_session
 from spark_mq.source.offsets import QueueOffsets
+from spark_mq.terminal import busy
 from storage.epoch_times import current_time_ms
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import typer
 
-from spark_mq.source.column_names import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.source.rows import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from storage import MessageStore
 from storage.epoch_times import other_unit_rule
 from storage.errors import CorruptMessageError, StorageError

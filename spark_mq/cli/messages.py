@@ -12,16 +12,14 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import body_text, print_json, print_table, time_in_words
+from spark_mq.cli.output import CommandError, UsageError, body_text, print_json, print_table, time_in_words
 from spark_mq.cli.places import AsJson, FoundMessage, KeySearch, Place, QueueNumber, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection
-from spark_mq.progress import OnProgress, progress_bar
+from spark_mq.options import parse_time
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.option_values import parse_time
-from spark_mq.stop_signals import interrupt_on_signal
+from spark_mq.terminal import OnProgress, interrupt_on_signal, progress_bar
 from storage import Message
 from storage.epoch_times import current_time_ms
 from storage.errors import CorruptMessageError

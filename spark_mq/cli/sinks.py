@@ -6,13 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import CommandError
-from spark_mq.cli.output import duration_in_words, print_json, print_table, say, say_lowered, time_text
+from spark_mq.cli.output import CommandError, duration_in_words, print_json, print_table, say, say_lowered, time_text
 from spark_mq.cli.places import AsJson
 from spark_mq.cli.stores import OneStorePath, one_store
 from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout
-from spark_mq.progress import busy
-from spark_mq.source.option_values import parse_duration_ms
+from spark_mq.options import parse_duration_ms
+from spark_mq.terminal import busy
 from storage import open_store
 from storage.batch.ledger import QUEUE_ID, TOPIC, BatchLedger
 from storage.batch.sink_progress import (

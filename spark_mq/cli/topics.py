@@ -9,8 +9,16 @@ from typing import Annotated
 
 import typer
 
-from spark_mq.cli.app import CommandError
-from spark_mq.cli.output import console, duration_in_words, print_json, print_table, say, time_in_words, time_text
+from spark_mq.cli.output import (
+    CommandError,
+    console,
+    duration_in_words,
+    print_json,
+    print_table,
+    say,
+    time_in_words,
+    time_text,
+)
 from spark_mq.cli.places import (
     AsJson,
     Everything,
@@ -24,8 +32,8 @@ from spark_mq.cli.places import (
 )
 from spark_mq.cli.stores import ReadPath, open_place, store_to_write
 from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, Connection, LockTimeout
-from spark_mq.source.option_values import parse_time
-from spark_mq.stop_signals import interrupt_on_signal
+from spark_mq.options import parse_time
+from spark_mq.terminal import interrupt_on_signal
 from storage import open_store
 from storage.epoch_times import current_time_ms
 from storage.files.local_file_system import LocalFileSystem

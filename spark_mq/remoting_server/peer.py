@@ -1,6 +1,6 @@
-"""One connection, as those who answer see it: who is there, and how to say something to it. For any thread.
+"""One connection, as those who answer see it: who is there, how to say something to it, and how much of that waits to be written.
 
-Java: Channel and its attributes (RemotingHelper, AttributeKeys).
+For any thread. Java: Channel and its attributes (RemotingHelper, AttributeKeys).
 """
 
 from __future__ import annotations
@@ -164,8 +164,9 @@ class Peer:
             line.outbox.put(call)
 
 
-# How much of what is said waits to be written, of one connection and of all: a peer that does not read gets no more answers made. An
-# answer counts from the moment on at which it is made, in whichever thread, until the system has taken it.
+# How much of what is said waits to be written, of one connection and of all: no more answers are made for a peer that does not read.
+#
+# An answer counts from the moment at which it is made, in any thread, until the system has taken it.
 # Departure: Java makes every answer, and keeps it for as long as the connection lasts.
 
 

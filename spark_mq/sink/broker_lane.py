@@ -4,8 +4,9 @@
     lane.offer(batch); …          blocks while too much waits
     lane.finish()                 returns when all are stored; raises what stopped the lane
 
-A thread sends and waits; the connection is its own. What an answer means is decided in `send_verdicts.py`. Under exactly once the lane
-stops at the first doubt and never connects again: another attempt has to find out what the broker holds.
+A thread sends and waits; the connection is its own. What an answer means is decided in `sends.py`. Under exactly once the lane
+stops at the first doubt and never connects again: another attempt has to find out what the broker holds. `Lanes` are the lanes of one
+task, made when the first batch for their broker comes.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import NamedTuple
 
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.errors import ClientError, RequestTimeoutError, WaitedInVainError, request_text, response_error
+from spark_mq.client.settings import with_namespace
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.sink.live_request import send_request
-from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_call, verdict_of_failure
+from spark_mq.sink.live_routes import Routes
+from spark_mq.sink.options import LiveSinkOptions
+from spark_mq.sink.sends import Verdict, send_request, verdict_of, verdict_of_call, verdict_of_failure
 from storage.epoch_times import current_time_ms
 
 QUEUED_BYTES = 16 << 20
@@ -173,7 +176,7 @@ class BrokerLane:
             while self._step():
                 pass
             self._take_leave()
-        except BaseException as error:  # told to whoever offers or finishes
+        except BaseException as error:  # raised by the next `offer` or `finish`
             with self._changed:
                 self._failure = self._failure or error
                 self._changed.notify_all()
@@ -305,3 +308,59 @@ class BrokerLane:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+
+class Lanes:
+    """For one thread that offers. What a lane raises is a LaneStoppedError, or what its callbacks raise."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        options: LiveSinkOptions,
+        on_stored: Callable[[QueueBatch, RemotingCommand], None],
+        *,
+        on_refused: Callable[[QueueBatch, ClientError], bool] | None = None,
+        retry_timeout_ms: int | None = None,
+    ) -> None:
+        """Callbacks as of `LaneTerms`; `retry_timeout_ms` in place of the option's."""
+        self._routes = routes
+        self._settings = options.client_settings()
+        self._terms = LaneTerms(
+            with_namespace(options.namespace, options.producer_group),
+            False,
+            options.send_timeout,
+            options.retry_timeout if retry_timeout_ms is None else retry_timeout_ms,
+            on_stored,
+            on_refused=on_refused,
+        )
+        self._lanes: dict[str, BrokerLane] = {}
+
+    def offer(self, batch: QueueBatch) -> None:
+        """Take a batch to its queue's broker."""
+        broker_name, topic = batch.queue.broker_name, batch.queue.topic
+        if broker_name not in self._lanes:
+            self._lanes[broker_name] = BrokerLane(
+                lambda: BlockingConnection(self._routes.address_of(broker_name, topic), self._settings), self._terms
+            )
+        self._lanes[broker_name].offer(batch)
+
+    def settle(self) -> None:
+        """Wait until nothing is on its way."""
+        for lane in self._lanes.values():
+            lane.settle()
+
+    def finish(self) -> dict[int, int]:
+        """Wait until everything is stored, and end. Rows by the code of their answers."""
+        for lane in self._lanes.values():
+            lane.finish()
+        return dict(sum((lane.statuses for lane in self._lanes.values()), Counter[int]()))
+
+    def give_up(self) -> None:
+        """Drop what waits, and hear what becomes of what is in flight."""
+        for lane in self._lanes.values():
+            lane.give_up()
+
+    def stop(self) -> None:
+        """Give up what waits."""
+        for lane in self._lanes.values():
+            lane.stop()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pyspark.sql.types import (
     ArrayType,
@@ -20,8 +20,8 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, names
-from spark_mq.sink.options import SinkOptions
+from spark_mq.conditions import OptionError, SinkModeError, SinkSchemaError, WritesOwnSourceError, names
+from spark_mq.sink.options import LiveSinkOptions, RowOptions, SinkOptions
 from storage.errors import ColumnIllegalError
 from storage.rules.message_rows import KAFKA_COLUMNS, is_kafka
 from storage.rules.retry_rows import NEEDED_COLUMNS
@@ -44,6 +44,11 @@ class InputColumns(NamedTuple):
     kafka: bool = False
     own_topics: frozenset[str] = frozenset()
     """Topics that the query reads where it writes (`own_source.py`)."""
+
+    def refuse_own(self, topics: Collection[str]) -> None:
+        """Raises WritesOwnSourceError where rows go to a topic that the query reads."""
+        for topic in sorted(self.own_topics.intersection(topics)):
+            raise WritesOwnSourceError(topic)
 
 
 def _is_text(found: DataType) -> bool:
@@ -154,42 +159,50 @@ KAFKA_SINK_COLUMNS: dict[str, SinkColumn] = {
 
 
 def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> InputColumns:
-    """What to take of a frame's rows. Raises SinkModeError for a mode but append, SinkSchemaError for a column that nobody knows,
-    whose type does not fit, or that needs another option.
+    """What a store takes of a frame's rows. Raises SinkModeError for a mode but append, SinkSchemaError for a column that does not
+    exist, whose type does not fit, or that needs another option.
     """
     if mode != "append":
         raise SinkModeError(mode)
-    kafka = is_kafka(schema.names)
+    if not options.send_back:
+        return _columns_of_messages(schema, options)
+    if "body" not in schema.names:
+        raise SinkSchemaError("body", f"it is missing; sendBack=true takes {', '.join(SEND_BACK_COLUMNS)}")
+    return _columns_sent_back(schema, SEND_BACK_COLUMNS, NEEDED_COLUMNS)
+
+
+def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) -> InputColumns:
+    """What running brokers take of a frame's rows. Raises as `columns_to_write`."""
+    if mode != "append":
+        raise SinkModeError(mode)
+    for name in ("transaction_state", "producer_group") if options.is_exact else ():
+        if name in schema.names:
+            raise SinkSchemaError(name, _HALVES_ARE_NOT_SEEN)
     if options.send_back:
-        return _columns_to_send_back(schema)
-    taken = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
-    left = KAFKA_COLUMNS if kafka else LEFT_COLUMNS
-    check_types(schema, taken, left, needed="value" if kafka else "body")
-    names = names_to_take(schema.names, taken, options)
-    require_topic(names, options.topic)
+        return _columns_sent_back(schema, LIVE_SEND_BACK_COLUMNS, ("topic", "msg_id"))
+    # A message is born when it is sent, as with Java's producer.
+    return _columns_of_messages(schema, options, not_taken=("born_timestamp",))
+
+
+_HALVES_ARE_NOT_SEEN = (
+    "a half message lies in a system topic, where exactlyOnce does not look for it; say guarantee=atLeastOnce"
+)
+
+
+def _columns_of_messages(schema: StructType, options: RowOptions, *, not_taken: Sequence[str] = ()) -> InputColumns:
+    kafka = is_kafka(schema.names)
+    known = KAFKA_SINK_COLUMNS if kafka else SINK_COLUMNS
+    taken = {name: column for name, column in known.items() if name not in not_taken}
+    left = KAFKA_COLUMNS if kafka else (*LEFT_COLUMNS, *not_taken)
+    _check_types(schema, taken, left, needed="value" if kafka else "body")
+    names = _names_to_take(schema.names, taken, options)
+    # What is tried again has its group's topic.
+    if options.topic is None and "topic" not in names and "retry_group" not in names:
+        raise SinkSchemaError("topic", "it is missing, and so is the option topic; give one of them")
     return InputColumns(names, kafka)
 
 
-def require_topic(names: Collection[str], topic: str | None) -> None:
-    """Raises SinkSchemaError where no row can say where it goes, and no option does. What is tried again has its group's topic."""
-    if topic is None and "topic" not in names and "retry_group" not in names:
-        raise SinkSchemaError("topic", "it is missing, and so is the option topic; give one of them")
-
-
-class RowKinds(Protocol):
-    """What the options of either sink say of the kinds of its rows."""
-
-    @property
-    def keep_unique_key(self) -> bool: ...
-
-    @property
-    def transactional(self) -> bool: ...
-
-    @property
-    def max_reconsume_times(self) -> int | None: ...
-
-
-def names_to_take(given: Sequence[str], taken: Collection[str], options: RowKinds) -> tuple[str, ...]:
+def _names_to_take(given: Sequence[str], taken: Collection[str], options: RowOptions) -> tuple[str, ...]:
     """Which of the known columns are taken, in the frame's order. Raises SinkSchemaError for a column that needs another option, and
     OptionError for an option that needs a column.
     """
@@ -222,13 +235,7 @@ def warn_of_overruled(tasks: Iterable[Mapping[str, str]]) -> None:
             warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
-def _columns_to_send_back(schema: StructType) -> InputColumns:
-    if "body" not in schema.names:
-        raise SinkSchemaError("body", f"it is missing; sendBack=true takes {', '.join(SEND_BACK_COLUMNS)}")
-    return columns_sent_back(schema, SEND_BACK_COLUMNS, NEEDED_COLUMNS)
-
-
-def columns_sent_back(schema: StructType, taken: Mapping[str, SinkColumn], needed: Sequence[str]) -> InputColumns:
+def _columns_sent_back(schema: StructType, taken: Mapping[str, SinkColumn], needed: Sequence[str]) -> InputColumns:
     """What to take of rows that consumers failed on. Raises SinkSchemaError."""
     left = [name for name in (*LEFT_COLUMNS, *SINK_COLUMNS) if name not in (*taken, *_NOT_SENT_BACK)]
     for name in _NOT_SENT_BACK:
@@ -237,11 +244,11 @@ def columns_sent_back(schema: StructType, taken: Mapping[str, SinkColumn], neede
                 name, "it has no meaning with sendBack=true; there is delay_level, and the option consumerGroup"
             )
     for one in needed:
-        check_types(schema, taken, left, needed=one)
+        _check_types(schema, taken, left, needed=one)
     return InputColumns(tuple(name for name in schema.names if name in taken))
 
 
-def check_types(schema: StructType, taken: Mapping[str, SinkColumn], left: Sequence[str], *, needed: str) -> None:
+def _check_types(schema: StructType, taken: Mapping[str, SinkColumn], left: Sequence[str], *, needed: str) -> None:
     """Raises SinkSchemaError for a column neither taken nor left, for one whose type does not fit, and without the needed one."""
     try:
         check_names(schema.names, taken, left, needed=needed)

@@ -14,9 +14,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
 from spark_mq.conditions import WriteFailedError, writing_conditions
@@ -30,13 +32,14 @@ from spark_mq.hand_over.local_socket import (
     directory_identity,
 )
 from spark_mq.hand_over.messages import HandOver, StagedCommit, commit_staged, read_answer, request_document, started_at
-from spark_mq.sink.columns import warn_of_overruled
+from spark_mq.sink.columns import InputColumns, warn_of_overruled
 from spark_mq.sink.dead_letters import discard_staged
 from spark_mq.sink.options import SinkOptions
-from spark_mq.sink.partition_writer import StagedRows
-from spark_mq.sink.place import not_shared
+from spark_mq.sink.partition_writer import StagedRows, stage_rows
+from spark_mq.sink.place import SeenStore, not_shared
 from storage import open_store
 from storage.batch.commit import CommitOutcome, abort_batch
+from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, StagedSegment, check_staged, remove_staging, staged_directory
 from storage.errors import (
     ConfigurationError,
@@ -61,6 +64,30 @@ _PAUSE_SECONDS = 0.1
 SILENCE_SECONDS = 30.0
 """A broker that lives says so each second."""
 _IN_DOUBT = "whether the batch is in the store the next try tells"
+
+
+@dataclass(frozen=True)
+class StoreSink:
+    """A store that rows are written into (`writers.Sink`)."""
+
+    options: SinkOptions
+    columns: InputColumns
+    seen: SeenStore | None = None
+    """The store that is there already, for the tasks to recognise."""
+
+    def write(
+        self, batch: Batch, task: TaskContext, frames: Iterator[pa.RecordBatch], *, is_query: bool
+    ) -> WriterCommitMessage:
+        """A task stages its rows."""
+        place = task.partitionId(), task.taskAttemptId()
+        return stage_rows(self.options, self.columns, batch, *place, frames, is_only=not is_query, seen=self.seen)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int, *, is_query: bool) -> None:
+        """One commit appends what the tasks have staged."""
+        commit_rows(self.options, messages, batch_id, mirrored=is_query or self.options.write_id is not None)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        abort_rows(self.options, messages)
 
 
 def commit_rows(
@@ -104,7 +131,7 @@ def commit_rows(
 def _commit(options: SinkOptions, commit: StagedCommit) -> None:
     """By the broker of ours that serves the store, where one does; else under the store's lock.
 
-    Where a broker ends without an answer, whoever has the store then goes on with what the disk says, this process too.
+    Where a broker ends without an answer, the next process that opens the store goes on with what the disk says; that may be this one.
     """
     batch, asked_s = commit.staged.batch, time.monotonic()
     end_s = asked_s + options.lock_timeout / 1_000
@@ -204,7 +231,7 @@ def _request(options: SinkOptions, commit: StagedCommit, patience_ms: int) -> Ha
 
 @contextmanager
 def _naming_tasks(options: SinkOptions, staged: Sequence[StagedRows]) -> Iterator[None]:
-    """Staged files that this process does not see are told with the machine whose task wrote them.
+    """The error for staged files that this process does not see names the machine whose task wrote them.
 
     Where there is no store yet they are looked for at once, so that none is made in a directory that only this machine sees.
     A store that is there is asked first whether it holds the batch: then the files may be gone.
@@ -295,7 +322,7 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
     """Give a staged batch to the broker of ours that has the store open, on this machine. Returns what the broker says.
 
     That is what a commit of the sink's own would have come to. Where no answer comes, because the broker has ended, nobody knows
-    whether the batch was decided: the sink asks again whoever has the store then, and says where the log ended when the lost try
+    whether the batch was decided: the sink asks the next process that has the store, and says where the log ended when the lost try
     began. Raises the error that the broker answers with, StoreServedError where it takes nothing from here.
 
     `holder` is who has the store's lock, for texts.
@@ -306,7 +333,7 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
         return Unanswered(local_socket.why_none_listens(root, error))
     except OSError as error:
         raise StoreServedError(root, f"its socket is not reached: {error.strerror or error}", holder) from error
-    begun: int | None = None
+    started: int | None = None
     answer: CommitOutcome | StorageError | OSError | None = None
     with connection:
         user = local_socket.peer_user(connection)
@@ -318,18 +345,18 @@ def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome
             while answer is None:
                 document = local_socket.receive_frame(connection, ANSWER_BYTES_MOST, SILENCE_SECONDS)
                 if document is None:
-                    return Unanswered("it has ended amid the batch", begun)
+                    return Unanswered("it has ended amid the batch", started)
                 now = started_at(document)
-                begun = begun if now is None else now
+                started = started if now is None else now
                 answer = read_answer(document)
         except TimeoutError as error:
             reason = f"it has said nothing for {SILENCE_SECONDS:.0f} s; {_IN_DOUBT}"
             raise StoreServedError(root, reason, holder) from error
         except (FrameError, ValueError) as error:
-            reason = str(error) if begun is None else f"{error}; {_IN_DOUBT}"
+            reason = str(error) if started is None else f"{error}; {_IN_DOUBT}"
             raise StoreServedError(root, reason, holder) from error
         except ConnectionError as error:
-            return Unanswered(f"it has ended amid the batch ({error})", begun)
+            return Unanswered(f"it has ended amid the batch ({error})", started)
     if isinstance(answer, CommitOutcome):
         return answer
     raise _of_here(root, answer)

@@ -1,4 +1,4 @@
-"""Rows that no broker would take, put aside as Parquet: the columns as they came, and what was wrong with them.
+"""Rows that break a rule: they fail their task, or are put aside as Parquet, with their columns as they came and what is wrong.
 
 A task writes and syncs a file that Spark and its like do not see; the batch's commit renames it
 (`storage/batch/intent.py`). So a dead letter is there exactly once, if and when its batch is.
@@ -14,10 +14,14 @@ import posixpath
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from spark_mq.conditions import PUT_ASIDE, Consequence, InvalidRowError
 from storage.batch.intent import DeadLetterFile, load_intents
+from storage.batch.ledger import Batch
+from storage.batch.staged_segment import sink_digest
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import plain_path
 
@@ -32,48 +36,77 @@ ERROR_FIELDS = [
 ]
 
 
-class DeadLetterWriter:
-    """Writes one task's invalid rows. The file appears with the first of them; `finish` or `discard` ends it."""
+REJECTIONS_SHOWN = 5
 
-    def __init__(
-        self, file_system: LocalFileSystem, directory: str, *, sink: str, batch_id: int, partition: int, attempt: str
-    ) -> None:
-        """`sink` is the hex `sink_digest`, `attempt` what no other attempt ever has."""
-        self._file_system = file_system
-        self._directory = plain_path(directory).rstrip("/") or "/"
+
+class RejectedRows:
+    """One task's invalid rows. They fail it, or lie in a file that appears with the first of them; `finish` or `discard` ends it."""
+
+    def __init__(self, directory: str | None, batch: Batch | None, partition: int, attempt: str) -> None:
+        """`directory` is the option deadLetterPath, `attempt` what no other attempt ever has; `batch` names the file."""
+        self._files = LocalFileSystem()
         self._partition = partition
-        self._file = DeadLetterFile.of(self._directory, sink, batch_id, partition, attempt)
+        self._file: DeadLetterFile | None = None
+        self._directory = ""
         self._writer: pq.ParquetWriter | None = None
         self.rows = 0
+        """How many are put aside."""
+        if directory is not None:
+            assert batch is not None, "a task's dead letters have the name of its batch"
+            self._directory = plain_path(directory).rstrip("/") or "/"
+            sink = sink_digest(batch.sink_id, batch.query_id).hex()
+            self._file = DeadLetterFile.of(self._directory, sink, batch.batch_id, partition, attempt)
 
-    def append(self, rows: pa.RecordBatch, rejections: Sequence[Rejection]) -> None:
-        """Rows as they came, each with why it was rejected."""
-        numbers, columns, rules = zip(*rejections, strict=True)
-        errors = [columns, rules, [self._partition] * len(rejections), numbers]
+    def take(
+        self,
+        frame: pa.RecordBatch,
+        rejected: Sequence[Rejection],
+        indices: np.ndarray,
+        *,
+        passing: Sequence[Rejection] = (),
+        consequence: Consequence = PUT_ASIDE,
+    ) -> None:
+        """Put rows of a frame aside, as they came, each with why it is rejected; `indices` are their places in the frame.
+
+        Raises InvalidRowError where nothing is put aside, and for rows that may be valid later (`passing`): a dead letter stays one,
+        and if a repeated batch took the row by then, it would be another batch than the one that is stored.
+        """
+        failing = rejected if self._file is None else passing
+        if failing:
+            shown = failing[:REJECTIONS_SHOWN]
+            raise InvalidRowError(self._partition, len(failing), *shown, consequence=consequence)
+        if self._file is not None and rejected:
+            self._append(self._file.staged, frame.take(pa.array(indices)), rejected)
+
+    def _append(self, path: str, rows: pa.RecordBatch, rejected: Sequence[Rejection]) -> None:
+        numbers, columns, rules = zip(*rejected, strict=True)
+        errors = [columns, rules, [self._partition] * len(rejected), numbers]
         arrays = [
             *rows.columns,
             *(pa.array(values, field.type) for values, field in zip(errors, ERROR_FIELDS, strict=True)),
         ]
         batch = pa.RecordBatch.from_arrays(arrays, schema=pa.schema([*rows.schema, *ERROR_FIELDS]))
         if self._writer is None:
-            self._file_system.make_directories(self._directory)
-            self._file_system.create_file(self._file.staged, 0)
-            self._writer = pq.ParquetWriter(self._file.staged, batch.schema)
+            self._files.make_directories(self._directory)
+            self._files.create_file(path, 0)
+            self._writer = pq.ParquetWriter(path, batch.schema)
         self._writer.write_batch(batch)
         self.rows += batch.num_rows
 
     def finish(self) -> DeadLetterFile | None:
         """Put the file on the disk; its name, and the one that the commit will give it. None if there was no invalid row."""
-        if self._writer is None:
+        if self._writer is None or self._file is None:
             return None
         self._writer.close()
         self._writer = None
-        self._file_system.sync(self._file.staged)
-        self._file_system.sync(self._directory)
+        self._files.sync(self._file.staged)
+        self._files.sync(self._directory)
         return self._file
 
     def discard(self) -> None:
-        """Give up what was written."""
+        """Give up what was put aside."""
+        if self._file is None:
+            return
         if self._writer is not None:
             with suppress(
                 OSError, pa.ArrowException
@@ -81,7 +114,7 @@ class DeadLetterWriter:
                 self._writer.close()
             self._writer = None
         with suppress(FileNotFoundError):
-            self._file_system.unlink(self._file.staged)
+            self._files.unlink(self._file.staged)
 
 
 def publish_dead_letters(file_system: LocalFileSystem, dead_letters: Iterable[DeadLetterFile]) -> None:

@@ -1,32 +1,29 @@
 """At least once: what a writing task does. Rows go to the brokers as they are read; when the task ends, all of them are stored.
 
 A batch whose answer is not known is sent again, so its rows may be there twice, and a task that Spark runs again sends all of its
-rows again. None is lost: a task that has reported its end was told of each batch that it is stored.
+rows again. None is lost: a task reports its end only when each of its batches is confirmed.
 Rows that are sent back go another way (`live_returns.py`), and those that are transactions have an end (`live_transactions.py`).
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
+from spark_mq.conditions import SENT_ROWS_STAY, TASK_SENT_NONE
 from spark_mq.remoting import RemotingCommand
-from spark_mq.sink.broker_lane import LaneStoppedError, QueueBatch
+from spark_mq.sink.broker_lane import Lanes, LaneStoppedError, QueueBatch
 from spark_mq.sink.columns import InputColumns
-from spark_mq.sink.live_lanes import Lanes, Routes
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.live_rejects import REJECTIONS_SHOWN as REJECTIONS_SHOWN
-from spark_mq.sink.live_rejects import RejectedRows
+from spark_mq.sink.dead_letters import RejectedRows
 from spark_mq.sink.live_returns import ReturnWriter
-from spark_mq.sink.live_routes import live_routes
-from spark_mq.sink.live_rows import SINGLE_COLUMNS, route_rules, with_group_namespaces
+from spark_mq.sink.live_routes import SINGLE_COLUMNS, Routes, live_routes, route_rules, with_group_namespaces
 from spark_mq.sink.live_transactions import OpenHalves
-from spark_mq.sink.own_source import refuse_own
-from spark_mq.sink.unsafe_answers import refuse_unsafe
+from spark_mq.sink.options import LiveSinkOptions
+from spark_mq.sink.sends import refuse_unsafe
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
 from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
@@ -83,8 +80,8 @@ def send_over(
     attempt: int = 0,
 ) -> SentRows:
     """As `send_rows`, over these routes."""
-    rejected = RejectedRows(options, partition, batch, attempt)
-    writer: _Writer
+    rejected = RejectedRows(options.dead_letter_path, batch, partition, f"{attempt}-{uuid.uuid4().hex}")
+    writer: ReturnWriter | _DirectWriter
     if options.send_back:
         writer = ReturnWriter(routes, options, rejected)
     else:
@@ -106,25 +103,9 @@ def send_over(
     return SentRows(writer.row_count, statuses, aside, host, dict(writer.overruled))
 
 
-class _Writer(Protocol):
-    """Sends one task's rows."""
-
-    row_count: int
-    """How many were sent."""
-    overruled: Mapping[str, str]
-    """By column, what a row says that has no effect."""
-
-    def append(self, frame: pa.RecordBatch) -> None:
-        """Rows as they came."""
-
-    def finish(self) -> dict[int, int]:
-        """Wait until all are stored; rows by the code of the answer."""
-
-    def stop(self) -> None:
-        """Let go; where `finish` did not return, give up what can be given up."""
-
-
 class _DirectWriter:
+    """Sends one task's rows, as `ReturnWriter` sends them back."""
+
     def __init__(
         self,
         routes: Routes,
@@ -155,9 +136,10 @@ class _DirectWriter:
         if self._columns.kafka:
             taken = from_kafka_columns(taken)
         prepared = self._rows.prepare(with_group_namespaces(taken, self._options.namespace), current_time_ms())
-        refuse_own(self._columns.own_topics.intersection(prepared.topics))
+        self._columns.refuse_own(prepared.topics)
         self.overruled = {**self.overruled, **prepared.overruled}
-        self._rejected.take(frame, prepared.rejected, prepared.rejected_indices, were_sent=self._has_offered)
+        consequence = SENT_ROWS_STAY if self._has_offered else TASK_SENT_NONE
+        self._rejected.take(frame, prepared.rejected, prepared.rejected_indices, consequence=consequence)
         self.row_count += len(prepared.messages.queue_codes)
         if self._halves is not None and prepared.sent_states is not None:
             self._halves.expect(prepared.sent_states)

@@ -1,4 +1,4 @@
-"""Exactly once on running brokers: a batch that tasks have staged is sent, and sent on by whoever comes after a crash.
+"""Exactly once on running brokers: a batch that tasks have staged is sent; after a crash the next commit sends the rest.
 
     1  done already?                    the journal says so; nothing is sent
        another run of the query?        the sink's topic tells of a batch that the journal does not know: refused
@@ -29,19 +29,21 @@ import numpy as np
 from spark_mq.client.errors import ClientError
 from spark_mq.conditions import BatchInDoubtError, StagingLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue
-from spark_mq.sink.journal import Journal
-from spark_mq.sink.parking_places import has_waiting, is_place, places_of, rows_stored_or_waiting
+from spark_mq.sink.journal import Done, Intent, Journal, QueueSpan, StagedFile, attempt_group, batch_prefix
 from spark_mq.sink.send_plan import (
     QueuePlan,
     expected_rows,
     found_rows,
+    has_waiting,
+    is_place,
     nothing_left,
+    places_of,
     plan_queues,
     queue_text,
     remaining,
     rows_stored,
+    rows_stored_or_waiting,
 )
-from spark_mq.sink.sent_batch import Done, Intent, QueueSpan, StagedFile, attempt_group, batch_prefix
 from spark_mq.sink.staged_rows import StagedReader
 from storage.batch.ledger import Batch
 from storage.errors import SinkAheadError
@@ -338,7 +340,7 @@ class ExactCommit:
         reach("live-after-rows-dropped")
 
     def _was_sent_elsewhere(self, batch: Batch, files: Sequence[StagedFile]) -> bool:
-        """Whether a batch of which the journal knows nothing was sent: its directory was lost or is another one.
+        """Whether a batch that the journal does not know was sent: its directory was lost or is another one.
 
         Raises StagingLostError unless that can be told: where its rows may begin is known only of queues that the batch before went to.
         """

@@ -1,9 +1,10 @@
-"""What a sink that sends exactly once keeps in its staging directory.
+"""What a sink that sends exactly once keeps in its staging directory: intent and done, as values and as files.
 
     STAGING/SINK/lock           held by the process that commits
-    STAGING/SINK/intent.json    the batch that is decided and not done; there is at most one
-    STAGING/SINK/done.json      the last batch that is done
-    STAGING/SINK/….rows         what tasks have staged
+    STAGING/SINK/intent.json    the batch that is decided and not done; there is at most one: which staged files, from where in each
+                                queue its rows are to be looked for, and which attempts may still have requests on their way
+    STAGING/SINK/done.json      the last batch that is sent, and where in each queue its rows lie
+    STAGING/SINK/….rows         what tasks have staged (`staged_rows.py`)
 
 SINK is `sink_digest` in hex. Both files are one line of JSON and its CRC-32 in hex, replaced whole and synced. Writing the intent is
 the commit point of a batch: before it, nothing of the batch is sent; after it, all of it will be.
@@ -11,16 +12,159 @@ the commit point of a batch: before it, nothing of the batch is sent; after it, 
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from isal import isal_zlib
 
-from spark_mq.sink.sent_batch import Done, Intent, decode_done, decode_intent, encode
+from spark_mq.remoting import MessageQueue
+from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
-from storage.errors import StateFileError
+from storage.errors import CorruptMessageError, StateFileError
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.record import Message
+
+_PATH = re.compile(r"[0-9]+-[0-9]+-[0-9a-f]{8}-[0-9a-zA-Z-]{1,100}\.rows")
+_VERSION = 1
+
+
+class StagedFile(NamedTuple):
+    """What one task has staged: all that one must know of its file."""
+
+    name: str
+    """BATCH-PARTITION-NONCE-….rows, in the sink's directory."""
+    rows: int
+    size_bytes: int
+    table_start: int
+    """Where the table begins; the batches' bodies lie before."""
+    data_crc: int
+    table_crc: int
+
+    @property
+    def mark(self) -> str:
+        """What the row marks of the file's rows have before their rank, behind the batch's prefix: `NONCE-PARTITION-`."""
+        _, partition, nonce, _ = self.name.split("-", 3)
+        return f"{nonce}-{partition}-"
+
+
+class QueueSpan(NamedTuple):
+    """Offsets [start, end) of a queue; an intent knows no end and repeats the start."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+
+class Intent(NamedTuple):
+    """A batch that is decided."""
+
+    batch: Batch
+    files: tuple[StagedFile, ...]
+    """In the order in which their rows go into a queue."""
+    spans: tuple[QueueSpan, ...]
+    """The target queues, and where each ended before anything was sent."""
+    groups: tuple[str, ...]
+    """Producer groups of attempts that may have requests on their way; the last is the newest."""
+    attempt: int
+
+
+class Done(NamedTuple):
+    """A batch that is sent."""
+
+    batch: Batch
+    spans: tuple[QueueSpan, ...]
+    rows: int
+
+
+def batch_prefix(batch: Batch) -> str:
+    """How the row marks of a batch begin, in every staging directory."""
+    return f"{sink_digest(batch.sink_id, batch.query_id).hex()}-{batch.batch_id}-"
+
+
+def attempt_group(batch: Batch, attempt: int, nonce: str) -> str:
+    """The producer group of one attempt at a batch, which no other attempt ever has."""
+    return f"SPARK_MQ_{sink_digest(batch.sink_id, batch.query_id).hex()}_{batch.batch_id}_{attempt}_{nonce}"
+
+
+def encode(value: Intent | Done) -> bytes:
+    """As one line of JSON."""
+    document: dict[str, Any] = {"version": _VERSION, **value._asdict(), "batch": list(value.batch)}
+    document["spans"] = [[*span.queue, span.start, span.end] for span in value.spans]
+    return json.dumps(document, ensure_ascii=True).encode()
+
+
+def decode_intent(content: bytes) -> Intent:
+    """ValueError where it is none of this version."""
+    document = _document(content, {"batch", "files", "spans", "groups", "attempt"})
+    files = tuple(map(_staged_file, _list(document["files"])))
+    groups = tuple(_list(document["groups"]))
+    if not files or not groups or type(document["attempt"]) is not int or {*map(type, groups)} != {str}:
+        raise ValueError("files, groups or attempt is missing")
+    return Intent(_batch(document["batch"]), files, _spans(document["spans"]), groups, document["attempt"])
+
+
+def decode_done(content: bytes) -> Done:
+    """ValueError where it is none of this version."""
+    document = _document(content, {"batch", "spans", "rows"})
+    if type(document["rows"]) is not int:
+        raise ValueError("rows is no number")
+    return Done(_batch(document["batch"]), _spans(document["spans"]), document["rows"])
+
+
+def told_of(record: Message, sink_id: str) -> Done | None:
+    """What a message of the sinks' topic says of that sink; None where it says nothing: anybody may send there."""
+    try:
+        done = decode_done(record.plain_body)
+    except (ValueError, CorruptMessageError):
+        return None
+    is_told = done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0  # no sink tells of an empty batch
+    return done if is_told else None
+
+
+def _document(content: bytes, names: set[str]) -> dict[str, Any]:
+    try:
+        document = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    if not isinstance(document, dict) or set(document) != names | {"version"} or document["version"] != _VERSION:
+        raise ValueError("its fields or its version are others")
+    return document
+
+
+def _batch(values: Any) -> Batch:
+    _check(values, (str, str, int))
+    return Batch(*values)
+
+
+def _spans(values: Any) -> tuple[QueueSpan, ...]:
+    spans = []
+    for value in _list(values):
+        _check(value, (str, str, int, int, int))
+        spans.append(QueueSpan(MessageQueue(*value[:3]), value[3], value[4]))
+    return tuple(spans)
+
+
+def _list(values: Any) -> list[Any]:
+    if not isinstance(values, list):
+        raise ValueError(f"expected a list, found {values!r:.200}")
+    return values
+
+
+def _staged_file(values: Any) -> StagedFile:
+    _check(values, (str, int, int, int, int, int))
+    staged = StagedFile(*values)
+    if not _PATH.fullmatch(staged.name) or not 0 <= staged.table_start <= staged.size_bytes:
+        raise ValueError(f"{staged.name!r:.200} is no staged file")
+    return staged
+
+
+def _check(values: Any, kinds: tuple[type, ...]) -> None:
+    if not isinstance(values, list) or [type(value) for value in values] != list(kinds):
+        raise ValueError(f"expected a list of {len(kinds)} values, found {values!r:.200}")
+
 
 ROWS_SUFFIX = ".rows"
 

@@ -23,43 +23,147 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
-from spark_mq.client.calls import make_call, may_pass, read_answer_header
+from spark_mq.client.calls import make_call, may_pass, patiently, read_answer_header
 from spark_mq.client.errors import ClientError
-from spark_mq.client.send_results import stored_status
+from spark_mq.client.send_results import SendStatus
 from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import BatchInDoubtError, DataLossError, SentRowsLostError, WriteFailedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
-from spark_mq.remoting.administration import CreateTopicRequest
-from spark_mq.remoting.consumers import HeartbeatData, ProducerData, QueueRequest, UnregisterClientRequest
+from spark_mq.remoting.administration import CreateTopicRequest, ProducerConnection
+from spark_mq.remoting.consumers import (
+    HeartbeatData,
+    MaxOffsetRequest,
+    OffsetAnswer,
+    ProducerData,
+    ProducerGroupRequest,
+    QueueRequest,
+    UnregisterClientRequest,
+)
 from spark_mq.remoting.messages import BatchedMessage, SendMessageAnswer, encode_batch
 from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
-from spark_mq.sink.broker_questions import BrokerQuestions
 from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
-from spark_mq.sink.live_options import DEFAULT_GROUP, LiveSinkOptions
-from spark_mq.sink.live_request import send_request
+from spark_mq.sink.journal import Done, encode, told_of
 from spark_mq.sink.live_routes import LiveRoutes
+from spark_mq.sink.options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.send_plan import QueuePlan, marks_of, queue_text
-from spark_mq.sink.sent_batch import Done, encode, told_of
+from spark_mq.sink.sends import refuse_unsafe, send_request
 from spark_mq.sink.staged_rows import StagedReader
-from spark_mq.sink.unsafe_answers import refuse_unsafe
+from spark_mq.source.cluster_questions import Answered, exchange
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_reader import PullReader
-from spark_mq.source.pull_request import PullTerms
+from spark_mq.source.pulls import PULL_CODES, Ask, PullRequests, PullTerms
 from storage.batch.staged_segment import sink_digest
 from storage.epoch_times import current_time_ms
 from storage.failpoints import reach
 from storage.format.batch_items import item_ends
 from storage.rules.response_codes import ResponseCode
 
+T = TypeVar("T")
+
+
+class BrokerQuestions:
+    """What is asked, and how a broker is reached."""
+
+    def __init__(self, options: LiveSinkOptions, routes: LiveRoutes) -> None:
+        self.settings = options.client_settings()
+        self._timeout_ms = options.send_timeout
+        self._retry_timeout_ms = options.retry_timeout
+        self._routes = routes
+        self._topic_of: dict[str, str] = {}
+
+    def names(self, queues: Iterable[MessageQueue]) -> list[str]:
+        """The queues' brokers. A topic of each is remembered: by its route the address is found."""
+        names = set()
+        for queue in queues:
+            names.add(queue.broker_name)
+            self._topic_of.setdefault(queue.broker_name, queue.topic)
+        return sorted(names)
+
+    def address(self, broker_name: str, topic: str | None = None) -> str:
+        """The address of the master of a broker that `names` has seen."""
+        return self._routes.address_of(broker_name, topic or self._topic_of[broker_name])
+
+    def at(self, broker_name: str, what: str, ask: Callable[[BlockingConnection[int]], T]) -> T:
+        """What `ask` gives over a connection to the broker. Raises WaitedInVainError, which says `what` was waited for."""
+
+        def once() -> T:
+            with self.connected(broker_name) as connection:
+                return ask(connection)
+
+        return self.patiently(once, f"broker {broker_name} ({what})")
+
+    def patiently(self, ask: Callable[[], T], what: str) -> T:
+        """The same for a question to no broker alone."""
+        return patiently(ask, self._retry_timeout_ms, what)
+
+    @contextmanager
+    def connected(self, broker_name: str) -> Iterator[BlockingConnection[int]]:
+        """A connection for some questions."""
+        connection = BlockingConnection[int](self.address(broker_name), self.settings)
+        try:
+            yield connection
+        finally:
+            connection.close()
+
+    def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where queues end, as their masters say."""
+        asked, ends = list(queues), dict[MessageQueue, int]()
+        for name in self.names(asked):
+            of_broker = [queue for queue in asked if queue.broker_name == name]
+            ends |= self.at(name, "where queues end", partial(self.ends_at, queues=of_broker))
+        return ends
+
+    def ends_at(self, connection: BlockingConnection[int], queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
+        """Where queues of the connection's broker end."""
+        asked = list(queues)
+        headers = (MaxOffsetRequest(topic=q.topic, queue_id=q.queue_id, broker_name=q.broker_name) for q in asked)
+        answers = self.ask(connection, *(make_call(RequestCode.GET_MAX_OFFSET, header) for header in headers))
+        return {queue: one.header(OffsetAnswer).queue_offset for queue, one in zip(asked, answers, strict=True)}
+
+    def start(self, queue: MessageQueue) -> int:
+        """Where a queue begins, as its master says."""
+        self.names([queue])
+        header = QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
+        asked = make_call(RequestCode.GET_MIN_OFFSET, header)
+        what = f"where queue {queue.topic}/{queue.queue_id} begins"
+        return self.at(
+            queue.broker_name, what, lambda connection: self.ask(connection, asked)[0].header(OffsetAnswer)
+        ).queue_offset
+
+    def refuse_unreadable(self, connection: BlockingConnection[int], queues: Sequence[MessageQueue]) -> None:
+        """Raises what the connection's broker refuses a pull from one of the queues with. A topic that is not there has no messages."""
+        terms, ask = PullTerms(self.settings, DEFAULT_GROUP), Ask(0, 1)
+        ids = (QueueId(queue.topic, queue.broker_name, queue.queue_id) for queue in queues)
+        for answer in self.ask(connection, *(PullRequests(queue, terms).request(ask) for queue in ids)):
+            answer.expect(*PULL_CODES, ResponseCode.TOPIC_NOT_EXIST)
+
+    def has_producers(self, connection: BlockingConnection[int], group: str) -> bool:
+        """Whether the broker knows a connection of that producer group."""
+        header = ProducerGroupRequest(producer_group=group)
+        (answer,) = self.ask(connection, make_call(RequestCode.GET_PRODUCER_CONNECTION_LIST, header))
+        if answer.code == ResponseCode.SYSTEM_ERROR and "not exist" in (answer.command.remark or ""):
+            return False
+        return bool(
+            answer.body(ProducerConnection).connections
+        )  # brokers up to 4.9 keep a group whose last connection has ended
+
+    def ask(self, connection: BlockingConnection[int], *asked: RemotingCommand) -> list[Answered]:
+        """The answers, whatever they say."""
+        return exchange(connection, asked, self._timeout_ms)
+
+
 TOPIC = "SPARK_MQ_SINK"
 """The topic of all sinks: what they have sent, and the messages of fences."""
 _READ_WRITE = 6
+_STORED_CODES = tuple(status.value for status in SendStatus)
 _SETTLE_S = 0.2
 _POLL_S = 0.1
 _KNOWN_ANNOUNCEMENTS = 32
@@ -88,11 +192,10 @@ class LiveBrokers:
                 what = "where rows wait can be read"
                 self._questions.at(name, what, partial(self._questions.refuse_unreadable, queues=at))
 
-    def _make_topic(self, connection: BlockingConnection[object]) -> None:
+    def _make_topic(self, connection: BlockingConnection[int]) -> None:
         """Asked again, a broker makes the topic that it has."""
-        there = QueueRequest(topic=self._topic, queue_id=0)
-        answer = self._questions.call(connection, RequestCode.GET_TOPIC_CONFIG, there)
-        if answer.code == ResponseCode.SUCCESS:
+        there = make_call(RequestCode.GET_TOPIC_CONFIG, QueueRequest(topic=self._topic, queue_id=0))
+        if self._questions.ask(connection, there)[0].code == ResponseCode.SUCCESS:
             return
         header = CreateTopicRequest(
             topic=self._topic,
@@ -103,7 +206,7 @@ class LiveBrokers:
             topic_filter_type="SINGLE_TAG",
             topic_sys_flag=0,
         )
-        self._questions.ask(connection, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        self._questions.ask(connection, make_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header))[0].expect()
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
         """As their masters say."""
@@ -173,7 +276,7 @@ class LiveBrokers:
 
         timeouts = self._options.send_timeout, self._options.retry_timeout
         lanes: dict[str, BrokerLane] = {}
-        connections: list[BlockingConnection[object]] = []
+        connections: list[BlockingConnection[int]] = []
         body = HeartbeatData(client_id=group, producers=(ProducerData(group_name=group),))
         heartbeat = make_call(RequestCode.HEART_BEAT, body=body)
         leave = make_call(RequestCode.UNREGISTER_CLIENT, UnregisterClientRequest(client_id=group, producer_group=group))
@@ -264,13 +367,11 @@ class LiveBrokers:
                 raise BatchInDoubtError(self._batch_text, f"{reason}; {waited}")
             time.sleep(_POLL_S)
 
-    def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[object]:
+    def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[int]:
         """A connection that the broker knows as the group's, and tells a fence of."""
-        connection = BlockingConnection[object](self._questions.address(broker_name), self._questions.settings)
+        connection = BlockingConnection[int](self._questions.address(broker_name), self._questions.settings)
         try:
-            answer = self._questions.exchange(connection, heartbeat)
-            if answer.code != ResponseCode.SUCCESS:
-                raise self._questions.refused(connection, RequestCode.HEART_BEAT, answer)
+            self._questions.ask(connection, heartbeat)[0].expect()
             if not self._questions.has_producers(connection, group):
                 raise WriteFailedError(
                     f"{self._batch_text}: broker {broker_name} takes a producer's heartbeat and does not register it, so that a "
@@ -282,27 +383,25 @@ class LiveBrokers:
             raise
         return connection
 
-    def _check_ends(self, connection: BlockingConnection[object], least: Mapping[MessageQueue, int]) -> None:
+    def _check_ends(self, connection: BlockingConnection[int], least: Mapping[MessageQueue, int]) -> None:
         """Raises SendInDoubtError for a queue that ends before its offset."""
         for queue, end in self._questions.ends_at(connection, least).items():
             if end < least[queue]:
                 raise SendInDoubtError(f"queue {queue_text(queue)} ended at {least[queue]} and ends at {end} now")
 
-    def _lane(self, connection: BlockingConnection[object], terms: LaneTerms) -> BrokerLane:
+    def _lane(self, connection: BlockingConnection[int], terms: LaneTerms) -> BrokerLane:
         return BrokerLane(lambda: connection, terms)  # type: ignore[arg-type,return-value]
 
     def _put(
-        self, connection: BlockingConnection[object], broker_name: str, body: bytes, key: str | None = None
+        self, connection: BlockingConnection[int], broker_name: str, body: bytes, key: str | None = None
     ) -> tuple[SendMessageAnswer, int]:
         """A message in the sink's own topic, and the code of its answer, which says how safely it is stored."""
         properties = b"" if key is None else f"KEYS\x01{key}\x02".encode()
         item = encode_batch([BatchedMessage(body, properties)])
         queue = MessageQueue(self._topic, broker_name, 0)
         request = send_request(queue, item, 1, 0, group=DEFAULT_GROUP, born_time_ms=current_time_ms())
-        answer, code = self._questions.exchange(connection, request), RequestCode.SEND_MESSAGE_V2
-        if stored_status(answer.code) is None:
-            raise self._questions.refused(connection, code, answer)
-        return read_answer_header(SendMessageAnswer, answer, connection.address, code), answer.code
+        (answer,) = self._questions.ask(connection, request)
+        return answer.header(SendMessageAnswer, *_STORED_CODES), answer.code
 
 
 def _interleaved(plans: Mapping[MessageQueue, QueuePlan], files: Sequence[StagedReader]) -> Iterator[QueueBatch]:

@@ -2,33 +2,94 @@
 
 A request (36) names the message by its place in the broker's log, and the broker takes what lies there: body, properties and count of
 tries are its own. So only rows that were read from these brokers can be sent back, and only as long as their log holds the messages.
-Java: DefaultMQPushConsumerImpl.sendMessageBack, AbstractSendMessageProcessor.consumerSendMsgBack.
+
+A broker whose entry of the group has `retryQueueNums` 0 answers SUCCESS to a request 36 and forgets the message. So each broker is
+asked for its entry once a task, before its first row, and rows for such a broker are not sent: by the rule of stores
+(`storage/rules/retry_rows.py`) they are invalid. Brokers up to 4.9 do not know the question about one group (352): they get the
+one for all groups (201). A group that the broker does not have is for the broker to make or to refuse.
+
+Java: DefaultMQPushConsumerImpl.sendMessageBack, AbstractSendMessageProcessor.consumerSendMsgBack,
+AdminBrokerProcessor.getSubscriptionGroup, getAllSubscriptionGroup.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
 
 from spark_mq.client.admin import address_of_id
-from spark_mq.client.calls import make_call
+from spark_mq.client.calls import make_call, read_answer_body
 from spark_mq.client.errors import ClientError, ResponseError
 from spark_mq.client.settings import with_namespace
+from spark_mq.conditions import SENT_ROWS_STAY, TASK_SENT_NONE
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
+from spark_mq.remoting.administration import SubscriptionGroupTable
+from spark_mq.remoting.consumers import GroupRequest
 from spark_mq.remoting.messages import SendBackRequest
-from spark_mq.sink.broker_lane import QueueBatch
-from spark_mq.sink.group_refusals import GroupRefusals
-from spark_mq.sink.live_lanes import Lanes, Routes
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.live_rejects import RejectedRows
-from spark_mq.sink.send_verdicts import is_not_there
+from spark_mq.sink.broker_lane import Lanes, QueueBatch
+from spark_mq.sink.dead_letters import RejectedRows
+from spark_mq.sink.live_routes import Routes
+from spark_mq.sink.options import LiveSinkOptions
+from spark_mq.sink.sends import is_not_there
 from storage.format.arrays import as_texts, empty_as_null
 from storage.format.record import decode_offset_message_id
+from storage.format.table_entries import SubscriptionGroupConfig
 from storage.names import retry_topic
-from storage.rules.retry_rows import read_origin_ids, read_origin_topics
+from storage.rules.response_codes import ResponseCode
+from storage.rules.retry_rows import read_origin_ids, read_origin_topics, return_refusal
 from storage.rules.values import RejectedRow, Rejections, read_integers
+
+_ONE, _ALL = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG
+
+
+class GroupRefusals:
+    """Of one group, named as brokers name it."""
+
+    def __init__(self, routes: Routes, options: LiveSinkOptions, group: str) -> None:
+        self._routes = routes
+        self._options = options
+        self._group = group
+        self._refusals: dict[str, str | None] = {}
+
+    def at(self, broker_names: Iterable[str]) -> dict[str, str | None]:
+        """Why each of the brokers would lose what is sent back; None where it keeps it. Raises what stops a lane."""
+        wanted = set(broker_names)
+        for code in (_ONE, _ALL):
+            if unknown := wanted - self._refusals.keys():
+                self._ask(sorted(unknown), code)
+        return {name: self._refusals[name] for name in wanted}
+
+    def _ask(self, broker_names: list[str], code: RequestCode) -> None:
+        header = GroupRequest(group=self._group) if code == _ONE else None
+        lanes = Lanes(self._routes, self._options, self._answered, on_refused=self._refused)
+        try:
+            for name in broker_names:
+                queue = MessageQueue(retry_topic(self._group), name, 0)
+                lanes.offer(QueueBatch(queue, b"", 0, 0, make_call(code, header)))
+            lanes.finish()
+        finally:
+            lanes.stop()
+
+    def _answered(self, batch: QueueBatch, answer: RemotingCommand) -> None:
+        name = batch.queue.broker_name
+        if batch.code == _ONE:
+            entry: SubscriptionGroupConfig | None = read_answer_body(SubscriptionGroupConfig, answer, name, _ONE)
+        else:
+            entry = read_answer_body(SubscriptionGroupTable, answer, name, _ALL).subscription_group_table.get(
+                self._group
+            )
+        self._refusals[name] = None if entry is None else return_refusal(entry)
+
+    def _refused(self, batch: QueueBatch, error: ClientError) -> bool:
+        """A question that the broker does not know is followed by the other one."""
+        code = error.code if isinstance(error, ResponseError) else None
+        if code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST:
+            self._refusals[batch.queue.broker_name] = None
+            return True
+        return code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and batch.code == _ONE
+
 
 _IN_FLIGHT = 32
 """Requests to one broker at a time."""
@@ -70,7 +131,8 @@ class ReturnWriter:
         indices = sorted(rejections)
         listed = [RejectedRow(self._seen + row, *rejections[row]) for row in indices]
         self._seen += len(frame)
-        self._rejected.take(frame, listed, np.array(indices, np.int64), were_sent=self.row_count > 0)
+        consequence = SENT_ROWS_STAY if self.row_count else TASK_SENT_NONE
+        self._rejected.take(frame, listed, np.array(indices, np.int64), consequence=consequence)
 
     def finish(self) -> dict[int, int]:
         """Rows by the code of their answers: all of them by 0."""

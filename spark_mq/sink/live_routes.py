@@ -1,27 +1,164 @@
-"""Where the rows of a task or a commit can go: the queues of topics, asked for once, and the addresses of brokers."""
+"""Where rows can go at running brokers: the queues of topics, the addresses of brokers, how large a row may be, and the rules by them.
+
+Rows are judged as those of a store are (`storage/rules/`), by the limits of Java's producer; what only a broker knows (a topic's
+kind) it says when the row comes. How large a row, and so a batch, may be each broker of its topic is asked:
+
+    the broker says it (request 26)      its maxMessageSize, or the option maxMessageSize if that is lower
+    it does not (ACL, a proxy, silence)  the option maxMessageSize, else Java's default of 4 MiB
+    a topic of several brokers           the lowest of them
+    always                               what a frame of 16 MiB carries
+
+A process asks a broker once, and again after half a minute; one that is silent twice or away is asked by each task. The broker
+judges the body as it is stored, after compression, and a batch by all of its bytes. What does not fit into a file of its log
+(mappedFileSizeCommitLog) Java's broker acknowledges and does not store: CommitLog.asyncPutMessage takes a second END_OF_FILE for
+PUT_OK. So the file's size is a limit here.
+
+Java: Validators.checkMessage, MQClientInstance (topicRouteData2TopicPublishInfo), MessageExtEncoder.encode, MessageStoreConfig.
+Departure: Java's producer knows its own setting alone, and judges a body before it compresses it.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from typing import Self
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, Self
 
-from spark_mq.client.calls import may_pass, patiently
+import pyarrow as pa
+
+from spark_mq.client.calls import make_call, may_pass, patiently
 from spark_mq.client.errors import (
     BrokerNotFoundError,
     BrokerUnreachableError,
     ClientError,
     MessageQueueNotFoundError,
+    RequestTimeoutError,
     TopicRouteNotFoundError,
+    request_text,
+    response_error,
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.settings import ClientSettings
-from spark_mq.remoting import MessageQueue
-from spark_mq.sink.body_limits import BodyLimit, ask_for_limits, limit_of
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.live_request import DEFAULT_TOPIC_QUEUE_COUNT
-from storage.names import MASTER_ID, in_one_form
+from spark_mq.client.settings import ClientSettings, with_namespace
+from spark_mq.remoting import MessageQueue, RequestCode
+from spark_mq.remoting.frames import MOST_BODY_BYTES
+from spark_mq.sink.options import DEFAULT_GROUP, LiveSinkOptions
+from spark_mq.sink.send_plan import MOST_LEVEL
+from spark_mq.sink.sends import DEFAULT_TOPIC_QUEUE_COUNT
+from storage.errors import NameIllegalError
+from storage.format.arrays import as_texts
+from storage.names import MASTER_ID, in_one_form, retry_topic, validate_group, validate_topic, validate_user_topic
+from storage.rules.half_messages import PREPARED, TransactionRules
+from storage.rules.response_codes import ResponseCode
+from storage.rules.retries import RetryRules
+from storage.rules.row_rules import MessageRules, TopicTarget
+from storage.rules.sizes import MAX_MESSAGE_SIZE
 from storage.rules.topics import AUTO_CREATE_TOPIC
+
+ASKED_AGAIN_S = 30.0
+_SETTING = re.compile(rb"^(maxMessageSize|mappedFileSizeCommitLog)=([0-9]{1,10})\s*$", re.MULTILINE)
+_ADDED_BYTES = 1_024
+"""Properties that a broker adds to a record, at most: cluster, region, trace, and those of a delay."""
+_RECORDS_OVER_ITEMS = 8
+
+
+class BodyLimit(NamedTuple):
+    """The largest body, as stored."""
+
+    size_bytes: int
+    cure: str
+    """Whose limit it is, and what raises it; for texts."""
+    log_file_size: int | None = None
+    """The smallest file of a broker's log, less what the broker adds to a record; None = none is known."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """The largest batch: its records are up to eight times as large as its items, and lie in one file."""
+        most = self.size_bytes
+        return most if self.log_file_size is None else min(most, self.log_file_size // _RECORDS_OVER_ITEMS)
+
+
+class Told(NamedTuple):
+    """What a broker says of itself."""
+
+    max_message_size: int | None
+    reason: str = ""
+    """Why it says nothing."""
+    log_file_size: int | None = None
+
+
+_told: dict[tuple[ClientSettings, str], tuple[float, Told]] = {}
+"""What brokers said and when, by the client's settings and the broker's name. Of the whole process: Spark uses its workers again."""
+
+
+def limit_of(told: dict[str, Told], option: int | None) -> BodyLimit:
+    """The limit at brokers that have told this, by their names, under the option. Pure."""
+    limits = [_of_broker(name, one, option) for name, one in sorted(told.items())]
+    limits.append(BodyLimit(MOST_BODY_BYTES, "a frame carries no more"))
+    files = [one.log_file_size for one in told.values() if one.log_file_size is not None]
+    least = min(limits, key=lambda limit: limit.size_bytes)
+    return least._replace(log_file_size=min(files) - _ADDED_BYTES) if files else least
+
+
+def _of_broker(name: str, told: Told, option: int | None) -> BodyLimit:
+    if told.max_message_size is None:
+        if option is not None:
+            return BodyLimit(option, "option maxMessageSize")
+        rule = f"broker {name} does not say its own ({told.reason}): give the option maxMessageSize"
+        return BodyLimit(MAX_MESSAGE_SIZE, rule)
+    if option is not None and option < told.max_message_size:
+        return BodyLimit(option, "option maxMessageSize")
+    return BodyLimit(told.max_message_size, f"raise it in the configuration of broker {name}")
+
+
+async def ask_for_limits(instance: ClientInstance, broker_names: Iterable[str]) -> dict[str, Told]:
+    """What the masters of these names say, as they were asked last within half a minute. A broker that fails says nothing."""
+    names = sorted(set(broker_names))
+    return dict(zip(names, await asyncio.gather(*(_asked(instance, name) for name in names)), strict=True))
+
+
+async def _asked(instance: ClientInstance, name: str) -> Told:
+    key = instance.settings, name
+    known = _told.get(key)
+    if known is None or time.monotonic() - known[0] > ASKED_AGAIN_S:
+        try:
+            known = _told[key] = time.monotonic(), await _ask(instance, name)
+        except ClientError as error:  # it may pass: nothing to remember
+            return Told(None, error.describe())
+    return known[1]
+
+
+async def _ask(instance: ClientInstance, name: str) -> Told:
+    """Raises ClientError where there is no answer; one that does not come in time is asked for once more."""
+    request = make_call(RequestCode.GET_BROKER_CONFIG)
+    address = await instance.broker_address(name)
+    try:
+        answer = await instance.invoke(address, request)
+    except RequestTimeoutError:
+        answer = await instance.invoke(address, request)
+    if answer.code != ResponseCode.SUCCESS:
+        what = request_text(request.code)
+        return Told(None, response_error(answer.code, answer.remark, address, what).describe())
+    said = {name: int(text) for name, text in _SETTING.findall(bytes(answer.body))}
+    size, file_size = said.get(b"maxMessageSize"), said.get(b"mappedFileSizeCommitLog")
+    return Told(size, "" if size is not None else "its configuration names none", file_size)
+
+
+class Routes(Protocol):
+    """Where rows can go (`LiveRoutes`)."""
+
+    def queues_of(self, topic: str) -> tuple[MessageQueue, ...]: ...
+
+    def queue_at(self, topic: str, place: int) -> MessageQueue: ...
+
+    def body_limit(self, topic: str) -> BodyLimit: ...
+
+    def address_of(self, broker_name: str, topic: str) -> str: ...
+
+    def broker_at(self, address: str) -> str: ...
 
 
 class LiveRoutes:
@@ -138,4 +275,104 @@ def live_routes(options: LiveSinkOptions) -> LiveRoutes:
         create_topic=options.create_topic,
         retry_timeout_ms=timeout_ms,
         max_message_size=options.max_message_size,
+    )
+
+
+QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
+"""The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""
+LimitOf = Callable[[str], BodyLimit]
+"""How large a body the topic's brokers take."""
+
+DELAY_COLUMNS = ("delay_level", "deliver_at")
+SINGLE_COLUMNS = (*DELAY_COLUMNS, "retry_group")
+"""Rows that say something in these may have to go alone."""
+_OFTEN = 2**31 - 1
+
+
+def with_group_namespaces(rows: pa.RecordBatch, namespace: str | None) -> pa.RecordBatch:
+    """The rows with their producer groups as brokers name them."""
+    if namespace is None or "producer_group" not in rows.schema.names:
+        return rows
+    place = rows.schema.get_field_index("producer_group")
+    encoded = as_texts(rows.column(place)).dictionary_encode()
+    names = pa.array([with_namespace(namespace, name) for name in encoded.dictionary.to_pylist()], pa.large_string())
+    return rows.set_column(place, "producer_group", names.take(encoded.indices))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouteRules(MessageRules):
+    """The rules of rows for a cluster: a topic has the queues that its route shows, one after another over all brokers."""
+
+    queues_of: QueuesOf
+    limit_of: LimitOf
+    namespace: str | None = None
+
+    @property
+    def leading(self) -> Mapping[str, str]:
+        """What a client says of a half. All else that it says stands in the request, and a broker adds its own."""
+        return {} if self.transaction is None else {PREPARED: "true"}
+
+    def target(self, topic: str | None) -> TopicTarget:
+        """What is to be known of the topic that a row names; its name is the brokers', with the namespace."""
+        name = self.topic if topic is None else topic
+        if name is None:
+            return TopicTarget("", refusal="it is null, and the option topic is not given")
+        try:
+            known = validate_topic(with_namespace(self.namespace, validate_user_topic(name)))
+        except NameIllegalError as error:
+            return TopicTarget(name, refusal=error.describe())
+        return self._routed(known)
+
+    def max_reconsume_times(self, group: str) -> int:
+        """No row is a dead letter here: its broker decides, by the group's entry or the option maxReconsumeTimes."""
+        return _OFTEN
+
+    def retry_target(self, group: str, is_dead: bool) -> TopicTarget:
+        """The group's retry topic, whose broker makes a dead letter of what was tried too often."""
+        if is_dead:
+            return TopicTarget("")
+        try:
+            known = validate_topic(retry_topic(with_namespace(self.namespace, validate_group(group))))
+        except NameIllegalError as error:
+            return TopicTarget("", refusal=error.describe())
+        return self._routed(known)
+
+    def _routed(self, known: str) -> TopicTarget:
+        try:
+            count = len(self.queues_of(known))
+        except TopicRouteNotFoundError as error:
+            if error.topic == AUTO_CREATE_TOPIC:  # no broker is there at all
+                raise
+            return TopicTarget(known, refusal=error.describe())
+        limit = self.limit_of(known)
+        return TopicTarget(
+            known,
+            queue_count=count,
+            queue_limit=count,
+            there_count=count,
+            is_fixed=True,
+            max_message_size=limit.size_bytes,
+            size_cure=limit.cure,
+            log_file_size=limit.log_file_size,
+        )
+
+
+def route_rules(options: LiveSinkOptions, routes: Routes, row_mark: str | None = None) -> RouteRules:
+    """The rules for the rows of a task."""
+    group = (
+        None if options.producer_group == DEFAULT_GROUP else with_namespace(options.namespace, options.producer_group)
+    )
+    return RouteRules(
+        queues_of=routes.queues_of,
+        limit_of=routes.body_limit,
+        namespace=options.namespace,
+        topic=options.topic,
+        compress_body_over=options.compress_body_over,
+        keep_unique_key=options.keep_unique_key,
+        strict_properties=options.strict_properties,
+        is_sent=True,
+        row_mark=row_mark,
+        most_level=MOST_LEVEL if options.is_exact else None,
+        transaction=TransactionRules(group) if options.transactional else None,
+        retries=RetryRules(max_reconsume_times=options.max_reconsume_times),
     )

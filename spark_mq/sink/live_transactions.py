@@ -24,9 +24,9 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.send_results import DEFAULT_REGION, SendResult, SendStatus, end_after_send
 from spark_mq.remoting import RemotingCommand
 from spark_mq.remoting.messages import SendMessageAnswer, decode_batch
-from spark_mq.sink.broker_lane import QueueBatch
-from spark_mq.sink.live_lanes import Lanes, Routes
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.broker_lane import Lanes, QueueBatch
+from spark_mq.sink.live_routes import Routes
+from spark_mq.sink.options import LiveSinkOptions
 from storage.failpoints import reach
 from storage.format.properties import decode_properties
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_ROLLBACK

@@ -1,31 +1,58 @@
 """Options of the Spark sink: names, meanings, defaults; parsed and checked once, at construction.
 
-Each option is declared by one field of `SinkOptions` (`option_table.py`). Of what Spark puts beside them, `checkpointLocation` and
-`queryName` are passed over.
+    RowOptions            how rows are written, for both sinks
+      SinkOptions         into a store (`path`)
+      LiveSinkOptions     into a cluster of running brokers (`nameServer`)
+
+Each option is declared by one field (`spark_mq/options.py`). Of what Spark puts beside them, `checkpointLocation` and `queryName` are
+passed over; a cluster's staging directory has its place beside the checkpoint.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Annotated, Literal, Protocol, get_args
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal, get_args
 
 from spark_mq.conditions import OptionError
-from spark_mq.option_table import Mode, Option, OptionRow, OptionTable, given_options
-from spark_mq.source import option_values as values
+from spark_mq.options import (
+    ClusterOptions,
+    Guarantee,
+    Mode,
+    Option,
+    OptionRow,
+    OptionTable,
+    given_options,
+    option_name,
+    parse_boolean,
+    parse_duration_ms,
+    parse_path,
+    parse_positive_int,
+    parse_positive_long,
+    parse_size_bytes,
+    parse_store_path,
+    parse_text,
+)
+from spark_mq.remoting.frames import MOST_BODY_BYTES
 from storage.batch.ledger import GROUP_PREFIX, UNNAMED_PREFIX
 from storage.errors import ConfigurationError, NameIllegalError
 from storage.files.remote import absolute_path, only_for_reading, plain_path
 from storage.names import validate_broker_name, validate_group, validate_topic
 from storage.put.settings import parse_host
+from storage.rules.sizes import MAX_MESSAGE_SIZE
 from storage.settings.load import parse_broker_version
 from storage.tables.topics import QUEUE_COUNT_LIMIT
 
 OnInvalidRow = Literal["fail", "deadLetter"]
 FlushDiskType = Literal["ASYNC_FLUSH", "SYNC_FLUSH"]
+Acks = Literal["stored", "all"]
 
-_SPARKS_OWN = ("checkpointlocation", "queryname")
+DEFAULT_GROUP = "SPARK_MQ_SINK"
+MOST_BATCH_BYTES = MAX_MESSAGE_SIZE
+"""What brokers take by default. Java: MessageExtEncoder.encode(MessageExtBatch)."""
+_STAGING_SUFFIX = ".spark_mq"
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
 
 def parse_store_host(text: str, option: str) -> str:
@@ -38,7 +65,7 @@ def parse_store_host(text: str, option: str) -> str:
 
 
 def parse_queue_count(text: str, option: str) -> int:
-    return values.parse_positive_long(text, option, QUEUE_COUNT_LIMIT)
+    return parse_positive_long(text, option, QUEUE_COUNT_LIMIT)
 
 
 def parse_on_invalid_row(text: str, option: str) -> str:
@@ -51,14 +78,14 @@ def parse_flush_disk_type(text: str, option: str) -> str:
 
 def parse_topic(text: str, option: str) -> str:
     try:
-        return validate_topic(values.parse_text(text, option))
+        return validate_topic(parse_text(text, option))
     except NameIllegalError as error:
         raise OptionError(option, str(error)) from error
 
 
 def parse_broker_name(text: str, option: str) -> str:
     try:
-        return validate_broker_name(values.parse_text(text, option))
+        return validate_broker_name(parse_text(text, option))
     except NameIllegalError as error:
         raise OptionError(option, str(error)) from error
 
@@ -73,7 +100,7 @@ def parse_rocketmq_version(text: str, option: str) -> str:
 
 def parse_sink_id(text: str, option: str) -> str:
     """A name that can end a consumer group's, and is none of those that unnamed writes get."""
-    name = values.parse_text(text, option)
+    name = parse_text(text, option)
     if name.startswith(UNNAMED_PREFIX):
         raise OptionError(option, f"{name!r} begins with {UNNAMED_PREFIX}, as the names of writes without one do")
     try:
@@ -85,14 +112,14 @@ def parse_sink_id(text: str, option: str) -> str:
 
 def parse_group(text: str, option: str) -> str:
     try:
-        return validate_group(values.parse_text(text, option))
+        return validate_group(parse_text(text, option))
     except NameIllegalError as error:
         raise OptionError(option, str(error)) from error
 
 
 def parse_times(text: str, option: str) -> int:
     """A whole number from 0 that Java's int can hold."""
-    return 0 if re.fullmatch("0+", text.strip()) else values.parse_positive_int(text, option)
+    return 0 if re.fullmatch("0+", text.strip()) else parse_positive_int(text, option)
 
 
 def one_of(text: str, option: str, known: tuple[str, ...]) -> str:
@@ -104,46 +131,172 @@ def one_of(text: str, option: str, known: tuple[str, ...]) -> str:
     return found
 
 
-# Options of both sinks, of stores and of clusters.
-OneTopic = Annotated[
-    str | None,
-    Option(parse_topic, "the topic of all rows; it comes before the column topic", shown="each row's column topic"),
-]
-WriteToSource = Annotated[
-    bool,
-    Option(
-        values.parse_boolean,
-        "let this query write into a topic that it reads, where each row comes back to it; else that is refused where it is seen",
-        "streaming",
-        "false",
-    ),
-]
-CompressBodyOver = Annotated[
-    int | None,
-    Option(values.parse_size_bytes, "compress bodies of at least so many bytes (`4k`), as clients do", shown="off"),
-]
-KeepUniqueKey = Annotated[
-    bool,
-    Option(values.parse_boolean, "keep the row's unique_key where it has one; else each gets a new one", shown="false"),
-]
-StrictProperties = Annotated[
-    bool,
-    Option(
-        values.parse_boolean,
-        "properties that only brokers and clients set make a row invalid; else they are dropped",
-        shown="false",
-    ),
-]
+def parse_guarantee(text: str, option: str) -> str:
+    return one_of(text, option, get_args(Guarantee))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SinkOptions:
-    """How rows are to be written. `parse` makes it and refuses what makes no sense."""
+def parse_acks(text: str, option: str) -> str:
+    return one_of(text, option, get_args(Acks))
 
-    path: Annotated[str, Option(values.parse_store_path, "the store: a local directory, made where it is missing")]
+
+def parse_batch_bytes(text: str, option: str) -> int:
+    """A request's size; brokers answer a larger one with an error that says nothing of it, each time it is sent."""
+    size = parse_size_bytes(text, option)
+    if size > MOST_BATCH_BYTES:
+        raise OptionError(option, f"a broker takes up to {MOST_BATCH_BYTES >> 20}m (maxMessageSize), found {text!r}")
+    return size
+
+
+def parse_message_size(text: str, option: str) -> int:
+    """The largest body; of a larger one no frame would come through."""
+    size = parse_size_bytes(text, option)
+    if size > MOST_BODY_BYTES:
+        raise OptionError(option, f"a frame of 16m carries bodies of up to {MOST_BODY_BYTES} bytes, found {text!r}")
+    return size
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowOptions:
+    """How rows are written, and under which name, for both sinks."""
+
+    topic: Annotated[
+        str | None,
+        Option(parse_topic, "the topic of all rows; it comes before the column topic", shown="each row's column topic"),
+    ] = None
+    write_to_source: Annotated[
+        bool,
+        Option(
+            parse_boolean,
+            "let this query write into a topic that it reads, where each row comes back to it; else that is refused where it is seen",
+            "streaming",
+        ),
+    ] = False
+    compress_body_over: Annotated[
+        int | None,
+        Option(parse_size_bytes, "compress bodies of at least so many bytes (`4k`), as clients do", shown="off"),
+    ] = None
+    keep_unique_key: Annotated[
+        bool, Option(parse_boolean, "keep the row's unique_key where it has one; else each gets a new one")
+    ] = False
+    strict_properties: Annotated[
+        bool,
+        Option(parse_boolean, "properties that only brokers and clients set make a row invalid; else they are dropped"),
+    ] = False
+    on_invalid_row: Annotated[
+        OnInvalidRow,
+        Option(
+            parse_on_invalid_row,
+            "fail the write, or deadLetter: put such rows aside and go on",
+            shown="fail",
+            guarantee="atLeastOnce",
+        ),
+    ] = "fail"
+    dead_letter_path: Annotated[
+        str | None,
+        Option(
+            parse_path,
+            "a local directory that driver and workers share, for invalid rows as Parquet with their error; it appears with the batch",
+            guarantee="atLeastOnce",
+        ),
+    ] = None
+    transactional: Annotated[
+        bool,
+        Option(
+            parse_boolean,
+            "rows are transactions: each is a half message first, and ended as its transaction_state says; in a store in the same "
+            "batch, at a cluster when all rows of its task are stored",
+            guarantee="atLeastOnce",
+        ),
+    ] = False
+    send_back: Annotated[
+        bool,
+        Option(
+            parse_boolean,
+            "rows are messages of this store or cluster that consumers failed on: they go to the group's retry topic, or to its dead "
+            "letters",
+            guarantee="atLeastOnce",
+        ),
+    ] = False
+    consumer_group: Annotated[str | None, Option(parse_group, "with sendBack: whose consumers failed")] = None
+    max_reconsume_times: Annotated[
+        int | None,
+        Option(
+            parse_times,
+            "with sendBack or retry_group: how often a message is tried again before it becomes a dead letter",
+            shown="the group's retryMaxTimes, else 16",
+        ),
+    ] = None
+    lock_timeout: Annotated[
+        int,
+        Option(
+            parse_duration_ms,
+            "how long a commit waits for another process that holds the store, or that commits for the same sink",
+            shown="60s",
+        ),
+    ] = 60_000
+    write_id: Annotated[
+        str | None,
+        Option(
+            parse_sink_id,
+            "the name of this write: a second one of that name writes nothing",
+            "batch",
+            guarantee="exactlyOnce",
+        ),
+    ] = None
+    sink_id: Annotated[
+        str | None,
+        Option(
+            parse_sink_id,
+            "the name under which the store, or the staging directory, keeps what was written; lets a lost checkpoint be noticed",
+            "streaming",
+            "the query's id",
+            "exactlyOnce",
+        ),
+    ] = None
+    sink_takeover: Annotated[
+        bool,
+        Option(
+            parse_boolean,
+            "pass over batches that another run of the query has written, or this one with other rows: the rows that they bring now go "
+            "nowhere. In a store this query may also go on under a sinkId that another one used",
+            "streaming",
+            guarantee="exactlyOnce",
+        ),
+    ] = False
+
+    def _check_rows(self) -> None:
+        """Raises OptionError for what does not go together."""
+        path = self.dead_letter_path
+        if path is not None and (rule := only_for_reading(path)):
+            raise OptionError("deadLetterPath", f"{path}: {rule}")
+        if self.on_invalid_row == "deadLetter" and path is None:
+            raise OptionError("deadLetterPath", "onInvalidRow=deadLetter needs it")
+        if path is not None and self.on_invalid_row != "deadLetter":
+            raise OptionError("deadLetterPath", "belongs to onInvalidRow=deadLetter")
+        if self.transactional and self.send_back:
+            raise OptionError("sendBack", "is not for transactional=true: what a consumer gives back is no transaction")
+        if self.send_back and self.consumer_group is None:
+            raise OptionError("consumerGroup", "sendBack=true needs it: whose consumers failed")
+        if self.consumer_group is not None and not self.send_back:
+            raise OptionError("consumerGroup", "belongs to sendBack=true")
+        for name in ("topic", "compress_body_over", "keep_unique_key", "strict_properties") if self.send_back else ():
+            if self._is_given(name):
+                rule = "has no meaning with sendBack=true: messages go back as they were consumed"
+                raise OptionError(option_name(name), rule)
+
+    def _is_given(self, field_name: str) -> bool:
+        """Whether the field has another value than its default."""
+        return bool(getattr(self, field_name) != self.__dataclass_fields__[field_name].default)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SinkOptions(RowOptions):
+    """How rows are written into a store. `parse` makes it and refuses what makes no sense."""
+
+    path: Annotated[str, Option(parse_store_path, "the store: a local directory, made where it is missing")]
     conf: Annotated[
         str | None,
-        Option(values.parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
+        Option(parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
     ] = None
     broker_name: Annotated[
         str | None, Option(parse_broker_name, "the name of the store's broker", shown="as the store tells")
@@ -165,12 +318,10 @@ class SinkOptions:
             shown="rocketmqVersion in broker.conf, else 5.3",
         ),
     ] = None
-    topic: OneTopic = None
-    write_to_source: WriteToSource = False
     create_topic: Annotated[
         bool | None,
         Option(
-            values.parse_boolean,
+            parse_boolean,
             "make missing topics; else their rows are invalid",
             shown="autoCreateTopicEnable in broker.conf, else true",
         ),
@@ -195,7 +346,7 @@ class SinkOptions:
     in_sync_replicas: Annotated[
         int | None,
         Option(
-            values.parse_positive_int,
+            parse_positive_int,
             "how many copies a batch has, the master's among them, when it counts as done; more than one needs a running "
             "`spark-mq broker` or `spark-mq replicate`",
             shown="inSyncReplicas in broker.conf with brokerRole=SYNC_MASTER, else 1",
@@ -204,38 +355,11 @@ class SinkOptions:
     slave_timeout: Annotated[
         int | None,
         Option(
-            values.parse_duration_ms,
+            parse_duration_ms,
             "how long a batch in the log may lack copies before the write fails; the next try waits on",
             shown="slaveTimeout in broker.conf, else 3s",
         ),
     ] = None
-    lock_timeout: Annotated[
-        int,
-        Option(
-            values.parse_duration_ms, "how long to wait for a store that another writer or a broker holds", shown="60s"
-        ),
-    ] = 60_000
-    compress_body_over: CompressBodyOver = None
-    keep_unique_key: KeepUniqueKey = False
-    strict_properties: StrictProperties = False
-    on_invalid_row: Annotated[
-        OnInvalidRow,
-        Option(parse_on_invalid_row, "fail the batch, or deadLetter: put such rows aside and go on", shown="fail"),
-    ] = "fail"
-    dead_letter_path: Annotated[
-        str | None,
-        Option(
-            values.parse_path, "local directory for invalid rows, as Parquet with their error; appears with the batch"
-        ),
-    ] = None
-    transactional: Annotated[
-        bool,
-        Option(
-            values.parse_boolean,
-            "rows are transactions: each is put as a half message, and ended in the same batch as its transaction_state says",
-            shown="false",
-        ),
-    ] = False
     producer_group: Annotated[
         str | None,
         Option(
@@ -243,46 +367,6 @@ class SinkOptions:
             "with transactional: whom a broker asks back about all rows; it comes before the column producer_group",
         ),
     ] = None
-    send_back: Annotated[
-        bool,
-        Option(
-            values.parse_boolean,
-            "rows are messages that consumers failed on: they go to the group's retry topic, or to its dead letters, in one batch",
-            shown="false",
-        ),
-    ] = False
-    consumer_group: Annotated[str | None, Option(parse_group, "with sendBack: whose consumers failed")] = None
-    max_reconsume_times: Annotated[
-        int | None,
-        Option(
-            parse_times,
-            "with sendBack or retry_group: how often a message is tried again before it becomes a dead letter",
-            shown="the group's retryMaxTimes, else 16",
-        ),
-    ] = None
-    write_id: Annotated[
-        str | None,
-        Option(parse_sink_id, "the name of this write: a second one of that name writes nothing", "batch"),
-    ] = None
-    sink_id: Annotated[
-        str | None,
-        Option(
-            parse_sink_id,
-            "the name under which the store keeps what it has taken; lets a lost checkpoint be noticed",
-            "streaming",
-            "the query's id",
-        ),
-    ] = None
-    sink_takeover: Annotated[
-        bool,
-        Option(
-            values.parse_boolean,
-            "let this query go on under a sinkId that another one used, or pass over batches that another run of it has written, or "
-            "this one with other rows: the store gets none of the rows that they bring now",
-            "streaming",
-            "false",
-        ),
-    ] = False
 
     @classmethod
     def parse(cls, options: Mapping[str, str], mode: Mode) -> SinkOptions:
@@ -292,9 +376,9 @@ class SinkOptions:
         """
         given = given_options(options)
         if mode == "streaming":
-            for name in _SPARKS_OWN:
-                given.pop(name, None)
-        parsed = _TABLE.parse(given, mode)
+            given.pop("checkpointlocation", None)
+            given.pop("queryname", None)
+        parsed = _STORE_TABLE.parse(given, mode)
         for name in ("path", "conf", "dead_letter_path"):
             if name in parsed:
                 parsed[name] = absolute_path(parsed[name])
@@ -302,7 +386,12 @@ class SinkOptions:
             rule = "give the store to write: save(path), start(path) or option path; or a running cluster, nameServer"
             raise OptionError("path", rule)
         made = cls(**parsed)
-        made._check()
+        if why := only_for_reading(made.path):
+            raise OptionError("path", f"{made.path}: {why}")
+        if made.producer_group is not None and not made.transactional:
+            rule = "belongs to transactional=true; ordinary messages have no producer group"
+            raise OptionError("producerGroup", rule)
+        made._check_rows()
         return made
 
     @property
@@ -310,88 +399,204 @@ class SinkOptions:
         """The store's directory."""
         return plain_path(self.path).rstrip("/") or "/"
 
-    def _check(self) -> None:
-        if rule := only_for_reading(self.path):
-            raise OptionError("path", f"{self.path}: {rule}")
-        check_dead_letters(self.on_invalid_row, self.dead_letter_path)
-        self._check_transactions()
-        check_send_back(self)
 
-    def _check_transactions(self) -> None:
-        if self.producer_group is not None and not self.transactional:
-            raise OptionError(
-                "producerGroup", "belongs to transactional=true; ordinary messages have no producer group"
-            )
+@dataclass(frozen=True, kw_only=True)
+class LiveSinkOptions(RowOptions, ClusterOptions):
+    """How rows are sent to running brokers. `parse` makes it and refuses what makes no sense."""
 
+    create_topic: Annotated[
+        bool,
+        Option(
+            parse_boolean,
+            "rows of a topic without a route go to the queues of TBW102, whose brokers make the topic (autoCreateTopicEnable); "
+            "else they are invalid",
+        ),
+    ] = True
+    guarantee: Annotated[
+        Guarantee | None,
+        Option(
+            parse_guarantee,
+            "exactlyOnce or atLeastOnce",
+            shown="exactlyOnce where there is a staging directory (df.write: and a writeId); else atLeastOnce (df.write), or an error "
+            "(streaming)",
+        ),
+    ] = None
+    staging_path: Annotated[
+        str | None,
+        Option(
+            parse_path,
+            "a directory that driver and workers share, for rows that are not sent yet and for what was",
+            shown=f"streaming: the checkpointLocation with {_STAGING_SUFFIX} behind its name, where that is a local path",
+            guarantee="exactlyOnce",
+        ),
+    ] = None
+    acks: Annotated[
+        Acks,
+        Option(
+            parse_acks,
+            "all: an answer that the message is stored, but not flushed or replicated as the broker is configured, is an error; "
+            "stored: it counts",
+            shown="all",
+        ),
+    ] = "all"
+    producer_group: Annotated[
+        str,
+        Option(
+            parse_group,
+            "the producer group of the sends; with transactional whom a broker asks back about all rows; it comes before the column "
+            "producer_group",
+            shown=DEFAULT_GROUP,
+            guarantee="atLeastOnce",
+        ),
+    ] = DEFAULT_GROUP
+    send_timeout: Annotated[
+        int, Option(parse_duration_ms, "how long the answer to one request is waited for", shown="10s")
+    ] = 10_000
+    retry_timeout: Annotated[
+        int,
+        Option(
+            parse_duration_ms,
+            "how long a batch of rows, or a question of a commit, is tried again while its broker is away (frozen, restarted, moved) "
+            "or refuses it for a while",
+            shown="2m",
+        ),
+    ] = 120_000
+    fence_timeout: Annotated[
+        int,
+        Option(
+            parse_duration_ms,
+            "exactlyOnce: how long a commit waits for a broker that must say what became of an attempt before",
+            shown="2m",
+        ),
+    ] = 120_000
+    batch_bytes: Annotated[
+        int,
+        Option(
+            parse_batch_bytes,
+            "how large a request may be, up to `4m` and to what its broker takes; a larger row goes alone",
+            shown="512k",
+        ),
+    ] = 512 << 10
+    max_message_size: Annotated[
+        int | None,
+        Option(
+            parse_message_size,
+            "the largest body as stored, where it is lower than the brokers' own maxMessageSize, or where they do not say theirs",
+            shown="the brokers'; 4m of one that does not say it",
+        ),
+    ] = None
 
-class ReturnOptions(Protocol):
-    """What the options of either sink say of rows that are sent back, and of what does not go with them."""
+    @classmethod
+    def parse(cls, options: Mapping[str, str], mode: Mode) -> LiveSinkOptions:
+        """Parse and check; the guarantee and the staging directory are settled then. Raises UnknownOptionError or OptionError."""
+        given = given_options(options)
+        checkpoint = given.pop("checkpointlocation", None) if mode == "streaming" else None
+        if mode == "streaming":
+            given.pop("queryname", None)
+        if "path" in given:
+            raise OptionError("path", "give the store to write, or the cluster: one of path and nameServer")
+        parsed = _CLUSTER_TABLE.parse(given, mode)
+        if "staging_path" not in parsed and parsed.get("guarantee") != "atLeastOnce":
+            found = None if checkpoint is None else staging_beside(checkpoint)
+            if found is not None:
+                parsed["staging_path"] = found
+        if "staging_path" in parsed:
+            if rule := only_for_reading(parsed["staging_path"]):
+                raise OptionError("stagingPath", f"{parsed['staging_path']}: {rule}")
+            parsed["staging_path"] = plain_path(absolute_path(parsed["staging_path"])).rstrip("/") or "/"
+        if parsed.get("guarantee") is None:
+            parsed["guarantee"] = _default_guarantee(parsed, mode)
+        if "dead_letter_path" in parsed:
+            parsed["dead_letter_path"] = absolute_path(parsed["dead_letter_path"])
+        made = cls(**parsed)
+        made.check_access()
+        made._check_guarantee(mode)
+        made._check_rows()
+        return made
 
     @property
-    def send_back(self) -> bool: ...
+    def is_exact(self) -> bool:
+        """Whether each row is sent exactly once."""
+        return self.guarantee == "exactlyOnce"
 
-    @property
-    def consumer_group(self) -> str | None: ...
-
-    @property
-    def transactional(self) -> bool: ...
-
-    @property
-    def topic(self) -> str | None: ...
-
-    @property
-    def compress_body_over(self) -> int | None: ...
-
-    @property
-    def keep_unique_key(self) -> bool: ...
-
-    @property
-    def strict_properties(self) -> bool: ...
-
-
-def check_dead_letters(on_invalid_row: OnInvalidRow, path: str | None) -> None:
-    """Raises OptionError where one of them is given without the other, or where nobody can write there."""
-    if path is not None and (rule := only_for_reading(path)):
-        raise OptionError("deadLetterPath", f"{path}: {rule}")
-    if on_invalid_row == "deadLetter" and path is None:
-        raise OptionError("deadLetterPath", "onInvalidRow=deadLetter needs it")
-    if path is not None and on_invalid_row != "deadLetter":
-        raise OptionError("deadLetterPath", "belongs to onInvalidRow=deadLetter")
+    def _check_guarantee(self, mode: Mode) -> None:
+        if not self.is_exact:
+            for name, option in _CLUSTER_TABLE.of_guarantee("exactlyOnce"):
+                if self._is_given(name):
+                    raise OptionError(option, "belongs to guarantee=exactlyOnce")
+            return
+        if self.staging_path is None:
+            rule = "exactlyOnce needs a directory that driver and workers share; give one, or guarantee=atLeastOnce"
+            raise OptionError("stagingPath", rule)
+        if mode == "batch" and self.write_id is None:
+            raise OptionError("writeId", "exactlyOnce needs it: a job that is run again is known by it")
+        for name, option in _CLUSTER_TABLE.of_guarantee("atLeastOnce"):
+            if self._is_given(name):
+                why = _WHY_NOT_EXACTLY_ONCE[name]
+                raise OptionError(option, f"belongs to guarantee=atLeastOnce; with exactlyOnce {why}")
 
 
-def check_send_back(options: ReturnOptions) -> None:
-    """Raises OptionError for what does not go together with sendBack, or without it."""
-    if options.transactional and options.send_back:
-        raise OptionError("sendBack", "is not for transactional=true: what a consumer gives back is no transaction")
-    if options.send_back and options.consumer_group is None:
-        raise OptionError("consumerGroup", "sendBack=true needs it: whose consumers failed")
-    if options.consumer_group is not None and not options.send_back:
-        raise OptionError("consumerGroup", "belongs to sendBack=true")
-    if options.send_back:
-        for option, is_given in (
-            ("topic", options.topic is not None),
-            ("compressBodyOver", options.compress_body_over is not None),
-            ("keepUniqueKey", options.keep_unique_key),
-            ("strictProperties", options.strict_properties),
-        ):
-            if is_given:
-                raise OptionError(option, "has no meaning with sendBack=true: messages go back as they were consumed")
+def local_checkpoint(checkpoint: str) -> str | None:
+    """The directory of a local checkpoint; None for one that is elsewhere."""
+    path = plain_path(checkpoint)
+    if path == checkpoint and path.startswith("file:/"):  # as Hadoop writes it
+        path = path.removeprefix("file:")
+    return None if _SCHEME.match(path) else path.rstrip("/")
 
 
+def staging_beside(checkpoint: str) -> str | None:
+    """The staging directory that belongs to a local checkpoint; None for one that is elsewhere."""
+    directory = local_checkpoint(checkpoint)
+    return None if directory is None else directory + _STAGING_SUFFIX
+
+
+def _default_guarantee(parsed: Mapping[str, object], mode: Mode) -> Guarantee:
+    if mode == "streaming":
+        if "staging_path" not in parsed:
+            rule = "give it for exactly once (a directory that driver and workers share), or say guarantee=atLeastOnce"
+            raise OptionError("stagingPath", f"there is none, and no local checkpointLocation to put it beside: {rule}")
+        return "exactlyOnce"
+    return "exactlyOnce" if "staging_path" in parsed and "write_id" in parsed else "atLeastOnce"
+
+
+_WHY_NOT_EXACTLY_ONCE = {
+    "transactional": "a half message lies in a system topic, where no row is looked for",
+    "send_back": "what was sent back cannot be told from what another consumer sends back",
+    "on_invalid_row": "an invalid row fails the write",
+    "dead_letter_path": "an invalid row fails the write",
+    "producer_group": "each attempt has a group of its own",
+}
+_OF_STORES = "is for stores (path), and has no meaning with nameServer"
 _OF_CLUSTERS = "belongs to nameServer, and a store is written (path)"
-_NOT_FOR_STORES = dict.fromkeys(
-    (
-        *("namespace", "accessKey", "secretKey", "securityToken"),
-        *("tls", "tlsVerify", "tlsCaFile", "tlsCertFile", "tlsKeyFile", "tlsKeyPassword", "tlsServerName"),
-        *("guarantee", "stagingPath", "acks", "sendTimeout", "retryTimeout", "fenceTimeout", "batchBytes"),
-        *("requestTimeout", "maxMessageSize"),
-    ),
-    _OF_CLUSTERS,
-)
+_WHY_NOT_FOR_CLUSTERS = {
+    "conf": "a broker of a cluster knows its own settings",
+    "brokerName": "the name servers know the brokers' names",
+    "flushDiskType": "how brokers flush is their own setting; see acks",
+    "queueNum": "make topics with their queues by mqadmin updateTopic",
+}
 
-_TABLE = OptionTable(SinkOptions, _NOT_FOR_STORES)
+
+def _only_in(one: type[RowOptions], other: type[RowOptions]) -> list[str]:
+    """The options of one sink that the other one does not have, but what says where it writes."""
+    missing = {each.name for each in fields(one)} - {each.name for each in fields(other)} - {"path", "name_server"}
+    return [option_name(each.name) for each in fields(one) if each.name in missing]
+
+
+_STORE_TABLE = OptionTable(SinkOptions, dict.fromkeys(_only_in(LiveSinkOptions, SinkOptions), _OF_CLUSTERS))
+_CLUSTER_TABLE = OptionTable(
+    LiveSinkOptions,
+    {
+        name: f"{_OF_STORES}: {_WHY_NOT_FOR_CLUSTERS[name]}" if name in _WHY_NOT_FOR_CLUSTERS else _OF_STORES
+        for name in _only_in(SinkOptions, LiveSinkOptions)
+    },
+)
 
 
 def sink_option_rows() -> list[OptionRow]:
-    """The option table of docs/writing.md, in the order of declaration."""
-    return _TABLE.rows()
+    """The option table of docs/writing.md: the store, then options in the order of declaration."""
+    return sorted(_STORE_TABLE.rows(), key=lambda row: row.name != "path")
+
+
+def live_sink_option_rows() -> list[OptionRow]:
+    """The option table of docs/live.md, in the order of declaration."""
+    return _CLUSTER_TABLE.rows()

@@ -2,7 +2,7 @@
 
 PySpark tells a sink nothing of its query's sources. What it tells is the query's checkpoint, and there stands, before a batch is run,
 up to where the batch reads each queue, with the place of the record before that end (`source/offsets.py`). Nothing else ever stands at
-that place in a store, so whoever finds the same record there looks at the same store, by path or by a broker, whatever either is
+that place in a store. So the same record at that place means the same store, by path or by a broker, whatever either is
 called; or at a copy of it, which has the same records. A query that reads a backup and writes into the original is refused for that,
 and says `writeToSource`.
 
@@ -19,15 +19,14 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields
-from typing import Protocol
 
 from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import OffsetJsonError, SparkMqError, WritesOwnSourceError
-from spark_mq.sink.live_options import local_checkpoint
-from spark_mq.source.cluster_options import ClusterOptions
+from spark_mq.options import ClusterOptions
+from spark_mq.sink.options import RowOptions, local_checkpoint
 from spark_mq.source.offsets import QueueId, QueueOffset, QueueOffsets, load_json
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.selection import open_cluster
@@ -35,7 +34,7 @@ from storage.errors import DescribedError, StorageError
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _LOOKS = 4
-"""Records of each broker that are looked for: the newest ones, of which some may be gone already."""
+"""How many of the newest records of each broker are looked for: some may be gone already."""
 _PLACE = {"path", "conf"} | {field.name.replace("_", "") for field in fields(ClusterOptions)} - {"namespace"}
 """Options that say where a sink writes, in lower case; the checkpoint names topics as brokers do."""
 
@@ -48,20 +47,7 @@ _seen: dict[tuple[str, str, str, _Broker], bool] = {}
 for each batch."""
 
 
-class WhatIsWritten(Protocol):
-    """What the options of either sink say of it."""
-
-    @property
-    def topic(self) -> str | None: ...
-
-    @property
-    def send_back(self) -> bool: ...
-
-    @property
-    def write_to_source(self) -> bool: ...
-
-
-def own_topics(given: Mapping[str, str], options: WhatIsWritten) -> frozenset[str]:
+def own_topics(given: Mapping[str, str], options: RowOptions) -> frozenset[str]:
     """The topics that the query reads where it writes, by the names that brokers know.
 
     `given` are the sink's options as Spark gives them, with the query's checkpoint. Where option `topic` is given, that one alone is
@@ -84,14 +70,9 @@ def own_topics(given: Mapping[str, str], options: WhatIsWritten) -> frozenset[st
         topics = {queue.topic for queue in positions} if topic is None else {topic}
         if topics & {queue.topic for queue in positions} and _is_the_sinks(place, directory, broker, positions):
             found |= topics
-    refuse_own(found if topic is not None else ())
-    return frozenset(found)
-
-
-def refuse_own(topics: Iterable[str]) -> None:
-    """Raises WritesOwnSourceError where there is one."""
-    for topic in sorted(topics):
+    if topic in found:
         raise WritesOwnSourceError(topic)
+    return frozenset(found)
 
 
 def _is_the_sinks(

@@ -1,38 +1,190 @@
-"""What a writing task does: rows into a staged segment, and invalid rows to where the options say. Stateless; opens what it needs.
+"""A writing task: rows become records in a staged segment, invalid rows go where the options say. Stateless; opens what it needs.
 
-The log is not touched: what a task leaves lies beside it until the batch's commit takes it over.
+Rows are ordinary messages and transactions, or messages that go back to a consumer group, as the options say. Either way a task that
+is run again on the same rows makes the same records. The log is not touched: what a task leaves lies beside it until the batch's
+commit takes it over.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_mq.conditions import InvalidRowError, WriteFailedError, writing_conditions
+from spark_mq.conditions import OptionError, WriteFailedError, writing_conditions
 from spark_mq.hand_over.local_socket import broker_note
 from spark_mq.sink.columns import InputColumns
-from spark_mq.sink.dead_letters import DeadLetterWriter
+from spark_mq.sink.dead_letters import RejectedRows
 from spark_mq.sink.options import SinkOptions
-from spark_mq.sink.own_source import refuse_own
 from spark_mq.sink.place import SeenStore, check_task_place
-from spark_mq.sink.row_encoder import BATCH_PROPERTY, QUERY_PROPERTY, row_encoder
 from storage.batch.intent import DeadLetterFile
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedSegment, sink_digest
 from storage.epoch_times import current_time_ms
+from storage.files.atomic_file import read_table
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
 from storage.format.record import V4_HOST_SIZE
+from storage.format.record_block import BlockColumns, UnjoinedBlock, encode_parts
+from storage.put.half_ends import with_states
+from storage.put.put import PutOptions, message_rules
 from storage.put.settings import PutSettings, parse_host, put_settings, refuse_before_start
+from storage.rules.message_rows import MessageRows, from_kafka_columns
+from storage.rules.retries import RetryRules, find_group
+from storage.rules.retry_rows import ReturnedRows, ReturnRules
+from storage.rules.values import RejectedRow
 from storage.settings.load import StoreConfig, load_config
+from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 
-_REJECTIONS_SHOWN = 5
+QUERY_PROPERTY = "SPARK_MQ_QUERY"
+BATCH_PROPERTY = "SPARK_MQ_BATCH"
+"""By these a transaction check finds the checkpoint that tells whether a half's micro-batch was committed."""
+
+
+class EncodedRows(NamedTuple):
+    """What a batch of rows has become."""
+
+    blocks: tuple[UnjoinedBlock, ...]
+    rejected: tuple[RejectedRow, ...]
+    rejected_indices: np.ndarray
+    topics: Mapping[str, int]
+    """Topics that may be made, with how many queues."""
+    grown: Mapping[str, int] = MappingProxyType({})
+    """Topics that are there and get more queues, with how many."""
+    destinations: tuple[tuple[str, int], ...] = ()
+    """The queues that the rows are for, wherever they wait first."""
+    commits: BlockColumns | None = None
+    """What of the commits of half messages is staged; their records are made of the halves'."""
+    unresolved: Mapping[str, int] = MappingProxyType({})
+    """How many half messages of each topic nothing ends yet."""
+    passing: tuple[RejectedRow, ...] = ()
+    """Of `rejected`, those that may be taken at a later time, as they are."""
+    overruled: Mapping[str, str] = MappingProxyType({})
+    """By column, what a row says that has no effect (`storage.rules.message_rows.Prepared`)."""
+
+
+class MessageEncoder:
+    """Rows that are sent."""
+
+    def __init__(self, columns: InputColumns, settings: PutSettings, rows: MessageRows) -> None:
+        self._columns = columns
+        self._settings = settings
+        self._rows = rows
+
+    def encode(self, rows: pa.RecordBatch, now_ms: int) -> EncodedRows:
+        prepared = self._rows.prepare(from_kafka_columns(rows) if self._columns.kafka else rows, now_ms)
+        block = self._settings.encode_parts(prepared.messages)
+        encoded = EncodedRows(
+            (block,),
+            prepared.rejected,
+            prepared.rejected_indices,
+            prepared.topics,
+            prepared.grown,
+            prepared.destinations,
+            passing=prepared.passing,
+            overruled=prepared.overruled,
+        )
+        if (ends := prepared.commits) is None:
+            return encoded
+        commits = self._settings.columns_of(ends.messages)
+        return encoded._replace(blocks=(with_states(block, ends.states),), commits=commits, unresolved=ends.unresolved)
+
+
+class ReturnEncoder:
+    """Rows that are sent back."""
+
+    def __init__(self, rules: ReturnRules) -> None:
+        self._host = rules.host
+        self._rows = ReturnedRows(rules)
+
+    def encode(self, rows: pa.RecordBatch, now_ms: int) -> EncodedRows:
+        returned = self._rows.prepare(rows, now_ms)
+        blocks = tuple(encode_parts(part, self._host) for part in returned.parts)
+        return EncodedRows(blocks, returned.rejected, returned.rejected_indices, returned.topics)
+
+
+def row_encoder(
+    options: SinkOptions,
+    columns: InputColumns,
+    config: StoreConfig,
+    settings: PutSettings,
+    files: LocalFileSystem,
+    *,
+    key_prefix: bytes,
+    round_robin_start: int,
+    marks: tuple[tuple[str, str], ...] = (),
+) -> MessageEncoder | ReturnEncoder:
+    """The encoder for a task. `marks` are properties that half messages get."""
+    if options.send_back:
+        return ReturnEncoder(_return_rules(options, config, settings, files))
+    said = PutOptions(
+        topic=options.topic,
+        queue_count=options.queue_num,
+        create_topic=options.create_topic,
+        compress_body_over=options.compress_body_over,
+        keep_unique_key=options.keep_unique_key,
+        strict_properties=options.strict_properties,
+        transactional=options.transactional,
+        producer_group=options.producer_group,
+        marks=marks,
+        retries=_retry_rules(options, columns, config, files),
+        is_repeatable=True,
+    )
+    rows = MessageRows(message_rules(settings, said), key_prefix, round_robin_start)
+    return MessageEncoder(columns, settings, rows)
+
+
+def _retry_rules(
+    options: SinkOptions, columns: InputColumns, config: StoreConfig, files: LocalFileSystem
+) -> RetryRules:
+    if "retry_group" not in columns.names:
+        return RetryRules()
+    groups = read_groups(options.root, files).groups
+    send = config.send
+    return RetryRules(
+        groups, send.auto_create_subscription_group, send.enable_create_sys_group, options.max_reconsume_times
+    )
+
+
+def _return_rules(
+    options: SinkOptions, config: StoreConfig, settings: PutSettings, files: LocalFileSystem
+) -> ReturnRules:
+    assert options.consumer_group is not None, "sendBack=true needs it"
+    group = find_group(
+        options.consumer_group,
+        read_groups(options.root, files).groups,
+        auto_create=config.send.auto_create_subscription_group,
+        create_system_groups=config.send.enable_create_sys_group,
+    )
+    if group is None:
+        rule = f"there is no group {options.consumer_group!r}, and autoCreateSubscriptionGroup is false"
+        raise OptionError("consumerGroup", rule)
+    return ReturnRules(
+        group,
+        settings.host,
+        settings.topics.topics,
+        options.max_reconsume_times,
+        settings.delays_ms,
+        settings.limits,
+        settings.appends_crc,
+        config.send.broker_permission,
+    )
+
+
+def read_groups(root: str, files: LocalFileSystem) -> SubscriptionGroupTable:
+    """The store's consumer groups; none where there is no store yet. Raises StateFileError."""
+    path = f"{root}/config/{GROUPS_FILE}"
+    return read_table(path, SubscriptionGroupTable.load, files.read_file) or SubscriptionGroupTable()
+
+
 _MAX_PARTITIONS = 1 << 16  # a unique key has two bytes for it
 _LONG_HOST_SUFFIX = "-v6"  # the records of a segment are all born at hosts of one kind
 _COMMITS_SUFFIX = "-commits"
@@ -145,26 +297,12 @@ class _PartitionWriter:
         self._directory = digest.hex()
         self._name = f"{batch.batch_id}-{partition}-{name}"
         self._segments: dict[str, SegmentWriter] = {}
-        self._dead_letters = None
-        if options.dead_letter_path is not None:
-            self._dead_letters = DeadLetterWriter(
-                files,
-                options.dead_letter_path,
-                sink=digest.hex(),
-                batch_id=batch.batch_id,
-                partition=partition,
-                attempt=name,
-            )
+        self._rejected = RejectedRows(options.dead_letter_path, batch, partition, name)
 
     def append(self, frame: pa.RecordBatch) -> None:
         encoded = self._encoder.encode(frame.select(list(self._columns.names)), current_time_ms())
-        refuse_own(self._columns.own_topics.intersection(encoded.topics))
-        if encoded.rejected:
-            # A dead letter stays one. If a repeated batch took the row by then, it would be another batch than the one in the log.
-            failing = encoded.rejected if self._dead_letters is None else encoded.passing
-            if self._dead_letters is None or failing:
-                raise InvalidRowError(self._partition, len(failing), *failing[:_REJECTIONS_SHOWN])
-            self._dead_letters.append(frame.take(pa.array(encoded.rejected_indices)), encoded.rejected)
+        self._columns.refuse_own(encoded.topics)
+        self._rejected.take(frame, encoded.rejected, encoded.rejected_indices, passing=encoded.passing)
         self._topics |= Counter(encoded.topics)  # of each the greater number
         self._grown |= Counter(encoded.grown)
         self._destinations.update(dict.fromkeys(encoded.destinations))
@@ -177,7 +315,7 @@ class _PartitionWriter:
 
     def finish(self) -> StagedRows:
         # In this order: a finished file of dead letters can still be discarded, a finished segment cannot.
-        dead_letters = None if self._dead_letters is None else self._dead_letters.finish()
+        dead_letters = self._rejected.finish()
         finished = {suffix: writer.finish() for suffix, writer in self._segments.items()}
         segments = {suffix: segment for suffix, segment in finished.items() if segment is not None}
         commits = segments.pop(_COMMITS_SUFFIX, None)
@@ -192,13 +330,12 @@ class _PartitionWriter:
             self._unresolved,
             host=host_name(),
             overruled=self._overruled,
-            refused=0 if self._dead_letters is None else self._dead_letters.rows,
+            refused=self._rejected.rows,
         )
 
     def discard(self) -> None:
         with ExitStack() as discarding:  # the others too where one fails: each holds a file and a thread
-            if self._dead_letters is not None:
-                discarding.callback(self._dead_letters.discard)
+            discarding.callback(self._rejected.discard)
             for segment in self._segments.values():
                 discarding.callback(segment.discard)
 

@@ -6,7 +6,7 @@
     head: {"queues": [[topic, broker, id] …], "batches": [[queue, body bytes, rows, sysFlag] …]}, in the order in which they were cut;
           where rows wait, each batch says as a fifth number whether it is such a row (a version that cannot read this sends nothing)
 
-A file that is finished is on the disk, its directory entry too. What it holds is told by its `StagedFile`, which travels in the commit
+A finished file is on the disk, with its directory entry. Its `StagedFile` says what it holds; that value travels in the commit
 message and stands in the intent.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from isal import isal_zlib
 
 from spark_mq.remoting import MessageQueue
-from spark_mq.sink.sent_batch import StagedFile
+from spark_mq.sink.journal import StagedFile
 from storage.errors import CorruptRecordError, StagedRowsGoneError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
@@ -42,7 +42,7 @@ class StagedBatch(NamedTuple):
     ranks: np.ndarray
     """int64: the rank of each row in its task."""
     waits: bool = False
-    """One row, which its broker may put elsewhere first (`parking_places.py`)."""
+    """One row, which its broker may put elsewhere first (`send_plan.py`)."""
 
 
 class StagedWriter:

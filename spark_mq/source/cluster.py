@@ -17,7 +17,7 @@ from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.query_cluster import Piece
 from spark_mq.source.queue_split import QueueSplit, StoreProof, proof_of
 from spark_mq.source.ranges import QueueRange
-from spark_mq.source.row_batches import RowRequest, ShownAs
+from spark_mq.source.rows import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFoundError, StoreRefusedError

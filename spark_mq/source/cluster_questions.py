@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from spark_mq.client.blocking_connection import BlockingConnection
+from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
 from spark_mq.client.errors import (
     BrokerUnreachableError,
     ClientError,
-    MalformedResponseError,
     NameServerUnreachableError,
     TlsError,
     request_text,
@@ -22,9 +22,8 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.routes import check_queue_counts
 from spark_mq.client.settings import ClientSettings
-from spark_mq.remoting import RemotingCommand, RequestCode, WireBody, make_request, read_body
-from spark_mq.remoting.errors import BodyError, HeaderError
-from spark_mq.remoting.headers_and_bodies import Header, read_header, write_header
+from spark_mq.remoting import RemotingCommand, RequestCode, WireBody
+from spark_mq.remoting.headers_and_bodies import Header
 from spark_mq.remoting.routes import ClusterInfo, RouteRequest, TopicList, TopicRouteData
 from storage.rules.response_codes import ResponseCode
 
@@ -37,9 +36,14 @@ B = TypeVar("B", bound=WireBody)
 H = TypeVar("H", bound=Header)
 
 
-def request(code: RequestCode, header: Header | None = None, body: bytes = b"") -> RemotingCommand:
-    """A request with a typed header."""
-    return make_request(code, None if header is None else write_header(header), body)
+Addresses = Mapping[int, str]
+"""Of the brokers of one name, by broker id; 0 is the master."""
+
+
+def addresses_of(info: ClusterInfo) -> dict[str, Addresses]:
+    """All brokers by name, sorted; those without an address are not there."""
+    found = {name: dict(sorted(data.broker_addresses.items())) for name, data in info.broker_address_table.items()}
+    return {name: found[name] for name in sorted(found) if found[name]}
 
 
 class Answered:
@@ -54,21 +58,15 @@ class Answered:
     def code(self) -> int:
         return self.command.code
 
-    def header(self, kind: type[H]) -> H:
-        """Raises ResponseError unless the code is SUCCESS, MalformedResponseError."""
-        self.expect()
-        try:
-            return read_header(kind, self.command)
-        except HeaderError as error:
-            raise self._malformed(error) from None
+    def header(self, kind: type[H], *codes: int) -> H:
+        """Raises ResponseError unless the code is SUCCESS, or one of these; MalformedResponseError."""
+        self.expect(*codes)
+        return read_answer_header(kind, self.command, self.address, self._asked.code)
 
     def body(self, kind: type[B]) -> B:
         """Raises ResponseError unless the code is SUCCESS, MalformedResponseError."""
         self.expect()
-        try:
-            return read_body(kind, self.command.body)
-        except BodyError as error:
-            raise self._malformed(error) from None
+        return read_answer_body(kind, self.command, self.address, self._asked.code)
 
     def expect(self, *codes: int) -> None:
         """Raises ResponseError unless the code is SUCCESS, or one of these."""
@@ -78,8 +76,14 @@ class Answered:
             what = request_text(self._asked.code)
             raise response_error(self.code, self.command.remark, self.address, what, topic, group)
 
-    def _malformed(self, error: Exception) -> MalformedResponseError:
-        return MalformedResponseError(self.address, request_text(self._asked.code), str(error))
+
+def exchange(connection: BlockingConnection[int], asked: Sequence[RemotingCommand], timeout_ms: int) -> list[Answered]:
+    """The answers to requests over one connection, all in flight at once, in the requests' order. Raises what the connection does."""
+    connection.send(((command, number) for number, command in enumerate(asked)), timeout_ms)
+    found: dict[int, RemotingCommand] = {}
+    while len(found) < len(asked):
+        found.update(connection.receive(timeout_ms))
+    return [Answered(connection.address, command, found[number]) for number, command in enumerate(asked)]
 
 
 class ClusterQuestions:
@@ -100,7 +104,7 @@ class ClusterQuestions:
 
     def topic_route(self, topic: str) -> TopicRouteData | None:
         """The topic's brokers and queues; None where no broker has it."""
-        answer = self._ask_name_servers(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic)))
+        answer = self._ask_name_servers(make_call(RequestCode.GET_ROUTEINFO_BY_TOPIC, RouteRequest(topic=topic)))
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return None
         data = answer.body(TopicRouteData)
@@ -109,11 +113,11 @@ class ClusterQuestions:
 
     def topics(self) -> tuple[str, ...]:
         """The names of all topics."""
-        return self._ask_name_servers(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body(TopicList).topics
+        return self._ask_name_servers(make_call(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body(TopicList).topics
 
     def cluster_info(self) -> ClusterInfo:
         """All brokers that are registered."""
-        return self._ask_name_servers(request(RequestCode.GET_BROKER_CLUSTER_INFO)).body(ClusterInfo)
+        return self._ask_name_servers(make_call(RequestCode.GET_BROKER_CLUSTER_INFO)).body(ClusterInfo)
 
     def _ask_name_servers(self, command: RemotingCommand) -> Answered:
         """The answer of the first name server that gives one; it is asked first the next time."""

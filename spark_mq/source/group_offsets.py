@@ -54,13 +54,18 @@ Raises StorageError, OSError, or the client's errors.
 class GroupOffsets:
     """Writes a query's position where the tools of its brokers look, by broker name. Lives as long as the query's run."""
 
-    def __init__(self, group: str, writers: Mapping[str, WriteOffsets], clock: Callable[[], int] | None = None) -> None:
-        """Raises OptionError for a group that takes no offsets. `clock` gives milliseconds."""
+    def __init__(
+        self, group: str, writer_of: Callable[[str], WriteOffsets], clock: Callable[[], int] | None = None
+    ) -> None:
+        """`writer_of` gives the writer of a broker by its name; `clock` gives milliseconds.
+
+        Raises OptionError for a group that takes no offsets.
+        """
         _check_group(group)
         self.group = group
         self.skipped: dict[str, str] = {}
         """Why the last write to a broker's store was not done; empty when all is stored."""
-        self._writers = writers
+        self._writer_of = writer_of
         self._clock = clock or current_time_ms
         self._stored: dict[QueueId, int] = {}
         self._tried_ms: int | None = None
@@ -71,7 +76,8 @@ class GroupOffsets:
         cls, group: str, stores: Mapping[str, MessageStore], clock: Callable[[], int] | None = None
     ) -> GroupOffsets:
         """Into the tables of the stores. Raises OptionError for a group or a store that takes no offsets."""
-        return cls(group, {name: _into(store.root, _writable(store)) for name, store in stores.items()}, clock)
+        writers = {name: _into(store.root, _writable(store)) for name, store in stores.items()}
+        return cls(group, writers.__getitem__, clock)
 
     def store(self, positions: Mapping[QueueId, int], *, at_once: bool = False) -> None:
         """Store the next offset of each queue, unless it is stored already; at most once a second unless `at_once`.
@@ -100,7 +106,7 @@ class GroupOffsets:
     def _write(self, broker_name: str, offsets: Mapping[QueueId, int]) -> None:
         by_queue = {(queue.topic, queue.queue_id): offset for queue, offset in offsets.items()}
         try:
-            self._writers[broker_name](self.group, by_queue, self._clock())
+            self._writer_of(broker_name)(self.group, by_queue, self._clock())
         except DescribedError as error:
             cure = f"\n{_CURE}" if isinstance(error, StoreLockedError) else ""
             self._skip(broker_name, str(as_condition(error)) + cure)

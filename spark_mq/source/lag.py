@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from spark_mq.conditions import OffsetJsonError
 from spark_mq.source.offsets import QueueId, QueueOffset, QueueOffsets
+from spark_mq.source.ranges import MessageSizes
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import StreamingQueryProgress
@@ -56,7 +57,7 @@ class Total(NamedTuple):
 def queue_lags(progress: StreamingQueryProgress, latest: Mapping[int, str] = MappingProxyType({})) -> list[QueueLag]:
     """The lag of every queue of the progress's `spark_mq` sources, in queue order; other sources are passed over.
 
-    A queue of which the progress says nothing but the position (Spark asks for no latest offset when it repeats a batch after
+    A queue whose position alone is in the progress (Spark asks for no latest offset when it repeats a batch after
     a restart) has three unknowns, unless `latest` holds its source's latest offset, by the source's number in the progress.
     """
     return [
@@ -67,7 +68,7 @@ def queue_lags(progress: StreamingQueryProgress, latest: Mapping[int, str] = Map
 
 
 def sources_without_latest(progress: StreamingQueryProgress) -> list[int]:
-    """The numbers of the `spark_mq` sources of which the progress says no latest offset."""
+    """The numbers of the `spark_mq` sources whose latest offset is missing in the progress."""
     return [
         number
         for number, source in enumerate(progress.sources)
@@ -129,12 +130,10 @@ class Unread(NamedTuple):
     bytes: int | None
 
 
-class QueueSizes(Protocol):
+class QueueSizes(MessageSizes, Protocol):
     """What counting asks of a cluster."""
 
     def minimum(self, queue: QueueId) -> int: ...
-
-    def bytes_between(self, queue: QueueId, start: int, end: int) -> int: ...
 
 
 def unread_without_sizes(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> dict[QueueId, Unread]:

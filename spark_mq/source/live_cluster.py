@@ -2,7 +2,9 @@
 
 Offsets, positions and continuity are those of stores: a queue is (topic, broker name, queue id), and the record before a position is
 pulled to recognise a topic that was made again. So a checkpoint may be carried on by path and by nameServer where both are the same
-brokers. What brokers do not tell ahead are sizes: lags have no bytes, and maxBytesPerTrigger is refused.
+brokers. Brokers do not tell sizes ahead: lags have no bytes, and maxBytesPerTrigger is refused.
+
+A query's position is stored as a consumer group's by request 15, where `mqadmin consumerProgress` shows it (`LiveGroup`).
 
 Java: DefaultMQAdminExt, DefaultMQPullConsumer.
 """
@@ -13,29 +15,48 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from spark_mq.client.errors import BrokerNotFoundError, MalformedResponseError, request_text
+from spark_mq.client.calls import make_call
+from spark_mq.client.errors import BrokerNotFoundError, MalformedResponseError, ResponseError, request_text
 from spark_mq.conditions import OptionError
 from spark_mq.remoting import RemotingCommand, RequestCode
-from spark_mq.remoting.administration import GroupList, TopicRequest
-from spark_mq.remoting.consumers import OffsetAnswer, QueryConsumerOffsetRequest, SearchOffsetRequest
-from spark_mq.source.cluster_questions import Answered, ClusterQuestions, request
-from spark_mq.source.group_offsets import GroupOffsets
-from spark_mq.source.live_groups import group_writers
-from spark_mq.source.live_topics import MASTER, Addresses
+from spark_mq.remoting.administration import CreateTopicRequest, GroupList, TopicRequest
+from spark_mq.remoting.consumers import (
+    GroupRequest,
+    OffsetAnswer,
+    QueryConsumerOffsetRequest,
+    SearchOffsetRequest,
+    UpdateConsumerOffsetRequest,
+)
+from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions
+from spark_mq.source.group_offsets import GroupOffsets, WriteOffsets
 from spark_mq.source.live_view import LiveView
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
-from spark_mq.source.pull_request import PullFilter, PullRequests, PullTerms, check_expression, no_news, pull_answer
-from spark_mq.source.pull_split import PullSplit
-from spark_mq.source.pull_window import Ask
+from spark_mq.source.pull_reader import PullSplit
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, slice_of
+from spark_mq.source.pulls import (
+    Again,
+    Ask,
+    Ended,
+    Found,
+    Lost,
+    Misfit,
+    Nothing,
+    PullFilter,
+    PullRequests,
+    PullTerms,
+    check_expression,
+    no_news,
+    outcome_of,
+    pull_answer,
+)
 from spark_mq.source.query_cluster import Piece
 from spark_mq.source.ranges import QueueRange
-from spark_mq.source.row_batches import RowRequest, ShownAs
+from spark_mq.source.rows import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage.format.delay import SCHEDULE_TOPIC
-from storage.format.table_entries import TopicConfig
+from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
+from storage.names import MASTER_ID, retry_topic
 from storage.rules.response_codes import ResponseCode
 
 OWN_GROUP = "TOOLS_CONSUMER"
@@ -96,7 +117,7 @@ class LiveCluster:
 
     def refuse_batch_topics(self, topics: Sequence[str]) -> None:
         """Raises OptionError for a topic whose queues hold batches. Brokers before 5.0 have none, and do not know the request."""
-        asked = [request(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic)) for topic in topics]
+        asked = [make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic)) for topic in topics]
         answers = self._view.patiently(
             lambda: self._questions.ask_all(dict.fromkeys(self._masters() if asked else (), asked))
         )
@@ -110,7 +131,7 @@ class LiveCluster:
         """Raises BrokerNotFoundError for a broker that is not registered, unless loss is tolerated."""
         for name in sorted(set(brokers) - self._view.brokers.keys()):
             if self._options.fail_on_data_loss:
-                raise BrokerNotFoundError(name, MASTER)
+                raise BrokerNotFoundError(name, MASTER_ID)
 
     def await_brokers(self, brokers: Collection[str]) -> bool:
         """A broker that is not registered may be starting. One that was waited for in vain is not waited for again."""
@@ -148,7 +169,7 @@ class LiveCluster:
         if ends is None or ends.last_store_time_ms < timestamp_ms or ends.minimum >= ends.maximum:
             return None
         header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, time_ms=timestamp_ms)
-        asked = request(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        asked = make_call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         guess = self._ask(queue, asked)[0].header(OffsetAnswer).queue_offset
         time_of: Callable[[int], int | None] = lambda offset: self._time_at(queue, offset)  # noqa: E731
         found = first_not_older(timestamp_ms, guess, ends.minimum, ends.maximum, time_of)
@@ -159,11 +180,11 @@ class LiveCluster:
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
         """What the group stored. A broker says 0 of a group that has stored nothing in a young queue, so its groups are asked first."""
-        asked = [request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
+        asked = [make_call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
         header = QueryConsumerOffsetRequest(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
         )
-        asked.append(request(RequestCode.QUERY_CONSUMER_OFFSET, header))
+        asked.append(make_call(RequestCode.QUERY_CONSUMER_OFFSET, header))
         groups, offset = self._ask(queue, *asked)
         if group not in groups.body(GroupList).groups or offset.code == ResponseCode.QUERY_NOT_FOUND:
             return None
@@ -218,13 +239,10 @@ class LiveCluster:
     def _masters(self) -> list[str]:
         """Of the brokers that have queues of the query, because others may be away; of all where none has."""
         names = {queue.broker_name for queue in self._view.queues} or self._view.brokers.keys()
-        return sorted({self._view.brokers[name][MASTER] for name in names if MASTER in self._view.brokers[name]})
+        return sorted({self._view.brokers[name][MASTER_ID] for name in names if MASTER_ID in self._view.brokers[name]})
 
     def _master(self, queue: QueueId) -> str:
-        address = self._view.brokers.get(queue.broker_name, {}).get(MASTER)
-        if address is None:
-            raise BrokerNotFoundError(queue.broker_name, MASTER)
-        return address
+        return self._view.master_of(queue.broker_name)
 
     # Sizes: brokers tell none ahead
 
@@ -292,7 +310,16 @@ class LiveCluster:
     # Groups
 
     def group_offsets(self, group: str) -> GroupOffsets:
-        return GroupOffsets(group, group_writers(self._questions, self._view))
+        made: dict[str, LiveGroup] = {}
+
+        def writer_of(
+            broker_name: str,
+        ) -> WriteOffsets:  # made when it is first asked for: brokers join while a query runs
+            if broker_name not in made:
+                made[broker_name] = LiveGroup(self._questions, self._view, broker_name)
+            return made[broker_name].write
+
+        return GroupOffsets(group, writer_of)
 
     def close(self) -> None:
         self._questions.close()
@@ -372,3 +399,69 @@ def first_not_older(
         else:
             high = middle
     return low
+
+
+_READ_WRITE = 6
+_WAS_RESET = "Offset has been previously reset"
+
+
+class LiveGroup:
+    """Writes one group's offsets at one broker, wherever that broker is when it is asked."""
+
+    def __init__(self, questions: ClusterQuestions, view: LiveView, broker_name: str) -> None:
+        self._questions = questions
+        self._view = view
+        self._broker_name = broker_name
+        self._is_made = False
+
+    def write(self, group: str, offsets: Mapping[tuple[str, int], int], now_ms: int) -> None:
+        """Store the next offsets by (topic, queue id). Raises the client's errors."""
+        if not self._is_made:
+            self._is_made = self._make(group)
+        asked = [
+            make_call(
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                UpdateConsumerOffsetRequest(
+                    consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=next_offset
+                ),
+            )
+            for (topic, queue_id), next_offset in offsets.items()
+        ]
+        for answer in self._questions.ask(self._address(), asked):
+            answer.expect()
+            if _WAS_RESET in (answer.command.remark or ""):
+                what = request_text(RequestCode.UPDATE_CONSUMER_OFFSET)
+                raise ResponseError(answer.code, answer.command.remark, answer.address, what, None, group)
+
+    def _make(self, group: str) -> bool:
+        """Make what is not there; whether that was done blindly."""
+        config = SubscriptionGroupConfig(group=group)
+        retry = retry_topic(group)
+        entry, topic = self._questions.ask(
+            self._address(),
+            [
+                make_call(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, GroupRequest(group=group)),
+                make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=retry)),
+            ],
+        )
+        is_old = ResponseCode.REQUEST_CODE_NOT_SUPPORTED in (entry.code, topic.code)  # up to 4.9: both are made again
+        if entry.code == ResponseCode.SUCCESS:
+            config = entry.body(SubscriptionGroupConfig)
+        if topic.code != ResponseCode.SUCCESS:
+            header = CreateTopicRequest(
+                topic=retry,
+                default_topic=group,
+                read_queue_count=config.retry_queue_count,
+                write_queue_count=config.retry_queue_count,
+                perm=_READ_WRITE,
+                topic_filter_type="SINGLE_TAG",
+                topic_sys_flag=0,
+            )
+            self._questions.ask(self._address(), [make_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)])[0].expect()
+        if entry.code != ResponseCode.SUCCESS or is_old:
+            asked = make_call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+            self._questions.ask(self._address(), [asked])[0].expect()
+        return is_old
+
+    def _address(self) -> str:
+        return self._view.master_of(self._broker_name)

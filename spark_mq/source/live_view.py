@@ -9,30 +9,78 @@ query fails, because silence is no data loss.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
-from spark_mq.client.calls import may_pass, patiently
+from spark_mq.client.calls import make_call, may_pass, patiently
 from spark_mq.client.errors import BrokerNotFoundError, ClientError, NameServerUnreachableError, WaitedInVainError
 from spark_mq.remoting import RequestCode
 from spark_mq.remoting.administration import TopicRequest, TopicStatsTable
-from spark_mq.source.cluster_questions import Answered, ClusterQuestions, request
-from spark_mq.source.live_topics import (
-    MASTER,
-    Addresses,
-    QueueEnds,
-    TopicAtBroker,
-    addresses_of,
-    queue_ends,
-    readable_queues,
-    unreadable,
-    wanted_topics,
-)
+from spark_mq.remoting.routes import TopicRouteData
+from spark_mq.source.cluster_questions import Addresses, Answered, ClusterQuestions, addresses_of
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.subscription import Subscription
+from spark_mq.source.ranges import Subscription
 from storage.epoch_times import steady_time_ms
-from storage.names import is_system_topic
+from storage.names import MASTER_ID, is_system_topic
 from storage.rules.response_codes import ResponseCode
+
+READABLE = 4
+"""Bit of a topic's permission. Java: PermName.PERM_READ."""
+
+
+class TopicAtBroker(NamedTuple):
+    """One topic at the brokers of one name."""
+
+    topic: str
+    broker_name: str
+
+
+class QueueEnds(NamedTuple):
+    """Where a queue begins and ends, and when its last message was stored (0: never)."""
+
+    minimum: int
+    maximum: int
+    last_store_time_ms: int
+
+
+def readable_queues(topic: str, route: TopicRouteData | None) -> dict[TopicAtBroker, int]:
+    """How many queues of the topic can be read at each of its brokers; none where it is not there or not readable."""
+    datas = () if route is None else route.queue_datas
+    return {
+        TopicAtBroker(topic, data.broker_name): data.read_queue_count
+        for data in datas
+        if data.perm & READABLE and data.read_queue_count > 0
+    }
+
+
+def unreadable(topic: str, route: TopicRouteData | None) -> set[TopicAtBroker]:
+    """Where the topic is and may not be read."""
+    datas = () if route is None else route.queue_datas
+    return {TopicAtBroker(topic, data.broker_name) for data in datas} - readable_queues(topic, route).keys()
+
+
+def wanted_topics(subscription: Subscription, there: Iterable[str], system_topics: Collection[str]) -> list[str]:
+    """The topics that a query asks for, of those that are there where it has a pattern."""
+    if subscription.pattern is None:
+        named = {queue.topic for queue in subscription.assigned}
+        return sorted({*subscription.topics, *named})
+    return sorted(
+        topic
+        for topic in there
+        if subscription.pattern.fullmatch(topic) and (subscription.include_system_topics or topic not in system_topics)
+    )
+
+
+def queue_ends(at: TopicAtBroker, read_queue_count: int, stats: TopicStatsTable) -> dict[QueueId, QueueEnds]:
+    """The queues that can be read. A broker tells of more where more can be written; those nobody can pull."""
+    return {
+        QueueId(at.topic, at.broker_name, queue.queue_id): QueueEnds(
+            ends.min_offset, max(ends.min_offset, ends.max_offset), ends.last_update_time_ms
+        )
+        for queue, ends in stats.offset_table.items()
+        if 0 <= queue.queue_id < read_queue_count
+    }
+
 
 LOOK_INTERVAL_MS = 100
 """Between two looks at least."""
@@ -148,6 +196,16 @@ class LiveView:
         """How many queues of the topic can be read at the broker that has most."""
         return max((count for at, count in self._counts.items() if at.topic == topic), default=0)
 
+    def master_of(self, broker_name: str) -> str:
+        """The address of the broker that alone is asked: a slave may be behind, and what it does not have yet is not lost.
+
+        Raises BrokerNotFoundError.
+        """
+        address = self.brokers.get(broker_name, {}).get(MASTER_ID)
+        if address is None:
+            raise BrokerNotFoundError(broker_name, MASTER_ID)
+        return address
+
     # Names
 
     def _look_at_names_in_time(self) -> None:
@@ -191,14 +249,13 @@ class LiveView:
         asked: dict[str, list[TopicAtBroker]] = {}
         failures: dict[str, ClientError] = {}
         for at in self._counts:
-            master = self.brokers.get(at.broker_name, {}).get(MASTER)
-            if master is None:
-                failures[at.broker_name] = BrokerNotFoundError(at.broker_name, MASTER)
-            else:
-                asked.setdefault(master, []).append(at)
+            try:
+                asked.setdefault(self.master_of(at.broker_name), []).append(at)
+            except BrokerNotFoundError as error:
+                failures[at.broker_name] = error
         self._interval_ms = look_interval_ms(max(map(len, asked.values()), default=0))
         commands = {
-            address: [request(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=at.topic)) for at in ats]
+            address: [make_call(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=at.topic)) for at in ats]
             for address, ats in asked.items()
         }
         failed: dict[str, ClientError] = {}

@@ -18,7 +18,7 @@ from spark_mq.conditions import names
 from spark_mq.source.cluster import Cluster
 from spark_mq.source.offsets import QueueId, RecordPlace
 from spark_mq.source.ranges import QueueRange
-from spark_mq.source.row_batches import ShownAs
+from spark_mq.source.rows import ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore
 from storage.queues.positions import QueuePosition

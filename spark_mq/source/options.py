@@ -1,6 +1,6 @@
 """Options of the Spark source: names, meanings, defaults; parsed and checked once, at construction.
 
-Each option is declared by one field of `SourceOptions` (`option_table.py`). With `columns=kafka` the client options of a Kafka job
+Each option is declared by one field of `SourceOptions` (`spark_mq/options.py`). With `columns=kafka` the client options of a Kafka job
 (`kafka.*`) are accepted and ignored.
 
 Spark: KafkaSourceProvider.
@@ -10,23 +10,36 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Literal, TypeVar
 
 from spark_mq.client.settings import with_namespace
 from spark_mq.conditions import OptionError, UnknownOptionError
-from spark_mq.option_table import NAMES_ELSEWHERE, Mode, Option, OptionRow, OptionTable, given_options
-from spark_mq.source import option_values as values
-from spark_mq.source.cluster_options import PullOptions
-from spark_mq.source.column_names import (
-    COLUMN_NAMES,
-    CORRUPT_COLUMN,
-    KAFKA_COLUMN_NAMES,
-    KAFKA_HEADERS,
-    parse_columns,
+from spark_mq.options import (
+    MAX_INT,
+    NAMES_ELSEWHERE,
+    ClusterOptions,
+    Mode,
+    Option,
+    OptionRow,
+    OptionTable,
+    TimePoint,
+    given_options,
+    option_name,
+    parse_boolean,
+    parse_comma_list,
+    parse_duration_ms,
+    parse_path,
+    parse_positive_int,
+    parse_positive_long,
+    parse_size_bytes,
+    parse_store_path,
+    parse_text,
+    parse_time,
 )
-from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, parse_assignment
-from spark_mq.source.read_limits import ReadLimits
+from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, load_json, parse_assignment, parse_positions
+from spark_mq.source.ranges import ReadLimits, Subscription
+from spark_mq.source.rows import COLUMN_NAMES, COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMN_NAMES, KAFKA_HEADERS
 from spark_mq.source.starting_offsets import (
     AtGroup,
     AtOffsets,
@@ -35,39 +48,197 @@ from spark_mq.source.starting_offsets import (
     Edge,
     Limit,
     NoMatch,
-    TimePoint,
 )
-from spark_mq.source.subscription import Subscription
+from storage.epoch_times import other_unit_rule
+from storage.names import advice
 
 _FLAGS = re.compile(r"^(\(\?[aimsux]+\))+")
 _Limit = TypeVar("_Limit")
 
 
+_NOT_IN_A_TAG = re.compile(r"""[\s,;|*'"]""")
+_PLAIN_TAG = re.compile(r"[\w.%-]+")
+_BETWEEN_TAGS = re.compile(r"""(?:[\s,;|'"]|\b(?:OR|AND|or|and)\b(?=\s))+""")
+
+
+def parse_paths(text: str, option: str) -> tuple[str, ...]:
+    """A JSON list, as Spark hands on `load([a, b])`."""
+    paths = load_json(text, option)
+    if not isinstance(paths, list) or not paths or not all(isinstance(path, str) and path for path in paths):
+        raise OptionError(option, f"expected a JSON list of paths, found {text!r}")
+    return tuple(parse_store_path(path, option) for path in paths)
+
+
+def parse_pattern(text: str, option: str) -> re.Pattern[str]:
+    try:
+        return re.compile(parse_text(text, option), re.ASCII)  # as in Java, \d and \w are ASCII
+    except re.error as error:
+        raise OptionError(option, f"{text!r} is not a regular expression: {error}; .* stands for any text") from error
+
+
+def parse_queue_ids(text: str, option: str) -> tuple[int, ...]:
+    parts = parse_comma_list(text, option)
+    if not all(re.fullmatch(r"[0-9]{1,10}", part) and int(part) <= MAX_INT for part in parts):
+        raise OptionError(option, f"expected queue ids separated by commas, found {text!r}")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def parse_start(text: str, option: str) -> Edge | Literal["group"] | AtOffsets:
+    match text.strip().lower():
+        case "earliest":
+            return Edge.EARLIEST
+        case "latest":
+            return Edge.LATEST
+        case "group":
+            return "group"
+    if not text.strip().startswith("{"):
+        raise OptionError(option, f"expected earliest, latest, group or JSON with offsets, found {text!r}")
+    return AtOffsets(option, parse_positions(text, option, lowest=EARLIEST))
+
+
+def parse_end(text: str, option: str) -> Edge | AtOffsets:
+    match text.strip().lower():
+        case "latest":
+            return Edge.LATEST
+        case "earliest":
+            raise OptionError(option, "a batch query cannot end at the earliest offset")
+    if not text.strip().startswith("{"):
+        raise OptionError(option, f"expected latest or JSON with offsets, found {text!r}")
+    return AtOffsets(option, parse_positions(text, option, lowest=EARLIEST))
+
+
+def parse_times(text: str, option: str) -> dict[NamedQueue, int]:
+    """ms since the epoch for each queue."""
+    times_ms = parse_positions(text, option)
+    for queue, time_ms in times_ms.items():
+        if rule := other_unit_rule(time_ms):
+            raise OptionError(option, f"queue {queue}: {rule}")
+    return times_ms
+
+
+def parse_no_match(text: str, option: str) -> NoMatch:
+    try:
+        return NoMatch(text.strip().lower())
+    except ValueError as error:
+        raise OptionError(option, f"expected error or latest, found {text!r}") from error
+
+
+def parse_mode(text: str, option: str) -> Literal["FAILFAST", "PERMISSIVE"]:
+    match text.strip().upper():
+        case "FAILFAST":
+            return "FAILFAST"
+        case "PERMISSIVE":
+            return "PERMISSIVE"
+        case "DROPMALFORMED":
+            raise OptionError(option, "no message is dropped unseen: use PERMISSIVE and filter on `_corrupt IS NULL`")
+    raise OptionError(option, f"expected FAILFAST or PERMISSIVE, found {text!r}")
+
+
+def parse_tags(text: str, option: str) -> tuple[str, ...] | None:
+    """Names between `||`, blanks around them dropped; `*` or nothing is None = all (FilterAPI.buildSubscriptionData).
+
+    Java takes anything between two `||` for a tag. Here a name is refused that is more likely a list in another language, or a
+    pattern: nothing would match it. A message may have such a tag; Spark's `where` finds it.
+    """
+    if text.strip() in ("", "*"):
+        return None
+    tags = tuple(dict.fromkeys(tag.strip() for tag in text.split("||") if tag.strip()))
+    if not tags:
+        raise OptionError(option, f"expected tags separated by || or *, found {text!r}")
+    for tag in tags:
+        if found := _NOT_IN_A_TAG.search(tag):
+            raise OptionError(option, _tags_rule(text, tag, found[0]))
+    return tags
+
+
+def _tags_rule(text: str, tag: str, character: str) -> str:
+    where = f'for a tag that holds it write .where("tags = {tag!r}")'
+    if character == "*":
+        return f"{tag!r} is no pattern: * stands alone, for all tags, and RocketMQ has no other; {where}"
+    names = [name for name in _BETWEEN_TAGS.split(text) if name]
+    if not all(map(_PLAIN_TAG.fullmatch, names)):  # an expression, which no list of tags can say
+        return f"it takes tags separated by ||, as 'TagA || TagB', and {tag!r} holds {character!r}; {where}"
+    return f"tags are separated by ||, and {tag!r} holds {character!r}: write {' || '.join(names)!r}; {where}"
+
+
+def parse_expression_type(text: str, option: str) -> Literal["TAG", "SQL92"]:
+    match text.strip().upper():
+        case "TAG":
+            return "TAG"
+        case "SQL92":
+            return "SQL92"
+    raise OptionError(option, f"expected TAG or SQL92, found {text!r}")
+
+
+def parse_columns(text: str, option: str) -> tuple[str, ...]:
+    """`kafka`, or names of our columns between commas, in the order wanted; `*` stands for COLUMN_NAMES."""
+    if text.strip().lower() == "kafka":
+        return KAFKA_COLUMN_NAMES
+    columns: list[str] = []
+    for part in text.split(","):
+        columns += COLUMN_NAMES if part.strip() == "*" else [part.strip()]
+    for column in columns:
+        if column not in COLUMNS:
+            if column in (*KAFKA_COLUMN_NAMES, KAFKA_HEADERS):
+                rule = f"there is no column {column!r}: write columns=kafka for Kafka's columns"
+                raise OptionError(option, rule + (", with includeHeaders=true" if KAFKA_HEADERS in text else ""))
+            instead = advice(column, COLUMNS) or f"; there are {', '.join(COLUMNS)}"
+            raise OptionError(option, f"there is no column {column!r}{instead}")
+    if len(set(columns)) != len(columns):
+        raise OptionError(option, f"a column is named twice in {text!r}")
+    return tuple(columns)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SourceOptions(PullOptions):
+class SourceOptions(ClusterOptions):
     """What a reader was asked for. `parse` makes it and refuses what makes no sense."""
+
+    sub_expression: Annotated[
+        str | None,
+        Option(parse_text, "what brokers filter by, in place of tags: `TagA || TagB`, or SQL92"),
+    ] = None
+    expression_type: Annotated[
+        Literal["TAG", "SQL92"],
+        Option(
+            parse_expression_type,
+            "the language of subExpression: TAG, or SQL92, which brokers must have switched on (enablePropertyFilter)",
+            shown="TAG",
+        ),
+    ] = "TAG"
+    pull_timeout: Annotated[
+        int,
+        Option(
+            parse_duration_ms,
+            "how long driver and tasks try to reach a broker before the query fails",
+            shown="2m",
+        ),
+    ] = 120_000
+    pull_from_slave: Annotated[
+        bool,
+        Option(parse_boolean, "go on at a slave where the master suggests that"),
+    ] = False
 
     path: Annotated[
         str | None,
-        Option(values.parse_store_path, "a store, or a directory of stores = a cluster; local or any fsspec URL"),
+        Option(parse_store_path, "a store, or a directory of stores = a cluster; local or any fsspec URL"),
     ] = None
     paths: Annotated[
         tuple[str, ...],
-        Option(values.parse_paths, "several of them as a JSON list; what `load([a, b])` sends"),
+        Option(parse_paths, "several of them as a JSON list; what `load([a, b])` sends"),
     ] = ()
     conf: Annotated[
         str | None,
-        Option(values.parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
+        Option(parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
     ] = None
     broker_name: Annotated[
-        str | None, Option(values.parse_text, "the name of the store's broker", shown="as the store tells")
+        str | None, Option(parse_text, "the name of the store's broker", shown="as the store tells")
     ] = None
 
-    topic: Annotated[str | None, Option(values.parse_text, "the one topic to read")] = None
-    subscribe: Annotated[tuple[str, ...], Option(values.parse_comma_list, "topics to read: `a,b`")] = ()
+    topic: Annotated[str | None, Option(parse_text, "the one topic to read")] = None
+    subscribe: Annotated[tuple[str, ...], Option(parse_comma_list, "topics to read: `a,b`")] = ()
     subscribe_pattern: Annotated[
         re.Pattern[str] | None,
-        Option(values.parse_pattern, "regular expression that the whole name of a topic matches"),
+        Option(parse_pattern, "regular expression that the whole name of a topic matches"),
     ] = None
     assign: Annotated[
         frozenset[NamedQueue],
@@ -75,27 +246,26 @@ class SourceOptions(PullOptions):
     ] = frozenset()
     allow_empty: Annotated[
         bool,
-        Option(values.parse_boolean, "let subscribePattern match no topic (yet); else that is an error", shown="false"),
+        Option(parse_boolean, "let subscribePattern match no topic (yet); else that is an error"),
     ] = False
     include_system_topics: Annotated[
         bool,
-        Option(values.parse_boolean, "a pattern matches RocketMQ's own topics too", shown="false"),
+        Option(parse_boolean, "a pattern matches RocketMQ's own topics too"),
     ] = False
     logical: Annotated[
         bool,
         Option(
-            values.parse_boolean,
+            parse_boolean,
             "show static topics by their logical queues and offsets, as clients do, with broker `__syslo__global__`; else by "
             "physical ones",
-            shown="false",
         ),
     ] = False
-    queue_id: Annotated[tuple[int, ...], Option(values.parse_queue_ids, "only these queues of the topics: `0,1`")] = ()
+    queue_id: Annotated[tuple[int, ...], Option(parse_queue_ids, "only these queues of the topics: `0,1`")] = ()
 
     starting_offsets: Annotated[
         Edge | Literal["group"] | AtOffsets | None,
         Option(
-            values.parse_start,
+            parse_start,
             "where a new query starts: earliest, latest (streaming), group (what consumerGroup stored), or "
             'JSON with every queue: `{"t": {"broker-a": {"0": 12}}}`, -2 earliest, -1 latest',
             shown="latest (streaming), earliest (batch)",
@@ -104,89 +274,87 @@ class SourceOptions(PullOptions):
     starting_timestamp: Annotated[
         TimePoint | None,
         Option(
-            values.parse_time,
+            parse_time,
             "start at the first message stored at or after: ms since the epoch, ISO-8601 (UTC unless it says "
             "otherwise), or `-10m` before the query's start; wins over the next and over startingOffsets",
         ),
     ] = None
     starting_offsets_by_timestamp: Annotated[
         Mapping[NamedQueue, int] | None,
-        Option(values.parse_times, "the same in ms for each queue, as JSON; wins over startingOffsets"),
+        Option(parse_times, "the same in ms for each queue, as JSON; wins over startingOffsets"),
     ] = None
     starting_offsets_by_timestamp_strategy: Annotated[
         NoMatch | None,
         Option(
-            values.parse_no_match,
+            parse_no_match,
             "a queue without a message that new: error, or latest = its end (an empty one starts there)",
             shown="error; latest for `-10m`",
         ),
     ] = None
     ending_offsets: Annotated[
         Edge | AtOffsets | None,
-        Option(values.parse_end, "where to stop, exclusive: latest, or JSON, -1 latest", "batch", "latest"),
+        Option(parse_end, "where to stop, exclusive: latest, or JSON, -1 latest", "batch", "latest"),
     ] = None
     ending_timestamp: Annotated[
         TimePoint | None,
         Option(
-            values.parse_time,
+            parse_time,
             "stop before the first message stored at or after; wins over the next and over endingOffsets",
             "batch",
         ),
     ] = None
     ending_offsets_by_timestamp: Annotated[
         Mapping[NamedQueue, int] | None,
-        Option(values.parse_times, "the same in ms for each queue, as JSON; wins over endingOffsets", "batch"),
+        Option(parse_times, "the same in ms for each queue, as JSON; wins over endingOffsets", "batch"),
     ] = None
     fail_on_data_loss: Annotated[
         bool,
         Option(
-            values.parse_boolean,
+            parse_boolean,
             "fail when messages expired unread or a topic was deleted or made again; else warn and go on",
-            shown="true",
         ),
     ] = True
 
     max_offsets_per_trigger: Annotated[
         int | None,
-        Option(values.parse_positive_long, "rows of a micro-batch at most, in proportion to backlog", "streaming"),
+        Option(parse_positive_long, "rows of a micro-batch at most, in proportion to backlog", "streaming"),
     ] = None
     min_offsets_per_trigger: Annotated[
-        int | None, Option(values.parse_positive_long, "rows worth a micro-batch", "streaming")
+        int | None, Option(parse_positive_long, "rows worth a micro-batch", "streaming")
     ] = None
     max_trigger_delay: Annotated[
         int,
-        Option(values.parse_duration_ms, "wait for minOffsetsPerTrigger so long at most", "streaming", "15m"),
+        Option(parse_duration_ms, "wait for minOffsetsPerTrigger so long at most", "streaming", "15m"),
     ] = 15 * 60 * 1000
     max_bytes_per_trigger: Annotated[
         int | None,
         Option(
-            values.parse_size_bytes,
+            parse_size_bytes,
             "bytes of a micro-batch (`64m`), but at least one message a queue",
             "streaming",
         ),
     ] = None
     min_partitions: Annotated[
-        int | None, Option(values.parse_positive_int, "split large queues into about so many partitions")
+        int | None, Option(parse_positive_int, "split large queues into about so many partitions")
     ] = None
-    max_records_per_partition: Annotated[
-        int | None, Option(values.parse_positive_long, "rows of one partition at most")
-    ] = None
+    max_records_per_partition: Annotated[int | None, Option(parse_positive_long, "rows of one partition at most")] = (
+        None
+    )
 
     tags: Annotated[
         tuple[str, ...] | None,
-        Option(values.parse_tags, "only messages with one of: `TagA || TagB`", shown="*"),
+        Option(parse_tags, "only messages with one of: `TagA || TagB`", shown="*"),
     ] = None
     key: Annotated[
         str | None,
-        Option(values.parse_text, "only messages with this key or unique key, through the index", "batch"),
+        Option(parse_text, "only messages with this key or unique key, through the index", "batch"),
     ] = None
     push_down: Annotated[
         bool,
         Option(
-            values.parse_boolean,
+            parse_boolean,
             "let Spark's filters cut the read, where the session pushes them; only for a DataFrame that is used with one filter",
             "batch",
-            "false",
         ),
     ] = False
     columns: Annotated[
@@ -198,15 +366,13 @@ class SourceOptions(PullOptions):
             shown="*",
         ),
     ] = COLUMN_NAMES
-    include_headers: Annotated[
-        bool, Option(values.parse_boolean, "with columns=kafka, the column headers too", shown="false")
-    ] = False
-    decompress: Annotated[bool, Option(values.parse_boolean, "inflate compressed bodies", shown="true")] = True
-    verify_crc: Annotated[bool, Option(values.parse_boolean, "check the CRC of every body", shown="false")] = False
+    include_headers: Annotated[bool, Option(parse_boolean, "with columns=kafka, the column headers too")] = False
+    decompress: Annotated[bool, Option(parse_boolean, "inflate compressed bodies")] = True
+    verify_crc: Annotated[bool, Option(parse_boolean, "check the CRC of every body")] = False
     mode: Annotated[
         Literal["FAILFAST", "PERMISSIVE"],
         Option(
-            values.parse_mode,
+            parse_mode,
             "a message whose body does not decompress, or with verifyCrc has another CRC: FAILFAST fails the query and names the "
             "message; PERMISSIVE gives a row with a null `body` and the reason in the column `_corrupt`",
             shown="FAILFAST",
@@ -214,15 +380,14 @@ class SourceOptions(PullOptions):
     ] = "FAILFAST"
 
     consumer_group: Annotated[
-        str | None, Option(values.parse_text, "the group of startingOffsets=group and commitOffsets")
+        str | None, Option(parse_text, "the group of startingOffsets=group and commitOffsets")
     ] = None
     commit_offsets: Annotated[
         bool,
         Option(
-            values.parse_boolean,
+            parse_boolean,
             "store finished offsets as consumerGroup's, where tools look",
             "streaming",
-            "false",
         ),
     ] = False
 
@@ -257,9 +422,7 @@ class SourceOptions(PullOptions):
             raise OptionError(
                 "path", "give the store to read, or the cluster: exactly one of path, paths and nameServer"
             )
-        self.check_cluster()
-        if self.is_live:
-            self._refuse_options_of_stores()
+        self._check_cluster()
         selectors = (self.topic, self.subscribe, self.subscribe_pattern, self.assign)
         if sum(bool(selector) for selector in selectors) != 1:
             raise OptionError("topic", "give exactly one of topic, subscribe, subscribePattern and assign")
@@ -275,6 +438,17 @@ class SourceOptions(PullOptions):
         least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
         if least is not None and most is not None and least > most:
             raise OptionError("minOffsetsPerTrigger", f"{least} is greater than maxOffsetsPerTrigger, {most}")
+
+    def _check_cluster(self) -> None:
+        if not self.is_live:
+            for each in fields(self):
+                if each.name in _OF_CLUSTERS and getattr(self, each.name) != each.default:
+                    raise OptionError(option_name(each.name), "belongs to nameServer, and stores are read (path)")
+            return
+        self.check_access()
+        if self.expression_type != "TAG" and self.sub_expression is None:
+            raise OptionError("expressionType", "needs subExpression")
+        self._refuse_options_of_stores()
 
     def _refuse_options_of_stores(self) -> None:
         for name, is_given, rule in (
@@ -316,6 +490,11 @@ class SourceOptions(PullOptions):
                 _refuse_start_beyond_end(option, starts, ends)
 
     @property
+    def place_option(self) -> str:
+        """The option that says where the data is, for texts."""
+        return "nameServer" if self.is_live else "path"
+
+    @property
     def stores(self) -> tuple[str, ...]:
         """`path` or `paths`."""
         return self.paths if self.path is None else (self.path,)
@@ -324,7 +503,7 @@ class SourceOptions(PullOptions):
     def wanted_tags(self) -> tuple[str, ...] | None:
         """The tags of `tags`, or of `subExpression`; None = all."""
         if self.sub_expression is not None and self.expression_type == "TAG":
-            return values.parse_tags(self.sub_expression, "subExpression")
+            return parse_tags(self.sub_expression, "subExpression")
         return self.tags
 
     @property
@@ -393,7 +572,10 @@ class SourceOptions(PullOptions):
 
 _NOT_AT_LATEST = "a batch query cannot start at the latest offset"
 _PLACES = frozenset({"path", "paths", "nameserver"})
-_TABLE = OptionTable(SourceOptions, {})
+_OF_CLUSTERS = {"sub_expression", "expression_type", "pull_timeout", "pull_from_slave"} | {
+    each.name for each in fields(ClusterOptions)
+}
+_TABLE = OptionTable(SourceOptions)
 
 
 def option_rows() -> list[OptionRow]:

@@ -1,35 +1,31 @@
-"""Spark's partitions: splits that say themselves how they are read, from files or from brokers."""
+"""Spark's partitions: splits that know how they are read, from files or from brokers; and Python's garbage collection meanwhile.
+
+A plan over many queues is hundreds of thousands of new objects, none of them in a cycle: Python looks at all the others again each so
+many of them, which takes longer than the plan itself (`collected_later`). A worker of Spark has Python look at everything after each
+task, 50 ms with Arrow and Numba loaded, for objects of modules, which stay anyway (`leave_modules_alone`).
+"""
 
 from __future__ import annotations
 
+import gc
+import sys
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import InputPartition
 
-from spark_mq.source.garbage import leave_modules_alone
-from spark_mq.source.offsets import QueueId
 from spark_mq.source.ranges import MOST_PARTITIONS, pack
+
+if TYPE_CHECKING:  # a task needs no planning
+    from spark_mq.source.query_cluster import Split
 
 BATCH_BYTES = 2 << 20
 """What the JVM takes at a time: such a batch is still in the processor's cache when rows are made of it."""
 ROWS_A_COLUMN = 256
 """A batch has so many rows for each of its columns at least, where there are so many: each column costs a few calls on both sides."""
-
-
-class Split(Protocol):
-    """Ranges [start, end) of offsets of one queue, ascending, with all that a task must know to read them. It is pickled."""
-
-    @property
-    def queue(self) -> QueueId: ...
-
-    @property
-    def ranges(self) -> tuple[tuple[int, int], ...]: ...
-
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """The messages as Arrow batches of the request's schema, in queue order. Raises the named conditions."""
-        ...
 
 
 class QueuePartition(InputPartition):
@@ -43,7 +39,7 @@ class QueuePartition(InputPartition):
 def into_partitions(
     splits: Sequence[Split], min_partitions: int | None = None, max_records_per_partition: int | None = None
 ) -> list[QueuePartition]:
-    """The splits in order, as partitions of which Spark can plan a batch (`pack`)."""
+    """The splits in order, as no more partitions than Spark can plan (`pack`)."""
     most = max(MOST_PARTITIONS, min_partitions or 0)
     sizes = [sum(end - start for start, end in split.ranges) for split in splits]
     return [QueuePartition(*splits[start:end]) for start, end in pack(sizes, most, max_records_per_partition)]
@@ -63,3 +59,31 @@ def for_jvm(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     rows = max(ROWS_A_COLUMN * batch.num_columns, batch.num_rows * BATCH_BYTES // max(batch.nbytes, 1))
     for start in range(0, batch.num_rows, rows):
         yield batch.slice(start, rows)
+
+
+_seen_modules = 0
+
+
+@contextmanager
+def collected_later() -> Iterator[None]:
+    """No search as long as this lasts; also a decorator."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def leave_modules_alone() -> None:
+    """For a task's beginning: what is there by now is searched no more, if modules were loaded since this was last said.
+
+    Objects are freed as before when nothing names them; only a cycle that a frozen object is in stays until the worker ends. In a
+    worker that runs a user's functions too, those are also cycles of theirs that are there at that moment: few, because Spark
+    searches after each task. Outside of a worker it does nothing: there other people's objects are many.
+    """
+    global _seen_modules
+    if TaskContext.get() is not None and len(sys.modules) > _seen_modules:
+        _seen_modules = len(sys.modules)
+        gc.freeze()

@@ -1,4 +1,4 @@
-"""The messages of a range of one queue, pulled from its broker with several requests in flight.
+"""The messages of a range of one queue, pulled from its broker with several requests in flight, and the split of a task.
 
 It begins at the master. What can pass (a broken connection, a busy broker, no answer) is tried again, at the queue's slaves too, until
 nothing has come for `timeout_ms`; no try goes beyond that. While tries fail the name servers are asked where the broker is now. What a
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
 
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.calls import may_pass
@@ -20,17 +22,35 @@ from spark_mq.client.errors import (
     WaitedInVainError,
     request_text,
 )
+from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import DataLossError, warn_of_losses
 from spark_mq.remoting import Body, RemotingCommand, RequestCode
-from spark_mq.source.broker_addresses import addresses_now
+from spark_mq.source.cluster_questions import Addresses, ClusterQuestions, addresses_of
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, outcome_of
-from spark_mq.source.pull_request import EVERYTHING, PullRequests, PullTerms, no_news, pull_answer
-from spark_mq.source.pull_window import Ask, PullWindow
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
+from spark_mq.source.pulls import (
+    EVERYTHING,
+    Again,
+    Ask,
+    Ended,
+    Found,
+    Lost,
+    Misfit,
+    Nothing,
+    PullRequests,
+    PullTerms,
+    PullWindow,
+    no_news,
+    outcome_of,
+    pull_answer,
+)
+from spark_mq.source.rows import RowRequest, to_batches
+from spark_mq.worker_errors import named_for_spark
+from storage.errors import CorruptMessageError
 from storage.format.arrays import Memory
 from storage.format.record import MINIMUM_RECORD_SIZE
 from storage.format.window_decoder import Wanted
+from storage.names import MASTER_ID
 from storage.queues.scan import SLICE_BYTES, SLICE_ROWS, QueueSlice
 from storage.rules.response_codes import ResponseCode
 
@@ -41,7 +61,6 @@ ANSWER_TIMEOUT_MS = 10_000
 are slaves to ask."""
 AWAY_SECONDS = 30
 """So long a slave is read after the master failed, before its advice to go back is followed: a frozen master costs time at each try."""
-MASTER = 0
 LOOK_AGAIN_SECONDS = 2.0
 """Between two questions where the broker is."""
 _WHAT = request_text(RequestCode.PULL_MESSAGE)
@@ -69,7 +88,7 @@ class PullReader:
         self._verify_crc = verify_crc
         self._wanted = wanted
         self._memory = Memory()
-        self._broker_id = next(iter(self._addresses), MASTER)
+        self._broker_id = next(iter(self._addresses), MASTER_ID)
         self._connection: BlockingConnection[Ask] | None = None
         self._failures = 0
         self._last_news = time.monotonic()
@@ -125,7 +144,7 @@ class PullReader:
 
     def _look_again(self) -> None:
         """Ask once more for the first offset that had no message. While a broker deletes a log file it passes over its entries as
-        over gaps, and only then moves the queue's beginning; who asks afterwards is told.
+        over gaps, and only then moves the queue's beginning; a later request gets that beginning.
         """
         if self._first_gap is None:
             return
@@ -149,7 +168,7 @@ class PullReader:
             for ask, command in connection.receive(min(self._answer_timeout_ms, self._left_ms())):
                 suggested = self._take(window, ask, command)
         except ClientError as error:
-            at_slave = self._broker_id != MASTER and MASTER in self._addresses
+            at_slave = self._broker_id != MASTER_ID and MASTER_ID in self._addresses
             if not at_slave and not may_pass(error):  # what a slave refuses the master may give
                 raise
             self._leave(window)
@@ -162,7 +181,7 @@ class PullReader:
     def _take(self, window: PullWindow[Body], ask: Ask, command: RemotingCommand) -> int:
         """One answer. Returns the broker id that it suggests. Raises an error that may pass where the answer says nothing."""
         address = self._addresses[self._broker_id]
-        if command.code == ResponseCode.TOPIC_NOT_EXIST and self._broker_id == MASTER:
+        if command.code == ResponseCode.TOPIC_NOT_EXIST and self._broker_id == MASTER_ID:
             if not window.is_done:
                 self._lose(f"its topic is gone; offset {window.position} was to be read")
             window.cut(window.position)
@@ -174,10 +193,10 @@ class PullReader:
                 window.answer(ask, next_offset, answer.body)
             case Nothing(next_offset):
                 window.answer(ask, next_offset, b"")
-            case Lost(next_offset, reason) if self._broker_id == MASTER:
+            case Lost(next_offset, reason) if self._broker_id == MASTER_ID:
                 self._lose(f"{reason}; offset {ask.offset} was to be read")
                 window.answer(ask, next_offset, b"")
-            case Ended(maximum, reason) if self._broker_id == MASTER:
+            case Ended(maximum, reason) if self._broker_id == MASTER_ID:
                 if maximum < window.end:
                     self._lose(f"{reason}, before offset {window.end} that was planned when the query looked")
                 window.cut(maximum)
@@ -188,7 +207,7 @@ class PullReader:
             case Misfit(reason):
                 raise MalformedResponseError(address, _WHAT, reason)
         self._failures, self._last_news = 0, time.monotonic()
-        if self._broker_id == MASTER:
+        if self._broker_id == MASTER_ID:
             self._master_error = None
         return answer.suggested_broker_id
 
@@ -204,8 +223,8 @@ class PullReader:
         return self._addresses[self._broker_id]
 
     def _may_go_to(self, broker_id: int) -> bool:
-        if broker_id == MASTER:
-            return MASTER in self._addresses and time.monotonic() >= self._back_at
+        if broker_id == MASTER_ID:
+            return MASTER_ID in self._addresses and time.monotonic() >= self._back_at
         return self._terms.may_leave_master and self._suggestions_count and broker_id in self._addresses
 
     def _leave(self, window: PullWindow[Body]) -> None:
@@ -221,11 +240,11 @@ class PullReader:
     def _wait_or_raise(self, error: ClientError) -> None:
         """Choose whom to ask next, after a while that grows; the master's last error when the time is over."""
         self._failures += 1
-        if self._broker_id == MASTER:
+        if self._broker_id == MASTER_ID:
             self._back_at = time.monotonic() + AWAY_SECONDS
             if self._master_error is None or self._left_ms() > 1:  # not that of a try that had no time
                 self._master_error = error
-        self._suggestions_count = self._suggestions_count and self._broker_id == MASTER
+        self._suggestions_count = self._suggestions_count and self._broker_id == MASTER_ID
         pause = 0.0 if self._failures == 1 else min(0.1 * 2 ** (self._failures - 2), 2.0)
         if time.monotonic() + pause - self._last_news > self._terms.timeout_ms / 1000:
             waited_ms = round(1_000 * (time.monotonic() - self._last_news))
@@ -243,5 +262,61 @@ class PullReader:
             return
         found = addresses_now(self._queue.broker_name, self._terms.settings, self._left_ms())
         self._addresses_due = time.monotonic() + LOOK_AGAIN_SECONDS
-        wanted = {MASTER, *self._addresses}
+        wanted = {MASTER_ID, *self._addresses}
         self._addresses |= {number: address for number, address in found.items() if number in wanted}
+
+
+@dataclass(frozen=True, slots=True)
+class PullSplit:
+    """Ranges of offsets of one queue, ascending, and its broker's addresses by broker id, the master's is 0."""
+
+    terms: PullTerms
+    queue: QueueId
+    broker_rank: int
+    addresses: tuple[tuple[int, str], ...]
+    ranges: tuple[tuple[int, int], ...]
+    request: RowRequest
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The messages as Arrow batches of the request's schema, in queue order.
+
+        Messages that are gone since the split was planned are data loss (`SPARK_MQ_DATA_LOSS`), or passed over where the request
+        tolerates that. A broker that cannot be reached is not: `SPARK_MQ_BROKER_UNREACHABLE`, after its slaves were tried and the
+        time is over. A corrupt message is an error that names it (`SPARK_MQ_CORRUPT_RECORD`), or a row of a permissive request.
+        """
+        with named_for_spark():
+            verify_crc = self.request.verify_crc and not self.request.permissive
+            strict = self.request.fail_on_data_loss
+            reader = PullReader(
+                self.queue,
+                dict(self.addresses),
+                self.terms,
+                fail_on_data_loss=strict,
+                verify_crc=verify_crc,
+                wanted=self.request.wanted,
+            )
+            try:
+                for start, end in self.ranges:
+                    slices = reader.slices(start, end)
+                    yield from to_batches(slices, self.queue, self.broker_rank, self.request, None)
+            except CorruptMessageError as error:
+                raise error.of_broker(self.queue.broker_name) from None
+            finally:
+                reader.close()
+
+
+def addresses_now(broker_name: str, settings: ClientSettings, timeout_ms: int) -> Addresses:
+    """The broker's addresses by broker id; none where no name server tells in time. The time is shared among them."""
+    share_ms = max(timeout_ms // (2 * len(settings.name_servers)), 1)  # each is connected to, then asked
+    hurried = replace(
+        settings,
+        connect_timeout_ms=min(settings.connect_timeout_ms, share_ms),
+        request_timeout_ms=min(settings.request_timeout_ms, share_ms),
+    )
+    questions = ClusterQuestions(hurried)
+    try:
+        return addresses_of(questions.cluster_info()).get(broker_name, {})
+    except ClientError:  # the error of the pull is the one to tell
+        return {}
+    finally:
+        questions.close()

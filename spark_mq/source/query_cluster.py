@@ -6,17 +6,17 @@ lines for both.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.offsets import QueueId, RecordPlace
-from spark_mq.source.ranges import QueueRange
-from spark_mq.source.row_batches import RowRequest, ShownAs
-from spark_mq.source.starting_offsets import QueueFacts
+from spark_mq.source.ranges import MessageSizes, QueueRange
+from spark_mq.source.rows import RowRequest, ShownAs
+from spark_mq.source.starting_offsets import Positions, QueueFacts
 
-if TYPE_CHECKING:  # it loads PySpark, which commands that look into stores do not need
-    from spark_mq.source.partition_reader import Split
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class Piece(NamedTuple):
@@ -27,7 +27,21 @@ class Piece(NamedTuple):
     shown: ShownAs | None = None
 
 
-class QueryCluster(Protocol):
+class Split(Protocol):
+    """Ranges [start, end) of offsets of one queue, ascending, with all that a task must know to read them. It is pickled."""
+
+    @property
+    def queue(self) -> QueueId: ...
+
+    @property
+    def ranges(self) -> tuple[tuple[int, int], ...]: ...
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        """The messages as Arrow batches of the request's schema, in queue order. Raises the named conditions."""
+        ...
+
+
+class QueryCluster(Positions, MessageSizes, Protocol):
     """The brokers of one query and their queues, as they were at the last look.
 
     Offsets are queue offsets, times are ms since 1970. What fails is one of the named conditions, or an error that becomes one
@@ -75,28 +89,12 @@ class QueryCluster(Protocol):
         """Raises where queues of these brokers cannot be seen for a cause that is no loss."""
         ...
 
-    def minimum(self, queue: QueueId) -> int:
-        """The first offset that is still there."""
-        ...
-
-    def maximum(self, queue: QueueId) -> int:
-        """The offset that the next message will get."""
-        ...
-
     def bounds(self, queue: QueueId) -> tuple[int, int]:
         """Minimum and maximum; cheaper than both. (0, 0) of a queue that is not there."""
         ...
 
-    def offset_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
-        """The first offset whose message was stored at or after the time; None if no message is that new."""
-        ...
-
     def end_by_time(self, queue: QueueId, timestamp_ms: int) -> int | None:
         """The offset from which on no message is older than a time; None where the last one is."""
-        ...
-
-    def group_offset(self, group: str, queue: QueueId) -> int | None:
-        """The next offset that a consumer group has stored; None if it has stored none."""
         ...
 
     def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
@@ -113,15 +111,7 @@ class QueryCluster(Protocol):
 
     @property
     def tells_sizes(self) -> bool:
-        """Whether the next two can be asked."""
-        ...
-
-    def bytes_between(self, queue: QueueId, start: int, end: int) -> int:
-        """The bytes of the messages from `start` (inclusive) to `end` (exclusive)."""
-        ...
-
-    def offset_at_bytes(self, queue: QueueId, start: int, size_bytes: int) -> int:
-        """See `read_limits.MessageSizes`."""
+        """Whether `bytes_between` and `offset_at_bytes` can be asked."""
         ...
 
     def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.row_batches import RowRequest, ShownAs, to_batches
+from spark_mq.source.rows import RowRequest, ShownAs, to_batches
 from spark_mq.worker_errors import named_for_spark
 from storage import MessageStore
 from storage.errors import (

@@ -1,11 +1,12 @@
-"""The columns of a message: Spark type, Arrow type and how a slice of records becomes the column.
+"""The columns of a message, and slices of decoded records as Arrow batches of those that a query asks for. Pure.
 
-Only asked-for columns are decoded. Spark: KafkaRecordToRowConverter; `columns=kafka` gives exactly that source's schema.
+A column has a Spark type, an Arrow type, and a function from a slice to its values; only requested columns are decoded. The same for
+records of files and for pulled ones. Spark: KafkaRecordToRowConverter; `columns=kafka` gives exactly that source's schema.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_mq.source.offsets import QueueId
 from storage.errors import CorruptMessageError
 from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record_batch import Records, fail
@@ -276,6 +278,16 @@ KAFKA_COLUMNS: dict[str, Column] = {
 }  # fmt: skip
 
 
+KAFKA_HEADERS = "headers"
+CORRUPT_COLUMN = "_corrupt"
+"""What a row has only with mode=PERMISSIVE, and then always, last unless it is named."""
+EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "real_queue_id")
+"""What a row has only where it is asked for: in retry, dead-letter, schedule, timer and half topics it says whose message it is."""
+COLUMN_NAMES = tuple(name for name in COLUMNS if name not in (*EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN))
+"""What a row has unless option `columns` or a schema says otherwise."""
+KAFKA_COLUMN_NAMES = tuple(name for name in KAFKA_COLUMNS if name not in (KAFKA_HEADERS, CORRUPT_COLUMN))
+
+
 def columns_named(names: Sequence[str], *, kafka: bool, permissive: bool = False) -> list[Column]:
     """The columns in the order asked for. The body of a permissive read can be null."""
     table = KAFKA_COLUMNS if kafka else COLUMNS
@@ -316,3 +328,92 @@ def rows_with_tags(source: RowSource, tags: frozenset[str]) -> np.ndarray:
     """Which rows of a slice carry one of the tags, by their text: hashes in the queue collide."""
     has = pc.is_in(source.text("TAGS"), pa.array(sorted(tags), pa.string()))
     return np.asarray(has.to_numpy(zero_copy_only=False), bool)
+
+
+@dataclass(frozen=True, slots=True)
+class RowRequest:
+    """What a query wants of each message: the same for all its partitions."""
+
+    column_names: tuple[str, ...]
+    kafka: bool = False
+    tags: frozenset[str] | None = None
+    key: str | None = None
+    decompress: bool = True
+    verify_crc: bool = False
+    fail_on_data_loss: bool = True
+    nullable: frozenset[str] = frozenset()  # columns that a schema of the user's lets be null
+    permissive: bool = False
+
+    @property
+    def columns(self) -> list[Column]:
+        return columns_named(self.column_names, kafka=self.kafka, permissive=self.permissive)
+
+    @property
+    def wanted(self) -> Wanted:
+        """What to decode of all messages that are read. Of those with one key the rest is decoded when they are found: they are few."""
+        if self.key is not None:
+            return Wanted(properties=frozenset({"KEYS", "UNIQ_KEY"}), raw=True)
+        tags = Wanted() if self.tags is None else Wanted(properties=frozenset({"TAGS"}), raw=True)
+        return tags | Wanted(raw=self.verify_crc) | wanted_of(self.columns)
+
+
+class ShownAs(NamedTuple):
+    """The queue that rows name in place of the one that is read, whose offsets are `delta` greater."""
+
+    queue: QueueId
+    delta: int
+
+
+def to_batches(
+    slices: Iterable[QueueSlice],
+    queue: QueueId,
+    broker_rank: int,
+    request: RowRequest,
+    shown: ShownAs | None,
+    *,
+    force_property_crc: bool = False,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of slices of one queue that the request wants, as batches of its schema, in the order of the slices.
+
+    Raises CorruptMessageError, unless the request is permissive, where a body does not decompress.
+    """
+    columns = request.columns
+    schema = arrow_schema(columns, request.nullable)
+    shown_queue, delta = shown or (queue, 0)
+    for part in slices:
+        source = RowSource(
+            QueueSlice(part.queue_offsets + delta, part.records) if delta else part,
+            shown_queue.topic,
+            shown_queue.broker_name,
+            shown_queue.queue_id,
+            request.decompress,
+            broker_rank << 16,
+            all_properties=any(column.name in PROPERTY_COLUMNS for column in columns),
+            permissive=request.permissive,
+        )
+        if request.permissive and request.verify_crc:
+            source.note_corrupt_sums(force_property_crc=force_property_crc)
+        wanted = _wanted_rows(source, request)
+        if wanted is not None and not wanted.all():
+            source.take(wanted)
+        if source.count:
+            yield from to_record_batches(source, columns, schema)
+
+
+def _wanted_rows(source: RowSource, request: RowRequest) -> np.ndarray | None:
+    wanted = None if request.tags is None else rows_with_tags(source, request.tags)
+    if request.key is not None:
+        has_key = rows_with_key(source, request.key)
+        wanted = has_key if wanted is None else wanted & has_key
+    return wanted
+
+
+def rows_with_key(source: RowSource, key: str) -> np.ndarray:
+    """Which rows have this key or unique key."""
+    lists = pc.split_pattern(source.text("KEYS").fill_null(""), " ")
+    rows = np.repeat(np.arange(source.count), pc.list_value_length(lists).to_numpy())
+    equal = pc.equal(lists.flatten(), key).to_numpy(zero_copy_only=False)
+    has_key = np.zeros(source.count, bool)
+    has_key[rows[equal]] = True
+    unique = pc.fill_null(pc.equal(source.text("UNIQ_KEY"), key), False).to_numpy(zero_copy_only=False)
+    return has_key | unique

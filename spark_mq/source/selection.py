@@ -9,14 +9,12 @@ from pyspark.sql.types import StructType
 
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.cluster import Cluster
-from spark_mq.source.column_names import CORRUPT_COLUMN
 from spark_mq.source.logical_queues import LogicalCluster
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.query_cluster import Piece, QueryCluster
 from spark_mq.source.ranges import QueueRange, split_ranges
-from spark_mq.source.row_batches import RowRequest
-from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, columns_named
+from spark_mq.source.rows import COLUMNS, CORRUPT_COLUMN, KAFKA_COLUMNS, RowRequest, columns_named
 from storage.names import advice, names_several, nearest
 
 
@@ -150,7 +148,3 @@ def _no_column(schema: StructType, name: str, known: Collection[str], body: str)
     parsed = f'.select(from_json(col("{body}").cast("string"), "{fields}"))'
     instead = f"leave out .schema(…) and write .load(){parsed}; docs/recipes.md counts what does not parse"
     return f"there is no column {name!r}, and bodies are not parsed: {instead}"
-
-
-def nullable_columns(schema: StructType) -> list[str]:
-    return [field.name for field in schema if field.nullable]

@@ -30,6 +30,7 @@ from spark_mq.conditions import (
     QueuesNotMatchedError,
     StartBeyondEndError,
 )
+from spark_mq.options import TimePoint
 from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, QueueId, QueueOffset, RecordPlace, with_brokers
 
 
@@ -63,19 +64,6 @@ class NoMatch(enum.Enum):
 
     ERROR = "error"
     LATEST = "latest"
-
-
-class TimePoint(NamedTuple):
-    """A time in ms since the epoch, or, if `before_now`, that many ms before the query starts.
-
-    A relative one gives another answer each time it is asked: ask once and keep what came of it.
-    """
-
-    ms: int
-    before_now: bool = False
-
-    def at(self, now_ms: int) -> int:
-        return max(now_ms - self.ms, 0) if self.before_now else self.ms
 
 
 @dataclass(frozen=True, slots=True)

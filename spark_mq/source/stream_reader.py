@@ -21,15 +21,13 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_mq.conditions import CheckpointOfAnotherQueryError, DataLossError, names, warn_of_losses
-from spark_mq.source.garbage import collected_later
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.lag import UnreadBytes, latest_offset_json, unread_without_sizes
 from spark_mq.source.offsets import QueueId, QueueOffsets
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import into_partitions, read_partition
+from spark_mq.source.partition_reader import collected_later, into_partitions, read_partition
 from spark_mq.source.query_cluster import QueryCluster
-from spark_mq.source.ranges import QueueRange
-from spark_mq.source.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
+from spark_mq.source.ranges import FrozenEnd, QueueRange, ReadLimits, is_delayed, plan_end
 from spark_mq.source.selection import open_cluster, request_of, select_queues, split_shown
 from spark_mq.source.starting_offsets import Continuity, check_continuity, check_new_queue, resolve_start
 from spark_mq.worker_errors import named_for_spark
@@ -53,7 +51,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._planned: dict[QueueId, int] = {}
         self._looked_up: tuple[QueueOffsets, dict[QueueId, int]] = QueueOffsets(), {}
         """A position, and where each queue is read from there, by the last look: `partitions` comes next, with the same question."""
-        self._last_told: list[QueueOffsets] = []
+        self._last_given: list[QueueOffsets] = []
         self._selected: tuple[Sequence[QueueId], list[QueueId]] | None = None  # of these queues of the cluster these
         self._ends: dict[QueueId, int] | None = None  # of the selected queues, until a look finds anything new
         self._position = QueueOffsets()  # what the last plan reads up to
@@ -90,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Asked twice by Spark; a relative start must not give two answers."""
         if self._initial is None:
             self._initial = self._resolve_start()
-        return self._told(self._initial)
+        return self._given(self._initial)
 
     @named_for_spark()
     def prepareForTriggerAvailableNow(self) -> None:
@@ -102,7 +100,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @collected_later()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         self._position = self._latest(self._position_of(start), limit)
-        return self._told(self._position)
+        return self._given(self._position)
 
     @named_for_spark()
     @collected_later()
@@ -142,15 +140,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # Deciding
 
-    def _told(self, position: QueueOffsets) -> dict[str, Any]:
+    def _given(self, position: QueueOffsets) -> dict[str, Any]:
         """The position for Spark, which gives the last two back again and again."""
-        if position not in self._last_told:
-            self._last_told = [position, *self._last_told[:1]]
-        return self._last_told[self._last_told.index(position)].to_json_dict()
+        if position not in self._last_given:
+            self._last_given = [position, *self._last_given[:1]]
+        return self._last_given[self._last_given.index(position)].to_json_dict()
 
     def _position_of(self, tree: dict[str, Any]) -> QueueOffsets:
-        """A position that Spark gives: comparing it with those that it was told is ten times cheaper than parsing it."""
-        known = (position for position in self._last_told if position.to_json_dict() == tree)
+        """A position that Spark gives back: comparing it with the last two is ten times cheaper than parsing it."""
+        known = (position for position in self._last_given if position.to_json_dict() == tree)
         return next(known, None) or QueueOffsets.from_json_dict(tree)
 
     def _resolve_start(self) -> QueueOffsets:
@@ -282,7 +280,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def _is_only_not_shown(self, queue: QueueId) -> bool:
-        """Whether a queue of which nothing was read is just empty: a cluster shows such queues, a store has no files of them."""
+        """Whether an unread queue is just empty: a cluster shows such queues, a store has no files of them."""
         return queue.broker_name in self.cluster.brokers and bool(self._asked_for([queue]))
 
     def _asked_for(self, queues: Collection[QueueId]) -> set[QueueId]:

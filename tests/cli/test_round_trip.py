@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from spark_mq.cli import app
-from spark_mq.source.column_names import COLUMN_NAMES
-from spark_mq.source.rows import RowSource, arrow_schema, columns_named, to_record_batches
+from spark_mq.source.rows import COLUMN_NAMES, RowSource, arrow_schema, columns_named, to_record_batches
 from storage import Message, open_store
 from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.names import is_retry_or_dead_letter_topic, is_system_topic

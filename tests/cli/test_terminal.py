@@ -17,9 +17,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from spark_mq import progress
 from spark_mq.cli import app
 from spark_mq.cli.output import duration_in_words, time_in_words
+from spark_mq.terminal import busy, progress_bar
 from storage import open_store
 from tests.support.commands import run
 from tests.support.fixture_stores import Fixture
@@ -170,7 +170,7 @@ def terminal() -> tuple[Console, io.StringIO]:
 def test_a_bar_appears_only_where_work_lasts_longer_than_two_seconds() -> None:
     shown, text = terminal()
     times = iter([0.0, 1.0, 1.9, 2.1, 3.0])
-    with progress.progress_bar("messages", terminal=shown, clock=lambda: next(times)) as tell:
+    with progress_bar("messages", terminal=shown, clock=lambda: next(times)) as tell:
         tell(1, 10)
         tell(2, 10)
         assert text.getvalue() == ""
@@ -181,13 +181,13 @@ def test_a_bar_appears_only_where_work_lasts_longer_than_two_seconds() -> None:
 
 def test_a_sign_of_life_appears_only_after_a_while() -> None:
     shown, text = terminal()
-    with progress.busy("recovering", terminal=shown, patience_s=3_600):
+    with busy("recovering", terminal=shown, patience_s=3_600):
         pass
     assert text.getvalue() == ""
 
 
 def test_where_stderr_is_no_terminal_nothing_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.progress_bar("messages") as tell, progress.busy("recovering", patience_s=0):
+    with progress_bar("messages") as tell, busy("recovering", patience_s=0):
         tell(1, 2)
     assert capsys.readouterr() == ("", "")
 

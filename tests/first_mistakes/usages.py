@@ -14,6 +14,7 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, DataType, StringType, StructType
 
 from spark_mq.data_source import SparkMqDataSource
+from spark_mq.sink.commit import StoreSink
 from spark_mq.sink.partition_writer import stage_rows
 from spark_mq.sink.writers import BatchWriter
 
@@ -103,9 +104,11 @@ def write(
     """`df.write…save()` with its task and its commit, without Spark."""
     writer = source_of(options).writer(schema or schema_of(body=StringType()), overwrite)
     assert isinstance(writer, BatchWriter)
+    sink = writer.sink
+    assert isinstance(sink, StoreSink)
     frame = pa.record_batch(dict(rows or {"body": ["one"]}))
     writer.commit(
-        [stage_rows(writer.options, writer.columns, writer.batch, 0, 0, _one(frame), is_only=True, seen=writer.seen)]
+        [stage_rows(sink.options, sink.columns, writer.batch, 0, 0, _one(frame), is_only=True, seen=sink.seen)]
     )
 
 

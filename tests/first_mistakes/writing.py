@@ -19,7 +19,7 @@ from pyspark.sql.types import (
 )
 
 from spark_mq.sink.direct_writer import send_rows
-from spark_mq.sink.live_writers import LiveBatchWriter
+from spark_mq.sink.live_sink import LiveSink
 from spark_mq.worker_errors import named_for_spark
 from storage import open_store
 from tests.first_mistakes.usages import Places, Wrong, plan_write, schema_of, source_of, write
@@ -275,10 +275,10 @@ def _send(address: str) -> None:
     writer = source_of({"nameServer": address, "topic": "orders", "retryTimeout": "1s"}).writer(
         schema_of(body=StringType()), False
     )
-    assert isinstance(writer, LiveBatchWriter)
+    assert isinstance(writer.sink, LiveSink)
     frames = iter([pa.record_batch({"body": ["one"]})])
     with named_for_spark():
-        send_rows(writer.options, writer.columns, 0, bytes(8), frames)
+        send_rows(writer.sink.options, writer.sink.columns, 0, bytes(8), frames)
 
 
 USAGES = (*OPTIONS, *PLACES, *COLUMNS, *ROWS)

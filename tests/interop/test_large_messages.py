@@ -15,11 +15,11 @@ from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import InvalidRowError
 from spark_mq.remoting import RequestCode, make_request
-from spark_mq.sink import body_limits
+from spark_mq.sink import live_routes
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import send_rows
-from spark_mq.sink.exact_writer import commit_to_brokers, stage_for_brokers
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_sink import commit_to_brokers, stage_for_brokers
+from spark_mq.sink.options import LiveSinkOptions
 from storage.batch.ledger import Batch
 from tests.support.java_broker import Oracle, RunningBroker
 
@@ -38,7 +38,7 @@ def allow(broker: RunningBroker, size: int) -> None:
     ((_, answer), *_) = connection.receive()
     connection.close()
     assert answer.code == 0
-    body_limits._told.clear()
+    live_routes._told.clear()
 
 
 def test_what_a_broker_takes_is_written_to_it_and_nothing_larger(broker: RunningBroker, tmp_path: Path) -> None:

@@ -30,10 +30,10 @@ from spark_mq.remoting import MessageQueue, RequestCode
 from spark_mq.remoting.consumers import HeartbeatData, ProducerData
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_rows
-from spark_mq.sink.exact_writer import commit_to_brokers, stage_for_brokers
 from spark_mq.sink.live_brokers import LiveBrokers
-from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import live_routes
+from spark_mq.sink.live_sink import commit_to_brokers, stage_for_brokers
+from spark_mq.sink.options import LiveSinkOptions
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
 from storage.format.table_entries import SubscriptionGroupConfig

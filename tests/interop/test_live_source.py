@@ -16,9 +16,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from spark_mq.conditions import ConvertedError, DataLossError, NoGroupOffsetsError, OptionError
 from spark_mq.source.batch_reader import BatchReader
-from spark_mq.source.column_names import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import read_partition
+from spark_mq.source.rows import COLUMN_NAMES, EARLIER_PLACE_COLUMN_NAMES
 from spark_mq.source.stream_reader import StreamReader
 from tests.interop.test_consumer_progress import consumer_progress
 from tests.interop.test_live_stream import add_queues

@@ -16,7 +16,7 @@ import pytest
 
 from jobs.replay_dead_letters import main
 from spark_mq.cluster_replay import ClusterLetters
-from spark_mq.source.cluster_options import ClusterOptions
+from spark_mq.options import ClusterOptions
 from storage.failpoints import ENVIRONMENT
 from tests.support.java_broker import Oracle, RunningBroker
 from tests.support.places import PROJECT

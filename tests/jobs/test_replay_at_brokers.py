@@ -12,9 +12,9 @@ from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.cluster_replay import ClusterLetters
+from spark_mq.options import ClusterOptions
 from spark_mq.remoting import MessageQueue
 from spark_mq.replay import REFUSED, REPLAYED, Outcome, Target
-from spark_mq.source.cluster_options import ClusterOptions
 from storage.format.table_entries import SubscriptionGroupConfig
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.support.java_broker import wait_until

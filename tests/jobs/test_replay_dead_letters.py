@@ -23,7 +23,6 @@ from jobs.run import _may_pass
 from spark_mq import replay as replaying
 from spark_mq.client.errors import NameServerUnreachableError
 from spark_mq.conditions import SparkMqError, as_condition
-from spark_mq.exit_codes import FAILED, exit_code_of
 from spark_mq.replay import (
     DeadLetter,
     OpenPlan,
@@ -37,6 +36,7 @@ from spark_mq.replay import (
 )
 from spark_mq.replay_audit import failures_told, table_location
 from spark_mq.source import rows
+from spark_mq.terminal import FAILED, exit_code_of
 from storage import Message, MessageStore, open_store
 from storage.errors import StoreLockedError
 from storage.files.local_file_system import LocalFileSystem

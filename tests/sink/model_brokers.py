@@ -18,9 +18,8 @@ from spark_mq.conditions import BatchInDoubtError
 from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.messages import decode_batch
 from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
-from spark_mq.sink.parking_places import places_of
-from spark_mq.sink.send_plan import PlannedBatch, QueuePlan
-from spark_mq.sink.sent_batch import Done
+from spark_mq.sink.journal import Done
+from spark_mq.sink.send_plan import PlannedBatch, QueuePlan, places_of
 from spark_mq.sink.staged_rows import StagedReader
 
 

@@ -12,12 +12,11 @@ from spark_mq.conditions import InvalidRowError, OptionError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, write_body
 from spark_mq.remoting.frames import MOST_BODY_BYTES
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
-from spark_mq.sink import body_limits
-from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
+from spark_mq.sink import live_routes
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import send_over
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.live_routes import LiveRoutes
+from spark_mq.sink.live_routes import BodyLimit, LiveRoutes, Told, limit_of
+from spark_mq.sink.options import LiveSinkOptions
 from tests.support.fake_broker import BROKER, FakeBroker, RoutesTo, TakingBroker
 
 MIB = 1 << 20
@@ -59,7 +58,7 @@ class SayingBroker(FakeBroker):
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_limits, "_told", {})
+    monkeypatch.setattr(live_routes, "_told", {})
 
 
 @pytest.fixture

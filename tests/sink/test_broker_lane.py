@@ -19,11 +19,11 @@ from spark_mq.conditions import NotConfirmedError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
 from spark_mq.remoting.headers_and_bodies import read_header
 from spark_mq.remoting.messages import BatchedMessage, SendMessageRequest, decode_batch, encode_batch
-from spark_mq.sink.body_limits import BodyLimit
 from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import SentRows, send_over
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_routes import BodyLimit
+from spark_mq.sink.options import LiveSinkOptions
 from tests.support.fake_broker import FakeBroker
 
 QUEUES = [MessageQueue("T", "broker-a", queue_id) for queue_id in range(3)]

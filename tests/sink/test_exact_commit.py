@@ -22,8 +22,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from spark_mq.sink import exact_commit
 from spark_mq.sink.exact_commit import ExactCommit, Outcome
-from spark_mq.sink.journal import Journal
-from spark_mq.sink.sent_batch import Done, StagedFile, batch_prefix
+from spark_mq.sink.journal import Done, Journal, StagedFile, batch_prefix
 from spark_mq.sink.staged_rows import StagedWriter
 from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, SinkAheadError

@@ -15,12 +15,11 @@ import pytest
 
 from spark_mq.conditions import InvalidRowError, WriteFailedError
 from spark_mq.remoting import MessageQueue
-from spark_mq.sink import exact_writer
+from spark_mq.sink import live_sink
 from spark_mq.sink.columns import InputColumns
-from spark_mq.sink.exact_writer import StagedForBrokers, abort_staged, commit_to_brokers, stage_for_brokers
-from spark_mq.sink.journal import Journal
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.sent_batch import Done, Intent, QueueSpan
+from spark_mq.sink.journal import Done, Intent, Journal, QueueSpan
+from spark_mq.sink.live_sink import StagedForBrokers, abort_staged, commit_to_brokers, stage_for_brokers
+from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.staged_rows import StagedWriter
 from storage.batch.ledger import Batch
 from storage.errors import StateFileError
@@ -36,7 +35,7 @@ def options_at(directory: Path, **given: str) -> LiveSinkOptions:
 def test_a_refused_row_leaves_nothing_and_is_not_told_of_dead_letters(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact_writer, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
+    monkeypatch.setattr(live_sink, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
     options = options_at(tmp_path)
     frame = pa.record_batch({"body": pa.array([b"a", None], pa.binary())})
     with pytest.raises(InvalidRowError, match="row 1, column body") as refused:
@@ -48,7 +47,7 @@ def test_a_refused_row_leaves_nothing_and_is_not_told_of_dead_letters(
 
 def test_rows_that_a_full_disk_did_not_take_leave_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a file system gives blocks away late, a write succeeds and the sync says that there is no room."""
-    monkeypatch.setattr(exact_writer, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
+    monkeypatch.setattr(live_sink, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
     monkeypatch.setattr(os, "fdatasync", _full)
     monkeypatch.setattr(os, "fsync", _full)
     options = options_at(tmp_path)
@@ -81,7 +80,7 @@ def test_an_abort_leaves_the_files_that_an_intent_names(tmp_path: Path) -> None:
 def test_a_task_that_fails_behind_its_first_batches_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact_writer, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
+    monkeypatch.setattr(live_sink, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
     seen: list[int] = []
 
     def frames() -> Iterator[pa.RecordBatch]:
@@ -158,7 +157,7 @@ def test_tasks_of_two_batches_or_one_that_hands_in_nothing_are_no_commit(
     def asked(options: LiveSinkOptions) -> None:
         raise AssertionError("brokers are asked")
 
-    monkeypatch.setattr(exact_writer, "live_routes", asked)
+    monkeypatch.setattr(live_sink, "live_routes", asked)
     own, other = (StagedForBrokers(Batch("sink", "query", batch_id), None, "host") for batch_id in (3, 4))
     for messages, batch_id in (([own, other], 3), ([own], 4), ([own, None], 3), ([], 3)):
         with pytest.raises(WriteFailedError):

@@ -22,11 +22,11 @@ from spark_mq.remoting.headers_and_bodies import read_body, read_header, write_b
 from spark_mq.remoting.messages import BatchedMessage, SendMessageRequest, decode_batch, encode_batch
 from spark_mq.sink import live_brokers
 from spark_mq.sink.exact_commit import SendInDoubtError
+from spark_mq.sink.journal import Done, QueueSpan
 from spark_mq.sink.live_brokers import TOPIC, LiveBrokers
-from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
+from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.send_plan import QueuePlan, plan_queues, remaining
-from spark_mq.sink.sent_batch import Done, QueueSpan
 from spark_mq.sink.staged_rows import StagedReader, StagedWriter
 from storage.batch.ledger import Batch
 from storage.files.local_file_system import LocalFileSystem

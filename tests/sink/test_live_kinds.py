@@ -19,11 +19,11 @@ from pyspark.sql.types import IntegerType, StringType, StructType
 from spark_mq.client.errors import ResponseError
 from spark_mq.conditions import InvalidRowError, NotConfirmedError, WriteFailedError
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response
-from spark_mq.sink.columns import InputColumns
+from spark_mq.sink.columns import InputColumns, columns_to_send
 from spark_mq.sink.direct_writer import SentRows, send_over
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.live_rows import columns_to_send
-from spark_mq.sink.live_writers import LiveBatchWriter
+from spark_mq.sink.live_sink import LiveSink
+from spark_mq.sink.options import LiveSinkOptions
+from spark_mq.sink.writers import BatchWriter
 from storage.batch.ledger import Batch
 from storage.format.record import encode_offset_message_id
 from storage.format.table_entries import SubscriptionGroupConfig
@@ -341,7 +341,7 @@ def test_rows_of_the_source_can_be_sent_back_as_they_are() -> None:
 def test_invalid_rows_are_put_aside_and_appear_with_the_commit(tmp_path: Path) -> None:
     aside = options(onInvalidRow="deadLetter", deadLetterPath=str(tmp_path / "dead"))
     frame = {"body": [b"a", None, b"c"], "other": [1, 2, 3]}
-    writer = LiveBatchWriter(aside, InputColumns(("body",)))
+    writer = BatchWriter(LiveSink(aside, InputColumns(("body",))))
     with TakingBroker() as broker:
         sent = send(broker, aside, frame, frame, columns=("body",))
         assert sorted(broker.bodies("T")) == [b"a", b"a", b"c", b"c"]
@@ -365,7 +365,7 @@ def test_what_a_failed_task_or_batch_has_put_aside_goes(tmp_path: Path) -> None:
     with TakingBroker() as broker:
         sent = send(broker, aside, {"body": [b"a", None]})
         assert len(list(tmp_path.iterdir())) == 1
-        LiveBatchWriter(aside, InputColumns(("body",))).abort([sent, None])
+        LiveSink(aside, InputColumns(("body",))).abort([sent, None])
         assert list(tmp_path.iterdir()) == []
         broker.refused_topic = "T"
         with pytest.raises(ResponseError, match="illegal"):
@@ -376,7 +376,7 @@ def test_what_a_failed_task_or_batch_has_put_aside_goes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("status", "level"), [(0, "INFO"), (12, "WARNING")])
 def test_the_log_says_what_each_batch_was_answered(status: int, level: str, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "spark_mq.sink"):
-        LiveBatchWriter(options(acks="stored"), InputColumns(("body",))).commit(
+        BatchWriter(LiveSink(options(acks="stored"), InputColumns(("body",)))).commit(
             [SentRows(3, {status: 3}), SentRows(2, {0: 2})]
         )
     (record,) = caplog.records
@@ -387,7 +387,7 @@ def test_the_log_says_what_each_batch_was_answered(status: int, level: str, capl
 def test_where_spark_keeps_its_workers_log_it_gets_what_a_batch_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Root loggers of Python workers are at WARNING; PySpark's `capture_outputs` goes by this variable."""
     log = logging.getLogger("spark_mq.sink")
-    writer = LiveBatchWriter(options(), InputColumns(("body",)))
+    writer = BatchWriter(LiveSink(options(), InputColumns(("body",))))
     try:
         writer.commit([SentRows(1, {0: 1})])
         assert log.level == logging.NOTSET

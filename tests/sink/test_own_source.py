@@ -21,9 +21,7 @@ from spark_mq.data_source import SparkMqDataSource
 from spark_mq.sink import own_source
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import send_over
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.live_writers import LiveStreamWriter
-from spark_mq.sink.options import SinkOptions
+from spark_mq.sink.options import LiveSinkOptions, SinkOptions
 from spark_mq.sink.partition_writer import stage_rows
 from spark_mq.sink.writers import StreamWriter
 from spark_mq.source.options import SourceOptions
@@ -66,7 +64,7 @@ def planned(**options: str) -> object:
         reader.stop()
 
 
-def writer(**options: str) -> StreamWriter | LiveStreamWriter:
+def writer(**options: str) -> StreamWriter:
     return SparkMqDataSource({name.lower(): text for name, text in options.items()}).streamWriter(SCHEMA, False)
 
 
@@ -83,13 +81,16 @@ def test_a_topic_of_the_same_store_is_refused_and_another_topic_or_store_is_not(
     taken = checkpoint(tmp_path / "cp", {"MA": {"0": 3}}, read)  # another source's line before it
     with pytest.raises(WritesOwnSourceError, match="the query reads topic MA where it would write to it"):
         writer(path=root, topic="MA", checkpointLocation=taken)
-    assert writer(path=root, topic="MD", checkpointLocation=taken).columns.own_topics == frozenset()
-    assert writer(path=other, topic="MA", checkpointLocation=taken).columns.own_topics == frozenset(), (
+    assert writer(path=root, topic="MD", checkpointLocation=taken).sink.columns.own_topics == frozenset()
+    assert writer(path=other, topic="MA", checkpointLocation=taken).sink.columns.own_topics == frozenset(), (
         "a mirror, of brokers of one name"
     )
-    assert writer(path=str(tmp_path / "new"), topic="MA", checkpointLocation=taken).columns.own_topics == frozenset()
     assert (
-        writer(path=root, topic="MA", checkpointLocation=taken, writeToSource="true").columns.own_topics == frozenset()
+        writer(path=str(tmp_path / "new"), topic="MA", checkpointLocation=taken).sink.columns.own_topics == frozenset()
+    )
+    assert (
+        writer(path=root, topic="MA", checkpointLocation=taken, writeToSource="true").sink.columns.own_topics
+        == frozenset()
     )
 
 
@@ -106,7 +107,7 @@ def test_the_newest_batch_counts_and_a_position_without_a_record_says_nothing(tm
     root = store_with(tmp_path / "broker-a", "MA")
     empty = {"MA": {"broker-a": {"0": {"next": 0, "before": None}}}}
     taken = checkpoint(tmp_path / "cp", empty, number=9)
-    assert writer(path=root, topic="MA", checkpointLocation=taken).columns.own_topics == frozenset()
+    assert writer(path=root, topic="MA", checkpointLocation=taken).sink.columns.own_topics == frozenset()
     checkpoint(tmp_path / "cp", planned(path=root, topic="MA", startingOffsets="earliest"), number=10)
     with pytest.raises(WritesOwnSourceError):
         writer(path=root, topic="MA", checkpointLocation=taken)
@@ -116,8 +117,8 @@ def test_of_two_sources_with_one_broker_name_each_is_looked_for_by_its_own_recor
     one, two = store_with(tmp_path / "one" / "broker-a", "MA"), store_with(tmp_path / "two" / "broker-a", "MB")
     read = [planned(path=root, topic=topic, startingOffsets="earliest") for root, topic in ((one, "MA"), (two, "MB"))]
     taken = checkpoint(tmp_path / "cp", *read)
-    assert writer(path=two, topic="MA", checkpointLocation=taken).columns.own_topics == frozenset()
-    assert writer(path=two, checkpointLocation=taken).columns.own_topics == {"MB"}
+    assert writer(path=two, topic="MA", checkpointLocation=taken).sink.columns.own_topics == frozenset()
+    assert writer(path=two, checkpointLocation=taken).sink.columns.own_topics == {"MB"}
     with pytest.raises(WritesOwnSourceError):
         writer(path=two, topic="MB", checkpointLocation=taken)
 
@@ -145,15 +146,15 @@ def test_a_store_and_its_backup_have_the_same_records_and_it_must_be_said_that_t
 def test_without_a_checkpoint_that_can_be_read_nothing_is_refused(tmp_path: Path, location: str) -> None:
     root = store_with(tmp_path / "broker-a", "MA")
     given = {"checkpointLocation": location.format(tmp_path)} if location else {}
-    assert writer(path=root, topic="MA", **given).columns.own_topics == frozenset()
+    assert writer(path=root, topic="MA", **given).sink.columns.own_topics == frozenset()
 
 
 def test_where_rows_name_their_topics_the_task_refuses_and_stages_nothing(tmp_path: Path) -> None:
     root = store_with(tmp_path / "broker-a", "MA", "MB")
     read = planned(path=root, subscribe="MA,MB", startingOffsets="earliest")
     made = writer(path=root, checkpointLocation=checkpoint(tmp_path / "cp", read))
-    assert made.columns.own_topics == {"MA", "MB"}
-    options, columns = SinkOptions.parse({"path": root}, "streaming"), made.columns
+    assert made.sink.columns.own_topics == {"MA", "MB"}
+    options, columns = SinkOptions.parse({"path": root}, "streaming"), made.sink.columns
     for topics, is_refused in ((["New", "MB"], True), (["New", "New"], False)):
         frames = iter([pa.record_batch({"body": ["x", "y"], "topic": topics})])
         if is_refused:
@@ -171,7 +172,9 @@ def test_rows_for_a_groups_retry_topic_are_no_circle(tmp_path: Path) -> None:
         )
     root = str(tmp_path / "broker-a")
     read = planned(path=root, topic="%DLQ%g", startingOffsets="earliest")
-    assert writer(path=root, checkpointLocation=checkpoint(tmp_path / "cp", read)).columns.own_topics == frozenset()
+    assert (
+        writer(path=root, checkpointLocation=checkpoint(tmp_path / "cp", read)).sink.columns.own_topics == frozenset()
+    )
 
 
 def test_a_task_sends_no_row_to_such_a_topic() -> None:
@@ -205,5 +208,5 @@ def test_it_is_seen_between_path_and_name_server_both_ways(tmp_path: Path) -> No
             for writes in ({"path": str(root)}, live):
                 with pytest.raises(WritesOwnSourceError):
                     writer(**writes, topic="MA", checkpointLocation=taken)
-                assert writer(**writes, topic="MD", checkpointLocation=taken).columns.own_topics == frozenset()
-                assert writer(**writes, checkpointLocation=taken).columns.own_topics == {"MA"}
+                assert writer(**writes, topic="MD", checkpointLocation=taken).sink.columns.own_topics == frozenset()
+                assert writer(**writes, checkpointLocation=taken).sink.columns.own_topics == {"MA"}

@@ -12,11 +12,19 @@ import pytest
 
 from spark_mq.conditions import InvalidRowError, SentRowsLostError
 from spark_mq.remoting import MessageQueue
-from spark_mq.sink import exact_writer
+from spark_mq.sink import live_sink
 from spark_mq.sink.columns import InputColumns
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.parking_places import MOST_LEVEL, is_place, places_of, rows_stored_or_waiting
-from spark_mq.sink.send_plan import ROW, UNKNOWN_FILE, PlannedBatch, QueuePlan
+from spark_mq.sink.options import LiveSinkOptions
+from spark_mq.sink.send_plan import (
+    MOST_LEVEL,
+    ROW,
+    UNKNOWN_FILE,
+    PlannedBatch,
+    QueuePlan,
+    is_place,
+    places_of,
+    rows_stored_or_waiting,
+)
 from spark_mq.sink.staged_rows import StagedBatch, StagedReader, StagedWriter
 from storage.batch.ledger import Batch
 from storage.files.local_file_system import LocalFileSystem
@@ -113,7 +121,7 @@ def test_each_row_that_waits_is_delivered_once_wherever_the_commit_dies(
 def test_a_row_at_a_level_that_no_client_can_look_for_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exact_writer, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
+    monkeypatch.setattr(live_sink, "live_routes", lambda options: nullcontext(RoutesTo(FakeBroker([]))))
     given = {"nameServer": "unused:1", "topic": "T", "stagingPath": str(tmp_path), "writeId": "w"}
     options, batch = LiveSinkOptions.parse(given, "batch"), Batch("w", "w", 0)
 
@@ -126,7 +134,7 @@ def test_a_row_at_a_level_that_no_client_can_look_for_is_refused(
                 "reconsume_times": pa.array(times, pa.int32()),
             }
         )
-        staged = exact_writer.stage_for_brokers(
+        staged = live_sink.stage_for_brokers(
             options, InputColumns(tuple(frame.schema.names)), batch, 0, 0, iter([frame])
         )
         assert staged.file is not None

@@ -151,10 +151,10 @@ def test_a_task_goes_on_in_a_store_that_has_grown_and_expired_since(here: Path) 
 @pytest.mark.parametrize("mode", ["writer", "streamWriter"])
 def test_the_driver_tells_the_tasks_what_it_sees(here: Path, mode: str) -> None:
     source = SparkMqDataSource({"path": str(here), "topic": "T"})
-    assert getattr(source, mode)(SCHEMA, False).seen is None, "there is no store yet"
+    assert getattr(source, mode)(SCHEMA, False).sink.seen is None, "there is no store yet"
     options = options_of(str(here))
     commit(options, stage(options, bodies("a")))
-    seen = getattr(source, mode)(SCHEMA, False).seen
+    seen = getattr(source, mode)(SCHEMA, False).sink.seen
     assert seen.fingerprint.files[0].start == 0
     with open_store(here) as store:
         taken = store.fingerprint()

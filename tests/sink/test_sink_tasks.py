@@ -26,7 +26,7 @@ from pyspark.sql.types import StringType, StructType
 from spark_mq.conditions import InvalidRowError, OptionError, SparkMqError, WriteFailedError
 from spark_mq.data_source import SparkMqDataSource
 from spark_mq.sink.columns import InputColumns
-from spark_mq.sink.commit import abort_rows, commit_rows
+from spark_mq.sink.commit import StoreSink, abort_rows, commit_rows
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.partition_writer import StagedRows, stage_rows
 from spark_mq.sink.writers import BatchWriter
@@ -286,7 +286,7 @@ def test_keys_of_a_write_of_its_own_take_all_of_the_digest(root: str) -> None:
 
 def test_a_write_without_a_name_gets_one_that_no_option_can_name() -> None:
     columns = InputColumns(("body",), kafka=False)
-    unnamed = [BatchWriter(SinkOptions.parse({"path": "/s"}, "batch"), columns).batch for _ in range(2)]
+    unnamed = [BatchWriter(StoreSink(SinkOptions.parse({"path": "/s"}, "batch"), columns)).batch for _ in range(2)]
     assert len({batch.sink_id for batch in unnamed}) == 2
     for batch in unnamed:
         assert batch == Batch(batch.sink_id, batch.sink_id, 0)
@@ -294,7 +294,9 @@ def test_a_write_without_a_name_gets_one_that_no_option_can_name() -> None:
         for option, mode in (("writeId", "batch"), ("sinkId", "streaming")):
             with pytest.raises(OptionError, match=rf"option {option}: .*begins with \|"):
                 SinkOptions.parse({"path": "/s", option: batch.sink_id}, mode)  # type: ignore[arg-type]
-    assert BatchWriter(SinkOptions.parse({"path": "/s", "writeId": "w"}, "batch"), columns).batch == Batch("w", "w", 0)
+    assert BatchWriter(StoreSink(SinkOptions.parse({"path": "/s", "writeId": "w"}, "batch"), columns)).batch == Batch(
+        "w", "w", 0
+    )
 
 
 def test_a_message_that_is_missing_or_of_another_batch_fails_the_commit(root: str) -> None:

@@ -18,13 +18,13 @@ from spark_mq.conditions import as_condition
 from spark_mq.sink import exact_commit
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.exact_commit import SendInDoubtError
-from spark_mq.sink.exact_writer import commit_to_brokers, stage_for_brokers
 from spark_mq.sink.live_brokers import LiveBrokers
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.live_sink import commit_to_brokers, stage_for_brokers
+from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.source.live_cluster import LiveCluster
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.query_cluster import Piece
-from spark_mq.source.row_batches import RowRequest
+from spark_mq.source.rows import RowRequest
 from storage.batch.ledger import Batch
 from tests.broker_server.own_cluster import BROKER_NAME, OwnCluster, own_cluster
 

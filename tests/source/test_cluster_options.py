@@ -8,13 +8,13 @@ import pytest
 
 from spark_mq.client.settings import MQ_CLIENT_API_TIMEOUT_MS
 from spark_mq.conditions import OptionError
-from spark_mq.sink.live_options import LiveSinkOptions
+from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.source.offsets import NamedQueue, QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.partition_reader import QueuePartition
-from spark_mq.source.pull_request import PullTerms
-from spark_mq.source.pull_split import PullSplit
-from spark_mq.source.row_batches import RowRequest
+from spark_mq.source.pull_reader import PullSplit
+from spark_mq.source.pulls import PullTerms
+from spark_mq.source.rows import RowRequest
 from spark_mq.source.starting_offsets import AtOffsets
 
 MINIMAL = {"nameServer": "a:9876;b:9876", "topic": "T"}

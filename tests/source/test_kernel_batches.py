@@ -13,8 +13,7 @@ import pytest
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pulled_records import PulledPart, slice_of
 from spark_mq.source.queue_split import QueueSplit
-from spark_mq.source.row_batches import RowRequest, to_batches
-from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS
+from spark_mq.source.rows import COLUMNS, KAFKA_COLUMNS, RowRequest, to_batches
 from storage import open_store
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem

@@ -9,9 +9,9 @@ import pytest
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RemotingCommand, RequestCode, make_response, read_body, write_body
 from spark_mq.source.cluster_questions import ClusterQuestions
-from spark_mq.source.live_groups import group_writers
+from spark_mq.source.live_cluster import LiveGroup
 from spark_mq.source.live_view import LiveView
-from spark_mq.source.subscription import Subscription
+from spark_mq.source.ranges import Subscription
 from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
 from tests.support.fake_broker import FakeBroker
 
@@ -69,7 +69,7 @@ def write_twice(broker: GroupBroker) -> None:
     questions = ClusterQuestions(ClientSettings((broker.address,)))
     view = LiveView(questions, Subscription(topics=("T",)), 1_000)
     view.brokers = {"broker-a": {0: broker.address}}
-    write = group_writers(questions, view)["broker-a"]
+    write = LiveGroup(questions, view, "broker-a").write
     write("g", OFFSETS, 0)
     broker.groups.clear()
     broker.topics.clear()
@@ -89,7 +89,7 @@ def test_a_group_that_is_there_is_not_made(broker: GroupBroker) -> None:
     view = LiveView(questions, Subscription(topics=("T",)), 1_000)
     view.brokers = {"broker-a": {0: broker.address}}
     for _ in range(2):
-        group_writers(questions, view)["broker-a"]("g", OFFSETS, 0)
+        LiveGroup(questions, view, "broker-a").write("g", OFFSETS, 0)
     questions.close()
     made = {RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP}
     assert not made & set(broker.codes)

@@ -27,7 +27,7 @@ from spark_mq.source.live_view import (
     look_interval_ms,
 )
 from spark_mq.source.offsets import NamedQueue, QueueId
-from spark_mq.source.subscription import Subscription
+from spark_mq.source.ranges import Subscription
 
 TIMEOUT_MS = 5_000
 

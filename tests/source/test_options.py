@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from spark_mq.conditions import OffsetJsonError, OptionError, SparkMqError, UnknownOptionError
-from spark_mq.option_table import Mode
-from spark_mq.source.column_names import COLUMN_NAMES, KAFKA_COLUMN_NAMES
+from spark_mq.options import Mode
 from spark_mq.source.offsets import NamedQueue
 from spark_mq.source.options import SourceOptions, option_rows
-from spark_mq.source.read_limits import ReadLimits
+from spark_mq.source.ranges import ReadLimits
+from spark_mq.source.rows import COLUMN_NAMES, KAFKA_COLUMN_NAMES
 from spark_mq.source.starting_offsets import AtGroup, AtOffsets, AtTime, AtTimes, Edge, NoMatch, TimePoint
 
 MINIMAL = {"path": "/store", "topic": "T"}

@@ -9,11 +9,11 @@ import pytest
 
 import spark_mq
 from spark_mq.conditions import OptionError, SparkMqError
+from spark_mq.options import parse_path
 from spark_mq.sink.options import SinkOptions
 from spark_mq.sink.place import check_place
 from spark_mq.source.cluster import find_stores
-from spark_mq.source.option_values import parse_path, parse_paths
-from spark_mq.source.options import SourceOptions
+from spark_mq.source.options import SourceOptions, parse_paths
 from storage import open_store
 from storage.errors import ForeignLogError, StoreNotFoundError, StoreNotWritableError, StoreRefusedError
 from storage.files.file_system import DirectoryEntry

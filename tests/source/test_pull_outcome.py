@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_mq.source.pull_outcome import Again, Ended, Found, Lost, Misfit, Nothing, Outcome, PullAnswer, outcome_of
+from spark_mq.source.pulls import Again, Ended, Found, Lost, Misfit, Nothing, Outcome, PullAnswer, outcome_of
 
 RECORD = b"a record"
 

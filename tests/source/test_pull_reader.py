@@ -25,7 +25,7 @@ from spark_mq.remoting.routes import BrokerData, ClusterInfo
 from spark_mq.source import pull_reader
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pull_reader import DEPTH, PullReader
-from spark_mq.source.pull_request import PullFilter, PullTerms
+from spark_mq.source.pulls import PullFilter, PullTerms
 from storage.errors import CorruptMessageError
 from storage.format.record import encode_record
 from tests.support.fake_broker import FakeBroker

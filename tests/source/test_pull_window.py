@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from spark_mq.source.pull_window import FIRST_STRIDE, FULL_ANSWERS, MOST_STRIDE, Ask, PullWindow
+from spark_mq.source.pulls import FIRST_STRIDE, FULL_ANSWERS, MOST_STRIDE, Ask, PullWindow
 
 
 def run(window: PullWindow[int], covers: int, seed: int = 1, reach: int = 0) -> tuple[list[tuple[int, int]], int]:

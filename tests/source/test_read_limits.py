@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from spark_mq.conditions import AvailableNowError
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.read_limits import FrozenEnd, ReadLimits, is_delayed, plan_end
+from spark_mq.source.ranges import FrozenEnd, ReadLimits, is_delayed, plan_end
 
 Q = [QueueId("t", "broker-a", i) for i in range(8)]
 

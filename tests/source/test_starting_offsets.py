@@ -15,7 +15,6 @@ from spark_mq.conditions import (
     NoOffsetForTimestampError,
     OffsetJsonError,
     QueuesNotMatchedError,
-    StartBeyondEndError,
 )
 from spark_mq.source.offsets import NamedQueue, QueueId, QueueOffset, RecordPlace
 from spark_mq.source.starting_offsets import (
@@ -32,7 +31,6 @@ from spark_mq.source.starting_offsets import (
     TimePoint,
     check_continuity,
     check_new_queue,
-    check_order,
     resolve_end,
     resolve_start,
 )
@@ -204,12 +202,6 @@ def test_a_groups_offset_that_expired_is_data_loss() -> None:
     with pytest.raises(DataLossError):
         start(AtGroup("g"), group_offsets={BUSY: 2})
     assert start(AtGroup("g"), fail=False, group_offsets={BUSY: 2}).offsets[BUSY] == 5
-
-
-def test_a_start_beyond_the_end_is_refused() -> None:
-    check_order(each(5, 0, 0), each(5, 2, 0))
-    with pytest.raises(StartBeyondEndError, match="T/broker-a/1: its start, 2, is greater than its end, 1"):
-        check_order(each(5, 2, 0), each(5, 1, 0))
 
 
 BEFORE = (4096, 1_700_000_000_000)

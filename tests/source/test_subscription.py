@@ -7,7 +7,7 @@ import pytest
 from spark_mq.conditions import OffsetJsonError
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.subscription import Subscription
+from spark_mq.source.ranges import Subscription
 
 BROKERS = {"broker-a", "broker-b"}
 QUEUES = [

@@ -140,11 +140,6 @@ def test_a_groups_offsets_are_a_start(tmp_path: Path) -> None:
         read_batch(store.root, consumerGroup="GroupB", **group)
 
 
-def test_an_empty_range_has_no_rows(root: Path) -> None:
-    offsets = by_queue({0: 5, 1: 5, 2: 5})
-    assert plan_batch(root, topic=TOPIC, startingOffsets=offsets, endingOffsets=offsets) == []
-
-
 @pytest.mark.spark
 def test_spark_takes_an_empty_range(read_store: ReadStore, root: Path) -> None:
     offsets = by_queue({0: 5, 1: 5, 2: 5})

@@ -105,11 +105,6 @@ def test_a_given_schema_gives_its_columns_in_its_order(spark: SparkSession, pris
     assert table.num_rows == len(expected)
 
 
-def test_a_column_that_does_not_exist_is_refused_with_the_nearest(pristine_store: PristineStore) -> None:
-    with pytest.raises(OptionError, match=r"\[SPARK_MQ_INVALID_OPTION\].*no column 'queueid'; did you mean queue_id"):
-        read_batch(pristine_store("roll").root, topic="TopicOne", columns="queueid")
-
-
 @pytest.mark.parametrize(
     ("schema", "rule"),
     [

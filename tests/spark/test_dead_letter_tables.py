@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 from spark_mq.conditions import OptionError
 from spark_mq.replay import DeadLetter
 from spark_mq.replay_audit import select_letters
-from spark_mq.source.column_names import COLUMN_NAMES
 from spark_mq.source.options import SourceOptions
+from spark_mq.source.rows import COLUMN_NAMES
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 

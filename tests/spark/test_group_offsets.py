@@ -133,7 +133,7 @@ def test_a_broker_that_answers_late_is_left_alone_ten_times_as_long() -> None:
         if len(asked) == 1:
             raise OSError("timed out")
 
-    offsets = GroupOffsets(GROUP, {"broker-lab": write}, clock)
+    offsets = GroupOffsets(GROUP, {"broker-lab": write}.__getitem__, clock)
     with pytest.warns(RuntimeWarning, match="timed out"):
         offsets.store(of_queues(1))
     for waited_ms, count in ((19_999, 1), (1, 2), (WRITE_INTERVAL_MS, 3)):

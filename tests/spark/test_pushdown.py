@@ -27,9 +27,8 @@ from pyspark.sql.datasource import (
     Not,
 )
 
-from spark_mq.source.batch_reader import BatchReader
+from spark_mq.source.batch_reader import BatchReader, Bounds, Cuts
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.pushdown import Bounds, Cuts
 from tests.support.fixture_stores import Fixture
 
 from .conftest import ReadStore

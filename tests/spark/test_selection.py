@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_mq
-from spark_mq.conditions import ConvertedError, OffsetJsonError, OptionError, SparkMqError, UnknownOptionError
+from spark_mq.conditions import ConvertedError, OffsetJsonError, OptionError, SparkMqError
 from storage import open_store
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
@@ -37,23 +37,6 @@ def topics_of(store: Fixture, *topics: str) -> dict[str, int]:
 # Topics and queues
 
 
-def test_topic_and_subscribe_name_topics(pristine_store: PristineStore) -> None:
-    store = pristine_store("clean")
-    assert topics_read(store, topic="TopicA") == topics_of(store, "TopicA")
-    assert topics_read(store, subscribe="TopicA, TopicTx") == topics_of(store, "TopicA", "TopicTx")
-    assert topics_read(store, topic="SCHEDULE_TOPIC_XXXX") == topics_of(store, "SCHEDULE_TOPIC_XXXX")
-
-
-def test_a_pattern_matches_whole_names_and_passes_over_system_topics(pristine_store: PristineStore) -> None:
-    store = pristine_store("clean")
-    every = topics_of(store)
-    system = {"SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC"}
-    assert topics_read(store, subscribePattern="Topic[AB].*") == topics_of(store, "TopicA", "TopicBatch", "TopicBig")
-    assert topics_read(store, subscribePattern="opic", allowEmpty="true") == {}
-    assert topics_read(store, subscribePattern=".*") == {name: n for name, n in every.items() if name not in system}
-    assert topics_read(store, subscribePattern=".*", includeSystemTopics="true") == every
-
-
 def test_a_pattern_passes_over_topics_named_after_the_cluster_that_topics_tell(tmp_path: Path) -> None:
     builder = StoreBuilder(tmp_path / "broker-a")
     for topic in ("Topic", "Told", "Told_REPLY_TOPIC"):
@@ -67,20 +50,6 @@ def test_a_pattern_passes_over_topics_named_after_the_cluster_that_topics_tell(t
 
 def topics_read_at(root: Path) -> list[str]:
     return [row["topic"] for row in read_batch(root, subscribePattern=".*", columns="topic")]
-
-
-def test_assign_and_queue_id_name_queues(pristine_store: PristineStore) -> None:
-    store = pristine_store("clean")
-    expected = Counter((row["topic"], row["queue_id"]) for row in golden_rows(store, "TopicA", "TopicOrder"))
-
-    def queues_read(**options: str) -> dict[tuple[str, int], int]:
-        rows = read_batch(store.root, columns="topic,queue_id", **options)
-        return dict(Counter((row["topic"], row["queue_id"]) for row in rows))
-
-    wanted = {("TopicA", 0), ("TopicA", 2), ("TopicOrder", 1)}
-    named = {"TopicA": [0, 2], "TopicOrder": {"broker-lab": [1]}}
-    assert queues_read(assign=json.dumps(named)) == {queue: expected[queue] for queue in wanted}
-    assert queues_read(topic="TopicA", queueId="1") == {("TopicA", 1): expected["TopicA", 1]}
 
 
 def test_a_topic_that_is_not_there_is_refused_with_those_that_are(pristine_store: PristineStore) -> None:
@@ -237,12 +206,6 @@ def test_a_path_without_a_store_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "empty", tmp_path / "nowhere"):
         with pytest.raises(ConvertedError, match=rf"\[SPARK_MQ_STORE_NOT_FOUND\].*{path}"):
             read_batch(path, topic="Topic")
-
-
-def test_an_unknown_option_is_refused_with_the_nearest() -> None:
-    for read in (read_batch, open_stream):
-        with pytest.raises(UnknownOptionError, match="no option startingoffset; did you mean startingOffsets"):
-            read("anywhere", topic="Topic", startingoffset="earliest")
 
 
 # Through Spark

@@ -201,33 +201,6 @@ def test_streaming_modes_but_append_are_refused_by_name(tmp_path: Path, make_que
 
 
 @pytest.mark.slow
-def test_columns_and_options_that_nobody_knows_are_refused_before_anything_is_written(
-    spark: SparkSession, target: Path
-) -> None:
-    frame = spark.range(1).selectExpr("'x' as body", "'y' as tagz")
-    with pytest.raises(PySparkException, match=r"\[SPARK_MQ_SINK_SCHEMA\] column tagz: .* did you mean tags\?"):
-        write(frame, target, topic="Topic")
-    with pytest.raises(PySparkException, match=r"\[SPARK_MQ_UNKNOWN_OPTION\] .*queuenums; did you mean queueNum\?"):
-        write(frame.drop("tagz"), target, topic="Topic", queueNums="3")
-    assert not target.exists()
-
-
-@pytest.mark.slow
-def test_a_place_that_is_no_store_and_not_empty_is_refused_and_left_as_it_is(
-    spark: SparkSession, tmp_path: Path, make_query: Callable[..., SinkQuery], target: Path
-) -> None:
-    target.mkdir()
-    (target / "thesis.txt").write_text("x", "utf-8")
-    frame = spark.range(3).selectExpr("cast(id as string) as body")
-    with pytest.raises(PySparkException, match=r"\[SPARK_MQ_STORE_NOT_FOUND\]"):
-        write(frame, target, topic="Topic")
-    StoreBuilder(tmp_path / "source").send("Topic", "1")
-    with pytest.raises(StreamingQueryException, match=r"\[SPARK_MQ_STORE_NOT_FOUND\]"):
-        make_query(tmp_path / "source").run()
-    assert [path.name for path in target.rglob("*")] == ["thesis.txt"]
-
-
-@pytest.mark.slow
 def test_an_invalid_row_fails_the_write_by_name_and_nothing_is_written(
     spark: SparkSession, target: Path, read_store: ReadStore
 ) -> None:

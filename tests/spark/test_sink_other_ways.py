@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
@@ -118,17 +116,3 @@ def test_delayed_rows_wait_and_rows_that_no_broker_would_deliver_are_put_aside(
     assert not (target / "consumequeue" / "Topic").exists()
     refused = {row.body: row.error_column for row in spark.read.parquet(str(dead)).collect()}
     assert refused == {"c": "delay_level", "d": "deliver_at"}
-
-
-def test_columns_and_options_that_do_not_fit_are_refused_before_a_row_is_written(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    frame: Callable[[str], DataFrame] = lambda columns: spark.createDataFrame([("x", None)], columns)  # noqa: E731
-    for columns, options, rule in (
-        ("body string, transaction_state string", {}, "it needs the option transactional=true"),
-        ("body string, retry_group string", {"transactional": "true"}, "what is tried again is no transaction"),
-        ("body string, topic string", {"sendBack": "true", "consumerGroup": "g"}, "column msg_id: it is missing"),
-    ):
-        with pytest.raises(PySparkException, match=rule):
-            frame(columns).write.format("spark_mq").mode("append").options(**options).save(str(tmp_path / "target"))
-    assert not (tmp_path / "target").exists()

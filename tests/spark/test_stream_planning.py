@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from spark_mq.conditions import AvailableNowError, NoOffsetForTimestampError, OptionError
+from spark_mq.conditions import AvailableNowError, NoOffsetForTimestampError
 from spark_mq.source import stream_reader
 from spark_mq.source.stream_reader import StreamReader
 from storage.files import local_files
@@ -99,11 +99,6 @@ def test_a_relative_start_is_resolved_once(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(stream_reader, "current_time_ms", lambda: START_MS + 12 * SECOND)
     assert next_offsets(first) == {0: 5}
     assert reader.initialOffset() == first
-
-
-def test_options_of_batches_are_refused(store: StoreBuilder) -> None:
-    with pytest.raises(OptionError, match="endingOffsets: is for batch queries only"):
-        open_stream(store.root, topic="Topic", endingOffsets="latest")
 
 
 # How far it goes

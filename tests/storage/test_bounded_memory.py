@@ -16,7 +16,7 @@ import pytest
 
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.queue_split import QueueSplit
-from spark_mq.source.row_batches import RowRequest
+from spark_mq.source.rows import RowRequest
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalFileInMemory

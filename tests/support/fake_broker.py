@@ -23,7 +23,7 @@ from spark_mq.remoting.administration import SubscriptionGroupTable, TopicOffset
 from spark_mq.remoting.headers_and_bodies import read_header
 from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, SendMessageRequest, decode_batch
 from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
-from spark_mq.sink.body_limits import BodyLimit, Told, limit_of
+from spark_mq.sink.live_routes import BodyLimit, Told, limit_of
 from storage.format.properties import decode_properties
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_offset_message_id, encode_record
 from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig

@@ -20,9 +20,9 @@ from spark_mq.client.errors import ClientError
 from spark_mq.conditions import SparkMqError
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import send_rows
-from spark_mq.sink.exact_writer import commit_to_brokers, stage_for_brokers
-from spark_mq.sink.live_options import LiveSinkOptions
 from spark_mq.sink.live_routes import LiveRoutes
+from spark_mq.sink.live_sink import commit_to_brokers, stage_for_brokers
+from spark_mq.sink.options import LiveSinkOptions
 from storage.batch.ledger import Batch
 from storage.errors import StorageError
 

@@ -15,8 +15,8 @@ import numpy as np
 import jobs.run
 import spark_mq.broker.send_back
 import spark_mq.remoting_server.channel
+import spark_mq.sink.columns
 import spark_mq.sink.own_source
-import spark_mq.sink.partition_writer
 import spark_mq.source.cluster
 import storage.batch.commit
 import storage.batch.sink_progress
@@ -38,11 +38,9 @@ from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.supervised import SupervisedBroker
 from spark_mq.controller.journal import Journal
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting_server.channel import Channel
-from spark_mq.remoting_server.pools import RequestPool
-from spark_mq.remoting_server.processors import Processor
+from spark_mq.remoting_server.channel import Channel, Turns
+from spark_mq.remoting_server.pools import Processor, RequestPool
 from spark_mq.remoting_server.server import RemotingServer
-from spark_mq.remoting_server.shared import Turns
 from spark_mq.sink.exact_commit import ExactCommit
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
@@ -533,7 +531,7 @@ def own_source_goes_by_names() -> AbstractContextManager[Any]:
 
 
 def tasks_write_into_the_own_source() -> AbstractContextManager[Any]:
-    return mock.patch.object(spark_mq.sink.partition_writer, "refuse_own", return_value=None)
+    return mock.patch.object(spark_mq.sink.columns.InputColumns, "refuse_own", return_value=None)
 
 
 def job_that_steps_back_ends_well() -> AbstractContextManager[Any]:

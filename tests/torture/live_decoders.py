@@ -17,14 +17,12 @@ from spark_mq.client.offset_stores import LocalOffsetFile, offsets_text
 from spark_mq.client.pulls import Pull, PullStatus, pull_result, subscription
 from spark_mq.conditions import OffsetJsonError, SentRowsLostError
 from spark_mq.remoting import MessageQueue, make_request, make_response
-from spark_mq.sink import journal, send_plan, sent_batch
+from spark_mq.sink import journal, send_plan
 from spark_mq.sink.staged_rows import StagedReader, StagedWriter
 from spark_mq.source import lag, offsets
 from spark_mq.source.offsets import QueueId
-from spark_mq.source.pull_outcome import Found, Lost, Nothing, outcome_of
-from spark_mq.source.pull_request import pull_answer
-from spark_mq.source.pull_window import PullWindow
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
+from spark_mq.source.pulls import Found, Lost, Nothing, PullWindow, outcome_of, pull_answer
 from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, StateFileError, StorageError
 from storage.files.local_file_system import LocalFileSystem
@@ -108,26 +106,26 @@ def _read_journal(content: bytes, directory: Path) -> bool:
             found.append(kept.load())
     for one in found:
         if one.intent is not None:
-            assert sent_batch.decode_intent(sent_batch.encode(one.intent)) == one.intent
+            assert journal.decode_intent(journal.encode(one.intent)) == one.intent
             assert all("/" not in staged.name for staged in one.intent.files)
         if one.done is not None:
-            assert sent_batch.decode_done(sent_batch.encode(one.done)) == one.done
+            assert journal.decode_done(journal.encode(one.done)) == one.done
     return bool(found)
 
 
 def _kept(samples: Samples) -> list[bytes]:
     queue = MessageQueue("T", "b", 0)
-    staged = sent_batch.StagedFile("3-0-0123abcd-n.rows", 2, 100, 60, 1, 2)
-    spans = (sent_batch.QueueSpan(queue, 5, 5),)
-    intent = sent_batch.encode(sent_batch.Intent(_SINK, (staged,), spans, ("SPARK_MQ_x_3_1_n",), 1))
-    done = sent_batch.encode(sent_batch.Done(_SINK, spans, 2))
+    staged = journal.StagedFile("3-0-0123abcd-n.rows", 2, 100, 60, 1, 2)
+    spans = (journal.QueueSpan(queue, 5, 5),)
+    intent = journal.encode(journal.Intent(_SINK, (staged,), spans, ("SPARK_MQ_x_3_1_n",), 1))
+    done = journal.encode(journal.Done(_SINK, spans, 2))
     return [*both_parities(intent), *both_parities(done)]
 
 
 def _read_told(content: bytes, directory: Path) -> bool:
     """A message of the sink's topic, to which anybody may send."""
     compressed = make_message(body=content, sys_flag=1 if len(content) % 5 == 0 else 0)
-    return sent_batch.told_of(compressed, "sink") is not None
+    return journal.told_of(compressed, "sink") is not None
 
 
 def _read_staged(content: bytes, directory: Path) -> bool:
@@ -137,7 +135,7 @@ def _read_staged(content: bytes, directory: Path) -> bool:
     write_over(directory / name, content)
     data, table = content[:table_start], content[table_start:]
     for rows in (2, 3):
-        said = sent_batch.StagedFile(name, rows, len(content), table_start, zlib.crc32(data), zlib.crc32(table))
+        said = journal.StagedFile(name, rows, len(content), table_start, zlib.crc32(data), zlib.crc32(table))
         with suppress(CorruptRecordError):
             reader = StagedReader(_FILES, str(directory), said)
             break
@@ -172,9 +170,9 @@ def _staged(samples: Samples) -> list[bytes]:
 
 def _read_marks(content: bytes, directory: Path) -> bool:
     """Property strings of a queue to which anybody may send: the marks of a batch's rows, and rows of nobody for the rest."""
-    files = [sent_batch.StagedFile("3-0-0123abcd-n.rows", 2, 100, 60, 1, 2)]
+    files = [journal.StagedFile("3-0-0123abcd-n.rows", 2, 100, 60, 1, 2)]
     lines = content.split(b"\n")[:50]
-    prefix = sent_batch.batch_prefix(_SINK)
+    prefix = journal.batch_prefix(_SINK)
     ours, marks = send_plan.marks_of(pa.array(lines, pa.binary()), prefix)
     assert ours.sum() == len(marks)
     rows = send_plan.found_rows(marks, prefix, files)
@@ -185,7 +183,7 @@ def _read_marks(content: bytes, directory: Path) -> bool:
 
 
 def _marks(samples: Samples) -> list[bytes]:
-    prefix = sent_batch.batch_prefix(_SINK)
+    prefix = journal.batch_prefix(_SINK)
     row = f"{prefix}0123abcd-0-".encode()
     marked = [b"SPARK_MQ_ROW\x01" + row + b"%012X\x02" % rank for rank in range(3)]
     return [b"\n".join(marked), b"TAGS\x01a\x02" + marked[0], marked[1] + b"KEYS\x01k"]

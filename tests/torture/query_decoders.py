@@ -13,13 +13,12 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.conditions import SparkMqError
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_response
-from spark_mq.sink.broker_questions import BrokerQuestions
-from spark_mq.sink.live_brokers import LiveBrokers
+from spark_mq.sink.live_brokers import BrokerQuestions, LiveBrokers
 from spark_mq.source import live_cluster, pull_reader
 from spark_mq.source.cluster_questions import Answered, ClusterQuestions
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.pull_request import PullTerms
+from spark_mq.source.pulls import PullTerms
 from storage.errors import StorageError
 from storage.format.record import encode_record
 from tests.support.message_builder import make_message

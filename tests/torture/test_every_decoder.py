@@ -72,14 +72,14 @@ NOT_FOREIGN = {
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
     "client/transport.py Transport.data_received": _SOCKETS,
     "remoting_server/channel.py Channel._take_some": _SOCKETS,
-    "sink/exact_writer.py stage_for_brokers": "a nonce of its own",
-    "sink/group_refusals.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",
+    "sink/live_sink.py stage_for_brokers": "a nonce of its own",
+    "sink/live_returns.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",
     "sink/live_brokers.py LiveBrokers.send": "it needs lanes' threads; read_answer_header is fuzzed",
     "sink/live_returns.py ReturnWriter._calls": "the user's column; message ids are fuzzed as such",
     "sink/live_transactions.py OpenHalves.stored": "a batch of its own; read_answer_header is fuzzed",
     "sink/own_source.py _logged_offsets": "what a source has told Spark; load_json is fuzzed",
     "source/listener.py latest_offset": "what this source has told Spark; load_json is fuzzed",
-    "source/option_values.py parse_paths": "the user's option",
+    "source/options.py parse_paths": "the user's option",
 }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_mq.source.column_names import COLUMN_NAMES, CORRUPT_COLUMN, EARLIER_PLACE_COLUMN_NAMES
+from spark_mq.source.rows import COLUMN_NAMES, CORRUPT_COLUMN, EARLIER_PLACE_COLUMN_NAMES
 from storage.errors import ColumnIllegalError
 from storage.rules.message_rows import MessageRows
 from storage.rules.row_columns import COLUMNS, LEFT_COLUMNS, check_columns

@@ -38,7 +38,7 @@ ORDERS = (
             Step('rows of open intents written again ("A batch")', f"{_OPENING}:mend_batches"),
             Step(
                 "checkpoint lowered where something is to be built that it would not have built again",
-                f"{_OPENING}:write_checkpoint",
+                "storage.recovery.passes:StoreParts.save_checkpoint",
                 within=f"{_MENDING}:apply_recovery",
             ),
             Step('log cut ("Cutting the log")', f"{_MENDING}:cut_log", gives=lambda *_, **__: (0, [])),

@@ -1,4 +1,4 @@
-"""What a batch's answer means, under each guarantee."""
+"""What a batch's answer means under each guarantee, and what `acks=all` makes of one that is not safe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import pytest
 
 from spark_mq.client.errors import BrokerUnreachableError, ClientError, FrameRefusedError, RequestTimeoutError
 from spark_mq.client.settings import RETRIED_CODES
-from spark_mq.sink.send_verdicts import Verdict, verdict_of, verdict_of_call, verdict_of_failure
+from spark_mq.conditions import NotConfirmedError
+from spark_mq.sink.sends import Verdict, refuse_unsafe, statuses_text, verdict_of, verdict_of_call, verdict_of_failure
 
 
 @pytest.mark.parametrize("code", [0, 10, 11, 12])
@@ -65,3 +66,23 @@ def test_an_answer_that_is_no_frame_is_not_asked_for_again() -> None:
 def test_a_call_about_one_row_is_done_by_0_alone(code: int, remark: str | None, verdict: Verdict) -> None:
     """AbstractSendMessageProcessor.consumerSendMsgBack, EndTransactionProcessor (11: the broker is a slave by now)."""
     assert verdict_of_call(code, remark) is verdict
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(10, "FLUSH_DISK_TIMEOUT"), (11, "SLAVE_NOT_AVAILABLE"), (12, "FLUSH_SLAVE_TIMEOUT")]
+)
+def test_an_answer_without_the_disk_or_a_slave_is_an_error_that_names_broker_rows_and_status(
+    code: int, status: str
+) -> None:
+    with pytest.raises(NotConfirmedError, match=f"broker broker-a has stored 7 rows and answers {status}") as caught:
+        refuse_unsafe({0: 3, code: 7}, "broker-a")
+    assert "acks=stored" in str(caught.value)
+
+
+def test_an_answer_that_all_is_well_is_none() -> None:
+    refuse_unsafe({0: 3}, "broker-a")
+
+
+def test_statuses_are_told_with_their_rows() -> None:
+    assert statuses_text({12: 4, 0: 3}) == "SEND_OK 3, FLUSH_SLAVE_TIMEOUT 4"
+    assert statuses_text({}) == "no rows"

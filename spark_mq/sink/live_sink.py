@@ -1,30 +1,30 @@
-"""Exactly once: what a writing task stages, and what the commit does with it."""
+"""Rows for a cluster of running brokers: sent by the tasks, at least once; or staged by them and sent by one commit, exactly once."""
 
 from __future__ import annotations
 
 import logging
 import os
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from spark_mq.conditions import NONE_SENT, InvalidRowError, WriteFailedError
+from spark_mq.conditions import NONE_SENT, WriteFailedError
 from spark_mq.sink.columns import InputColumns, warn_of_overruled
-from spark_mq.sink.direct_writer import MOST_ROWS, REJECTIONS_SHOWN
+from spark_mq.sink.dead_letters import RejectedRows, drop_dead_letters, publish_dead_letters
+from spark_mq.sink.direct_writer import MOST_ROWS, SentRows, send_rows
 from spark_mq.sink.exact_commit import ExactCommit
-from spark_mq.sink.journal import Journal, sink_directory
+from spark_mq.sink.journal import Journal, StagedFile, batch_prefix, sink_directory
 from spark_mq.sink.live_brokers import LiveBrokers
-from spark_mq.sink.live_options import LiveSinkOptions
-from spark_mq.sink.live_routes import live_routes
-from spark_mq.sink.live_rows import SINGLE_COLUMNS, route_rules
-from spark_mq.sink.own_source import refuse_own
+from spark_mq.sink.live_routes import SINGLE_COLUMNS, live_routes, route_rules
+from spark_mq.sink.options import LiveSinkOptions
 from spark_mq.sink.place import not_shared
-from spark_mq.sink.sent_batch import StagedFile, batch_prefix
+from spark_mq.sink.sends import statuses_text
 from spark_mq.sink.staged_rows import StagedWriter
-from spark_mq.sink.unsafe_answers import statuses_text
 from spark_mq.sink.wire_batches import BatchCutter, WireBatch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
@@ -33,6 +33,7 @@ from storage.errors import StagedRowsGoneError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name
 from storage.rules.message_rows import MessageRows, from_kafka_columns
+from storage.rules.response_codes import ResponseCode
 
 _LOG = logging.getLogger("spark_mq.sink")
 
@@ -71,6 +72,7 @@ def stage_for_brokers(
     place = (partition % 65_536).to_bytes(2, "big")  # the nonce is the task's own
     key = sink_digest(batch.sink_id, batch.query_id)[:4] + bytes.fromhex(nonce) + place
     row_count, ignored = 0, dict[str, str]()
+    rejected = RejectedRows(None, batch, partition, name)
     may_wait = any(name in columns.names for name in SINGLE_COLUMNS)
     with live_routes(options) as routes:
         cutter = BatchCutter(options.batch_bytes, MOST_ROWS, lambda topic: routes.body_limit(topic).batch_bytes)
@@ -84,10 +86,8 @@ def stage_for_brokers(
             for frame in frames:
                 taken = frame.select(list(columns.names))
                 prepared = rows.prepare(from_kafka_columns(taken) if columns.kafka else taken, current_time_ms())
-                if prepared.rejected:
-                    shown = prepared.rejected[:REJECTIONS_SHOWN]
-                    raise InvalidRowError(partition, len(prepared.rejected), *shown, consequence=NONE_SENT)
-                refuse_own(columns.own_topics.intersection(prepared.topics))
+                rejected.take(frame, prepared.rejected, prepared.rejected_indices, consequence=NONE_SENT)
+                columns.refuse_own(prepared.topics)
                 ignored |= prepared.overruled
                 row_count += len(prepared.messages.queue_codes)
                 stage(cutter.add(prepared.messages, may_wait=may_wait))
@@ -150,3 +150,70 @@ def abort_staged(options: LiveSinkOptions, messages: Sequence[WriterCommitMessag
 def new_nonce() -> str:
     """8 hex digits."""
     return os.urandom(4).hex()
+
+
+_LOG = logging.getLogger("spark_mq.sink")
+_KEY_BYTES = 8
+_KEEPS_LOGS = "PYSPARK_SPARK_SESSION_UUID"
+"""Set in Python workers whose log Spark keeps (spark.sql.pyspark.worker.logging.enabled); what a batch was answered belongs there."""
+
+
+@dataclass(frozen=True)
+class LiveSink:
+    """A cluster of running brokers that rows are sent to (`writers.Sink`)."""
+
+    options: LiveSinkOptions
+    columns: InputColumns
+
+    def write(
+        self, batch: Batch, task: TaskContext, frames: Iterator[pa.RecordBatch], *, is_query: bool
+    ) -> WriterCommitMessage:
+        """A task stages its rows, exactly once; or sends them."""
+        partition, attempt = task.partitionId(), task.taskAttemptId()
+        if self.options.is_exact:
+            return stage_for_brokers(self.options, self.columns, batch, partition, attempt, frames)
+        key = os.urandom(_KEY_BYTES)
+        return send_rows(self.options, self.columns, partition, key, frames, batch, attempt)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int, *, is_query: bool) -> None:
+        """Send what is staged; or publish what the tasks have put aside, for all rows are sent already."""
+        if _KEEPS_LOGS in os.environ and _LOG.level == logging.NOTSET:
+            _LOG.setLevel(logging.INFO)
+        if self.options.is_exact:
+            commit_to_brokers(self.options, messages, batch_id)
+            return
+        sent = [message for message in messages if isinstance(message, SentRows)]
+        if len(sent) != len(messages):
+            raise WriteFailedError("a task handed in nothing of what it has sent")
+        publish(sent)
+        warn_of_overruled([rows.overruled for rows in sent])
+        statuses = sum((Counter(rows.statuses) for rows in sent), Counter[int]())
+        is_safe = set(statuses) <= {ResponseCode.SUCCESS}
+        count = sum(rows.row_count for rows in sent)
+        _LOG.log(
+            logging.INFO if is_safe else logging.WARNING,
+            *("batch %d: %d rows sent (%s)", batch_id, count, statuses_text(statuses)),
+        )
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Rows that were sent at least once stay; what was staged or put aside goes."""
+        if self.options.is_exact:
+            abort_staged(self.options, messages)
+            return
+        sent = [message.dead_letters for message in messages if isinstance(message, SentRows)]
+        drop_dead_letters(LocalFileSystem(), [file for file in sent if file is not None])
+
+
+def publish(sent: Sequence[SentRows]) -> None:
+    """Give the tasks' dead letters their names. Raises WriteFailedError where this machine does not see a task's file."""
+    files = LocalFileSystem()
+    for rows in sent:
+        try:
+            publish_dead_letters(files, [] if rows.dead_letters is None else [rows.dead_letters])
+        except FileNotFoundError:
+            assert rows.dead_letters is not None
+            path, here = rows.dead_letters.staged, host_name()
+            rule = f"{here} does not see {path}, which a task wrote on {rows.host}"
+            raise WriteFailedError(
+                f"{rule}: deadLetterPath must be a directory that driver and workers share"
+            ) from None

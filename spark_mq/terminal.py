@@ -1,0 +1,166 @@
+"""A process and its terminal, for commands and jobs: exit codes, signals, and what people see while something takes long.
+
+Users read the exit codes in docs/command-line.md. Apache's tools end with 0 or −1 (255), whatever went wrong.
+
+SIGINT and SIGTERM end what runs until it is ended, whatever the process has inherited: a shell starts background jobs with SIGINT
+ignored, and Python keeps it so; `kill -INT` would do nothing.
+
+A bar shows where it is known how much is left, else how long it has run. Nothing is shown where stderr is no terminal, nor in the
+first two seconds.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from spark_mq.conditions import OptionError
+from storage.errors import StoreLockedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress
+
+
+DONE = 0
+FAILED = 1
+"""Refused or failed; or something was found that an operator must look at."""
+USAGE = 2
+"""The command line is not right: click's code."""
+BUSY = 75
+"""A broker or another process holds the store: the same command may succeed later. sysexits.h: EX_TEMPFAIL."""
+INTERRUPTED = 130
+"""Ctrl-C: 128 + SIGINT, as shells have it."""
+
+
+def exit_code_of(error: BaseException) -> int:
+    """FAILED, unless the error is one of those that have a code of their own."""
+    if isinstance(error, StoreLockedError):
+        return BUSY
+    is_of_the_command_line = isinstance(error, OptionError) and error.option.startswith("--")  # else Spark's, as path
+    return USAGE if is_of_the_command_line else FAILED
+
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_Handler = Callable[[int, FrameType | None], object] | int | None
+
+
+@contextmanager
+def stop_on_signal() -> Iterator[Callable[[], bool]]:
+    """In the block the first SIGTERM or SIGINT only sets what the callable returns; the second raises KeyboardInterrupt."""
+    stopping = False
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        nonlocal stopping
+        if stopping:
+            raise KeyboardInterrupt
+        stopping = True
+
+    with _handled_by(stop):
+        yield lambda: stopping
+
+
+@contextmanager
+def interrupt_on_signal() -> Iterator[None]:
+    """In the block SIGTERM and SIGINT raise KeyboardInterrupt."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    with _handled_by(interrupt):
+        yield
+
+
+@contextmanager
+def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    before: dict[signal.Signals, _Handler] = {number: signal.signal(number, handler) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, one in before.items():
+            signal.signal(number, signal.SIG_DFL if one is None else one)
+
+
+PATIENCE_S = 2.0
+"""What takes no longer shows nothing."""
+
+OnProgress = Callable[[int, int], None]
+"""Called with how much is done, of how much."""
+
+
+@contextmanager
+def progress_bar(
+    text: str, *, terminal: Console | None = None, clock: Callable[[], float] = time.monotonic
+) -> Iterator[OnProgress]:
+    """A bar while the block runs; the block reports (done, all). `clock` is in seconds."""
+    if (shown := terminal or _terminal()) is None:
+        yield lambda done, total: None
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    bar = Progress(*columns, console=shown, transient=True)
+    task = bar.add_task(text, total=None)
+    due = clock() + PATIENCE_S
+
+    def tell(done: int, total: int) -> None:
+        if clock() >= due:
+            bar.start()
+            bar.update(task, completed=done, total=total)
+
+    try:
+        yield tell
+    finally:
+        bar.stop()
+
+
+@contextmanager
+def busy(text: str, *, terminal: Console | None = None, patience_s: float = PATIENCE_S) -> Iterator[None]:
+    """A sign of life while something runs that cannot say how far it is."""
+    if (shown := terminal or _terminal()) is None:
+        yield
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    sign = Progress(
+        SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=shown, transient=True
+    )
+    sign.add_task(text, total=None)
+    with _started_after(patience_s, sign):
+        yield
+
+
+@contextmanager
+def _started_after(seconds: float, sign: Progress) -> Iterator[None]:
+    lock, is_over = threading.Lock(), False
+
+    def start() -> None:
+        with lock:
+            if not is_over:
+                sign.start()
+
+    timer = threading.Timer(seconds, start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        with lock:
+            is_over = True
+        sign.stop()
+
+
+def _terminal() -> Console | None:
+    """Where people see it; None where stderr is a file or a pipe."""
+    if not sys.stderr.isatty():
+        return None
+    from rich.console import Console
+
+    return Console(stderr=True)
