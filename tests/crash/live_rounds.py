@@ -35,11 +35,11 @@ from typing import Any
 
 from storage.failpoints import ENVIRONMENT, LIVE_COMMIT, LIVE_REDO, LIVE_STAGING, LIVE_TRANSACTIONS
 from tests.support.places import PROJECT
+from tests.support.proxies import CuttingProxy
 from tests.torture.by_hand import ByHand, Report, Run
 
 from .live_cluster import HALVES_END_SOON, TOPIC, WITHOUT_SLAVE, Cluster, confirmation
 from .live_judges import judge, judge_halves
-from .live_proxy import CuttingProxy
 
 EXACT, AT_LEAST_ONCE = "exactlyOnce", "atLeastOnce"
 ROWS = 400

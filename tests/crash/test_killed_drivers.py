@@ -25,7 +25,7 @@ from tests.crash.driver_chain import (
     compare,
     rows_by_queue,
 )
-from tests.support.java_broker import Oracle
+from tests.support.java_broker import needed_oracle
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.slow]
 
@@ -64,10 +64,7 @@ def test_a_row_twice_one_lost_and_one_out_of_order_are_seen() -> None:
 
 @pytest.mark.interop
 def test_apaches_own_classes_find_every_row(chain: DriverChain, tmp_path: Path) -> None:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    dumped = Oracle(tmp_path).dump(chain.sink, chain.conf)
+    dumped = needed_oracle(tmp_path).dump(chain.sink, chain.conf)
     found: list[list[str]] = [[] for _ in range(QUEUES)]
     for line in dumped:
         if line["type"] == "message" and line["topic"] == TOPIC:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.java_broker import Oracle
+from tests.support.java_broker import needed_oracle
 from tests.torture.by_hand import Run
 
 from .live_drivers import POINTS, run_drivers
@@ -16,9 +16,8 @@ pytestmark = [pytest.mark.interop, pytest.mark.long]
 
 
 @pytest.fixture(autouse=True)
-def _java() -> None:
-    if (reason := Oracle.available()) is not None:
-        pytest.skip(reason)
+def _java(tmp_path: Path) -> None:
+    needed_oracle(tmp_path)
 
 
 @pytest.mark.parametrize("scene", SCENES)

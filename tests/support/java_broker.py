@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings, Credentials
@@ -379,6 +381,13 @@ class Oracle:
     def _made(directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
         return directory
+
+
+def needed_oracle(directory: Path) -> Oracle:
+    """Apache's own classes as judge; a test is skipped, with the reason, where they cannot run."""
+    if (reason := Oracle.available()) is not None:
+        pytest.skip(reason)
+    return Oracle(directory)
 
 
 def wait_until(met: Callable[[], bool], what: str, timeout_seconds: float = 60) -> None:

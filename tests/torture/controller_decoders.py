@@ -16,8 +16,8 @@ from spark_mq.remoting.headers_and_bodies import write_texts
 from spark_mq.remoting_server.peer import Caller
 from storage.errors import StateFileError
 from tests.controller.asking import NAME, in_sync
+from tests.support.declared import commands_of, frame, request_frame
 from tests.torture.decoders import JSON_BOMBS, Decoder
-from tests.torture.frames import commands_of, frame, request_frame
 from tests.torture.mutations import JSON_WORDS
 from tests.torture.samples import Samples
 

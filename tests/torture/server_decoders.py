@@ -50,10 +50,9 @@ from storage.rules.response_codes import RequestRefusedError
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from tests.broker.conversation import encode_batch_item
-from tests.support.declared import declared, declared_request, request_body
+from tests.support.declared import commands_of, declared, declared_request, frame, request_body, request_frame
 from tests.support.registrations import write_compressed
 from tests.torture.decoders import Decoder, of_json
-from tests.torture.frames import commands_of, frame, request_frame
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
 from tests.torture.samples import Samples
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -125,6 +126,10 @@ def _run_by_fuzzing(directory: Path) -> set[tuple[str, int]]:
         if event == "call":
             codes.add(frame.f_code)
 
+    modules = [module for name, module in sys.modules.items() if name.startswith("spark_mq.")]
+    for found in (value for module in modules for value in vars(module).values()):
+        if isinstance(found, _lru_cache_wrapper):
+            found.cache_clear()  # or what an earlier test has decoded is not decoded again
     samples = Samples(directory / "samples")
     made = [(decoder, decoder.samples(samples)) for decoder in fuzz.DECODERS if decoder in _OF_THESE_ROOMS]
     sys.setprofile(watch)
