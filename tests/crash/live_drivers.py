@@ -42,8 +42,6 @@ def run_drivers(points: Sequence[str], run: Run, master: str = "local[1]", guara
                 name_server,
                 commitlog_file_size_bytes=8 << 20,
                 consume_queue_file_size_bytes=200_000,
-                waitTimeMillsInSendQueue=60_000,
-                osPageCacheBusyTimeOutMills=60_000,
             )
         )
         broker.make_topic(TOPIC, QUEUES)

@@ -16,10 +16,6 @@ def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     return needed_oracle(tmp_path_factory.mktemp("oracle-"))
 
 
-UNHURRIED = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
-"""A busy machine is no failure."""
-
-
 @pytest.fixture(scope="module")
 def servers(request: pytest.FixtureRequest, oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     """What makes name server and broker. Of a module that says `OURS = True` they are ours, unless SPARK_MQ_TEST_SERVERS=apache."""
@@ -43,5 +39,5 @@ def live_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBro
     """A name server and a broker for all tests that leave them running and use topics and groups of their own."""
     directory = tmp_path_factory.mktemp("live-broker-")
     oracle = needed_oracle(directory)
-    with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server, **UNHURRIED) as broker:
+    with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server) as broker:
         yield broker

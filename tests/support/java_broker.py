@@ -122,6 +122,10 @@ class JavaClient:
         return lines
 
 
+_UNHURRIED = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
+"""A busy machine is no failure."""
+
+
 class Oracle:
     """oracle.sh as Python calls; `directory` takes what the processes leave behind (logs, settings).
 
@@ -285,8 +289,8 @@ class Oracle:
         consume_queue_file_size_bytes: int = 20_000,
         **settings: str | int,
     ) -> str:
-        """The text of a broker.conf. `settings` are further lines, and win over oracle.sh's."""
-        lines = _pairs({"listenPort": port, "namesrvAddr": name_server, **settings})
+        """The text of a broker.conf. `settings` are further lines, and win over oracle.sh's. A put waits for a busy machine."""
+        lines = _pairs({"listenPort": port, "namesrvAddr": name_server, **_UNHURRIED, **settings})
         sizes = str(commitlog_file_size_bytes), str(consume_queue_file_size_bytes)
         return self._run("conf", str(store), *sizes, *lines, timeout_seconds=60)
 
