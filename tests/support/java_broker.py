@@ -31,6 +31,7 @@ from storage.names import address_text, same_address
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from tests.support import own_servers
 from tests.support.places import PROJECT
+from tests.support.waiting import wait_until
 
 from .fixture_stores import golden_lines
 
@@ -392,15 +393,6 @@ def needed_oracle(directory: Path) -> Oracle:
     if (reason := Oracle.available()) is not None:
         pytest.skip(reason)
     return Oracle(directory)
-
-
-def wait_until(met: Callable[[], bool], what: str, timeout_seconds: float = 60) -> None:
-    """Look again and again. Raises OracleError if it does not come to that."""
-    deadline = time.monotonic() + timeout_seconds
-    while not met():
-        if time.monotonic() > deadline:
-            raise OracleError(f"{timeout_seconds:.0f} s have passed, and not yet: {what}")
-        time.sleep(0.1)
 
 
 def _await_registered(address: str, name_server: str) -> None:

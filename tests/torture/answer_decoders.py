@@ -355,7 +355,7 @@ def _requests(samples: Samples) -> list[bytes]:
 
 FIELD_WORDS = (*JSON_WORDS, *(b"=", b" ", SEPARATOR, b"105 0\n", b"-1", b"+7", b"offset=", b"remark=", b"{{", b"}:"))
 
-ANSWER_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder(
         "answers to a client",
         _calls,

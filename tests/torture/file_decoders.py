@@ -185,7 +185,7 @@ def _read_pages(content: bytes, directory: Path) -> bool:
     return len(content) >= 40
 
 
-FILE_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("queue entries over a log", _queues, _read_queue, inputs=300),
     Decoder("queue extensions", lambda samples: samples.files("consumequeue_ext/*/*/*", 300), _read_ext, inputs=300),
     Decoder("index files", _indexes, _read_index, inputs=400),

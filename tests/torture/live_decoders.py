@@ -237,7 +237,7 @@ def _positions(samples: Samples) -> list[bytes]:
 
 _WORDS = (*JSON_WORDS, *(b"\x00", b"\xff" * 4, SEPARATOR, b"nextBeginOffset=", b"offset=-1", b"9223372036854775808"))
 
-LIVE_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("answers to a pull", _pulls, _read_pull, (ClientError,), words=_WORDS, inputs=1_500),
     of_json("journal of a live sink", _kept, _read_journal),
     of_json("what a live sink is told", _kept, _read_told, inputs=600),

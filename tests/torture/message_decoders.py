@@ -274,7 +274,7 @@ def _is_legal(validate: object, name: str) -> bool:
 _REFUSALS = (ValueError, HeaderError, RequestRefusedError, PutRefusedError)
 _MEGABYTE = (b"\x01" * 1_000_000, b"\x02" * 1_000_000, b"a\x01b\x02" * 250_000, b"a" * 1_000_000, b"\n" * 1_000_000)
 
-MESSAGE_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder(
         "property strings",
         _property_rows,

@@ -375,7 +375,7 @@ _WORDS = (
     *(b"-1", b"2147483647", b"9223372036854775807", b"../../x", b"%RETRY%", b"\x00\x00\x00\x05", b"\xff\xff\xff\xff"),
     *(b"0x1p99999", b"n > 1", b"'", b"(", b"NOT ", b" IN (", b"--", b"/*"),
 )
-SERVER_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("runs of requests", _runs, _read_in_runs, words=_WORDS, inputs=1_000),
     Decoder("requests to a name server", _name_server_requests, _read_at_name_server, words=_WORDS, inputs=1_000),
     of_json(

@@ -345,7 +345,7 @@ def _segments(samples: Samples) -> list[bytes]:
 
 _DELAYS = StoreConfig().delay.message_delay_level.encode()
 
-STATE_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     of_json(
         "fastjson's dialect",
         lambda samples: samples.state("topics.json"),
