@@ -191,7 +191,7 @@ def parse_columns(text: str, option: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(ClusterOptions):
-    """What a reader was asked for. `parse` makes it and refuses what makes no sense."""
+    """A reader's options. `parse` makes them and refuses values that make no sense."""
 
     sub_expression: Annotated[
         str | None,
@@ -361,7 +361,7 @@ class SourceOptions(ClusterOptions):
         tuple[str, ...],
         Option(
             parse_columns,
-            "only these, `topic,body`, where `*` stands for all but those to be asked for; "
+            "only these, `topic,body`, where `*` stands for all columns except those only on request; "
             "or `kafka` = the columns of Spark's Kafka source",
             shown="*",
         ),
