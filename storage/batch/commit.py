@@ -1,27 +1,26 @@
-"""Exactly once: a batch of staged segments goes into the log whole, and never twice.
+"""Exactly once: a batch of staged segments is appended to the log completely, and never twice.
 
     the lock is held, the store is open (open intents are finished then)
-    1. has the ledger an END of this batch, or of a later one (`sink_progress.py`)? then all is done
-    2. segments are compared with their sums, queues checked, missing topics made, room in the log reserved: up to here nothing of the
-       batch is written
+    1. has the ledger an END of this batch, or of a later one (`sink_progress.py`)? then nothing is left to do
+    2. segments are compared with their checksums, queues checked, missing topics made, room in the log reserved: up to here nothing of
+       the batch is written
     3. INTENT, durably: the commit point
     4. SLICE · some rows · SLICE · more rows · … · dispatch · dead letters · END · dispatch (`slices.py`)
-       of transactions: halves in slices · their commits in slices · dead letters · op messages · END
+       for transactions: halves in slices · their commits in slices · dead letters · op messages · END
     5. the sink's last batch: noted beside the log, and mirrored as a consumer offset (`sink_progress.py`)
-    6. intent dropped, segments given back: under SYNC_FLUSH now, else by the next commit or close, when it has synced the log
+    6. intent dropped, segments given back: under SYNC_FLUSH now, else by the next commit or close, after it has synced the log
 
-A crash before 3 leaves segments that nobody names; Spark stages and commits the batch again. A crash after 3 leaves the intent,
-and whoever opens the store for writing next finishes the batch: it asks which row is the first that is not there (`redo.py`), and
-appends from that one. So a half is there once and committed once;
-op messages are written again, for to end a half twice is as good as once. Who wrote in between does not matter, nor
-how often this is interrupted. After a power loss the same, from what is left of the log.
+A crash before 3 leaves segments that no intent names; Spark stages and commits the batch again. A crash after 3 leaves the intent, and
+the next process that opens the store for writing finishes the batch: it finds the first missing row (`redo.py`), and appends from that
+one. So a half is there once and committed once; op messages are written again, as ending a half twice has no further effect. Writes in
+between do not matter, nor how often this is interrupted. After a power loss the same, from what is left of the log.
 
 A store that has the log and no intent (a promoted replica, a copy without spark_mq/) may hold slices of a batch without END. When Spark
-repeats the batch, its rows, staged anew, are compared with the slices' sums, and the same question is asked.
+repeats the batch, its newly staged rows are compared with the slices' checksums, and the first missing row is found in the same way.
 
-The put lock of the open store (`turn`) is held for 1, for what follows the segments in 2, for 3, for each slice, and for what comes
-behind the last. Others may put in between. The segments are the batch's alone, so the lock would keep nobody from changing them: what
-finds such a change is the second look, while they are appended.
+The put lock of the open store (`turn`) is held for 1, for the checks in 2 that follow the segments, for 3, for each slice, and for the
+steps after the last slice. Others may put in between. Only this commit uses the segments, so the lock protects them from no change: a
+change is found by the second check, while they are appended.
 """
 
 from __future__ import annotations
@@ -117,13 +116,13 @@ from storage.rules.topics import RowWish
 _NO_WISH = RowWish()
 _LOG = logging.getLogger(__name__)
 _LEDGER_ROOM_BYTES = 64 << 10
-_SLICE_ROOM_BYTES = 4 << 10  # of 4 MiB; they may be two slices
+_SLICE_ROOM_BYTES = 4 << 10  # for each 4 MiB; they may be two slices
 _OP_ROOM_BYTES = 24  # a half's queue offset in an op message, and its part of that record
 _WAITING_TOPICS = (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC)
 
 
 class CommitOutcome(NamedTuple):
-    """How a commit ended."""
+    """The result of a commit."""
 
     already_done: bool
     """The log held the batch before; nothing was written."""
@@ -139,19 +138,19 @@ def commit_batch(
     mirrored: bool = True,
     turn: Turn = nullcontext,
 ) -> CommitOutcome:
-    """Append the rows of the segments, in their order, as one batch; of transactions all halves, then their commits, in the same order.
+    """Append the rows of the segments, in order, as one batch; for transactions all halves, then their commits, in the same order.
 
-    `wish` is what the user says of topics that are made or get more queues (None: rows are sent back, which no start gate holds up).
-    `mirrored`: the sink's last batch is kept as a consumer offset too. `turn` takes the put lock, where others put into the open
+    `wish` are the user's options for topics that are made or get more queues (None: rows are sent back, which no start gate delays).
+    `mirrored`: the sink's last batch is kept as a consumer offset too. `turn` takes the put lock if others put into the open
     store meanwhile (`PutService.exclusive`).
-    Raises NameIllegalError for an id that can be no group's, SinkTakenError where another query owns the sink's id and
-    SinkAheadError where another run of the query has written the batch with other rows, or later ones (both unless `takeover`),
-    SinkProgressError where the sink's consumer offset says more than its ledger, StagedRowsGoneError where a staged
-    file is not there, TopicChangedError where rows were staged for queues that are not there, SliceMismatchError where the log holds
-    slices of the batch with other rows, HalvesGoneError where its first halves have expired, StoreNotWritableError where the disk is
-    full, where staged rows have changed, where they were staged without a sum that the store's records must end in by now, or where a
-    commit of this batch is running: nothing is written then. Any other error after the commit point leaves the batch to the next
-    opening.
+
+    Raises, with nothing written: NameIllegalError for an id that cannot be a group's; SinkTakenError if another query owns the sink's
+    id; SinkAheadError if another run of the query has written the batch with other rows, or later ones (both unless `takeover`);
+    SinkProgressError if the sink's consumer offset is ahead of its ledger; StagedRowsGoneError if a staged file is missing;
+    TopicChangedError if rows were staged for missing queues; SliceMismatchError if the log holds slices of the batch with other rows;
+    HalvesGoneError if its first halves have expired; StoreNotWritableError if the disk is full, staged rows have changed or lack a
+    checksum that the store's records now must have, or another commit of this batch is running.
+    Any other error after the commit point leaves the batch to the next opening.
     """
     batch, segments, dead_letters = staged.batch, staged.segments, staged.dead_letters
     for name in (batch.sink_id, batch.query_id):
@@ -170,22 +169,22 @@ def commit_batch(
         check_segments(writer, opened)
         runs = opened.runs
         with turn():
-            if turn is not nullcontext and is_done(writer, staged, takeover):  # by somebody else, meanwhile
+            if turn is not nullcontext and is_done(writer, staged, takeover):  # another commit was faster
                 _drop_staged(writer, batch, segments)
                 return CommitOutcome(True, 0)
             if wish is not None:
                 refuse_before_start(writer.root, writer.settings, writer.clock())
             queues = {*staged.destinations, *(name for run in runs for name in run.columns.queues)}
             check_queues(writer, queues, staged.topics, staged.grown, wish or _NO_WISH)
-            begun = slices_left(writer, batch)
-            check_begun(writer, begun, runs)
+            started = slices_left(writer, batch)
+            check_started(writer, started, runs)
             writer.ensure_topics(staged.topics, staged.grown)
             room = room_for(runs)
             writer.reserve(*room)
             settle(writer)
             intent = Intent(
                 *batch,
-                begun[0].commitlog_offset if begun else writer.log_end,
+                started[0].commitlog_offset if started else writer.log_end,
                 tuple(segments),
                 tuple(DeadLetterFile(*names) for names in dead_letters),
                 mirrored,
@@ -193,19 +192,19 @@ def commit_batch(
                 staged.refused,
             )
             _decide(writer, intent)
-            shared = SharedLog(writer, turn, room, begun[0].commitlog_offset if begun else None)
+            shared = SharedLog(writer, turn, room, started[0].commitlog_offset if started else None)
         try:
-            end_place = _append(writer, intent, runs, begun, shared)
+            end_place = _append(writer, intent, runs, started, shared)
             with turn():
                 _finish(writer, intent, end_place)
         except BaseException as error:
-            writer.fail(error)  # nobody must settle its intent before an opening has finished it
+            writer.fail(error)  # the intent must not be settled before an opening has finished it
             raise
     return CommitOutcome(False, intent.row_count)
 
 
 def _decide(writer: StoreWriter, intent: Intent) -> None:
-    """Save the intent: the commit point. While the put lock is given up between slices nobody takes it for one that is finished."""
+    """Save the intent: the commit point. It is marked as running, as the put lock is released between slices."""
     path = intent_path(writer.root, intent)
     if path in writer.ends.open_commits:
         reason = f"batch {intent.batch_id} of sink {intent.sink_id} is being committed"
@@ -218,15 +217,15 @@ def _decide(writer: StoreWriter, intent: Intent) -> None:
         writer.ends.synced_entries.update(INTENT_DIRECTORIES)
         reach("after-intent")
     except BaseException as error:
-        writer.fail(error)  # it may be decided
+        writer.fail(error)  # the batch may be decided
         raise
 
 
 def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
-    """Append what earlier commits had decided and not finished, when a store is opened; returns how many batches that were.
+    """When a store is opened, append decided but unfinished batches of earlier commits; returns how many there were.
 
-    `torn` are rows that this opening or one before has written again: what queues and index say of them is put right, and on the
-    disk, before an intent goes.
+    `torn` are rows that this opening or one before has written again: their entries in queues and index are corrected, and synced,
+    before an intent is dropped.
     """
     remove_undecided(writer.file_system, writer.root)
     if torn:
@@ -249,7 +248,7 @@ def finish_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> int:
 
 
 def forget_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> None:
-    """What this store had decided as a master, and follows another one now: the sink's query does it again there, if it is not done."""
+    """Drop intents of a former master that follows another one now: the sink's query repeats the batch there, if it is not done."""
     remove_undecided(writer.file_system, writer.root)
     for intent in load_intents(writer.file_system, writer.root):
         _LOG.warning(
@@ -264,14 +263,14 @@ def forget_open_intents(writer: StoreWriter, torn: Sequence[TornRow]) -> None:
 
 
 def leave_open_intents(writer: StoreWriter) -> None:
-    """They are neither finished nor forgotten by this opening."""
+    """This opening neither finishes nor forgets them."""
     writer.ends.open_commits.update(
         intent_path(writer.root, intent) for intent in load_intents(writer.file_system, writer.root)
     )
 
 
 def settle(writer: StoreWriter) -> None:
-    """Sync the log and forget the intents whose batches are in it: all of an open store but those of commits that run."""
+    """Sync the log and drop the intents whose batches are in it: all of an open store except those of running commits."""
     left = load_intents(writer.file_system, writer.root)
     done = [intent for intent in left if intent_path(writer.root, intent) not in writer.ends.open_commits]
     if not done:
@@ -283,7 +282,7 @@ def settle(writer: StoreWriter) -> None:
 
 
 def abort_batch(file_system: LocalFileSystem, root: str, segments: Sequence[StagedSegment]) -> None:
-    """Give back segments that were staged for a commit that failed, but for those that an intent names. The caller holds the lock."""
+    """Give back segments of a failed commit, except those that an intent names. The caller holds the lock."""
     named = {segment.path for intent in load_intents(file_system, root) for segment in intent.segments}
     pool = SegmentPool(file_system, root)
     for segment in segments:
@@ -292,9 +291,11 @@ def abort_batch(file_system: LocalFileSystem, root: str, segments: Sequence[Stag
 
 
 def _redo(writer: StoreWriter, intent: Intent) -> None:
-    # Who decided it may have been killed before syncing that; a power loss could then leave rows in the log and no intent.
+    # A killed process may have decided it without a sync; a power loss could then leave rows in the log and no intent.
     writer.file_system.sync(intent_directory(writer.root))
-    if writer.log_end < intent.lower_bound:  # a power loss took what was there; the batch begins anew before its bound
+    if (
+        writer.log_end < intent.lower_bound
+    ):  # a power loss removed the log's end; the batch starts anew before its bound
         intent = intent._replace(lower_bound=writer.log_end)
         save_intent(writer.file_system, writer.root, intent)
     with ExitStack() as resources:
@@ -313,16 +314,16 @@ def _redo(writer: StoreWriter, intent: Intent) -> None:
             reason = f"batch {intent.batch_id} of sink {intent.sink_id} is decided, and has no records with the property __CRC32#"
             hint = "open the store once with forceVerifyPropCRC=false, as it was when the batch was decided"
             raise StoreNotWritableError(writer.root, reason, hint)
-        begun = messages_of(writer, intent.batch, intent.lower_bound, OPENING)
+        started = messages_of(writer, intent.batch, intent.lower_bound, OPENING)
         try:
-            check_halves(writer.root, begun, runs)
+            check_halves(writer.root, started, runs)
         except HalvesGoneError as error:
             hint = f"delete {intent_path(writer.root, intent)}; what stands of the batch in the log is all there will be of it"
             raise StoreNotWritableError(writer.root, error.describe(), hint) from error
         room = room_for(runs)
         writer.reserve(*room)
-        shared = SharedLog(writer, nullcontext, room, begun[0].commitlog_offset if begun else None)
-        end_place = _append(writer, intent, runs, begun, shared)
+        shared = SharedLog(writer, nullcontext, room, started[0].commitlog_offset if started else None)
+        end_place = _append(writer, intent, runs, started, shared)
     _finish(writer, intent, end_place)
 
 
@@ -330,21 +331,21 @@ def _append(
     writer: StoreWriter,
     intent: Intent,
     runs: Sequence[RecordRun],
-    begun: Sequence[LedgerMessage],
+    started: Sequence[LedgerMessage],
     shared: SharedLog,
 ) -> int:
-    """The rows that are not there yet in their slices, dead letters, op messages, END. `begun` are slices of attempts before.
+    """Append the missing rows in slices, dead letters, op messages and END. `started` are slices of earlier attempts.
 
-    Returns the place of the END.
+    Returns the log offset of the END.
     """
     now_ms = writer.clock()
     with shared.turn():
         log_end = writer.log_end
-        there = first_missing(writer.log, log_end, writer.settings.log_file_size_bytes, begun, runs)
-    tail = Tail(there.lacking, log_end)  # to be completed only if nobody has put behind it since
+        there = first_missing(writer.log, log_end, writer.settings.log_file_size_bytes, started, runs)
+    tail = Tail(there.lacking, log_end)  # used only if nothing was put after it since
     halves, commits = halves_and_rest(runs)
     if halves:
-        last_place, places = append_transactions(writer, intent.batch, halves, commits, there, begun, tail, shared)
+        last_place, places = append_transactions(writer, intent.batch, halves, commits, there, started, tail, shared)
     else:
         last_place = there.last_place
         if rest := runs_from(runs, there.row_count):
@@ -365,7 +366,7 @@ def _append(
 
 
 def _publish(writer: StoreWriter, dead_letters: Sequence[tuple[str, str]]) -> None:
-    """Give staged dead letters their names, durably. A replay gives the same names, so none is there twice."""
+    """Give staged dead letters their names, durably. A repetition gives the same names, so none is there twice."""
     for staged, final in dead_letters:
         with suppress(FileNotFoundError):  # done before a crash
             writer.file_system.rename(staged, final)
@@ -392,9 +393,9 @@ def _finish(writer: StoreWriter, intent: Intent, end_place: int) -> None:
 
 
 def _drop(writer: StoreWriter, intent: Intent, left: Sequence[Intent] | None = None) -> None:
-    """The batch is on the disk: what could do it again goes, and what other attempts at it have staged.
+    """The batch is on the disk: delete its intent, and what other attempts at it have staged.
 
-    `left` are the other intents; None = to be looked up.
+    `left` are the other intents; None = look them up.
     """
     drop_intent(writer.file_system, writer.root, intent)
     writer.ends.finished_intents.discard(intent_path(writer.root, intent))
@@ -406,7 +407,7 @@ def _drop_staged(
 ) -> None:
     """Give back the segments, and delete what other attempts at this batch, or at earlier ones of the query, have left beside them.
 
-    Only what a commit was told of is known to be finished and can be used again: a forgotten attempt may be writing still.
+    Only the segments of a commit are known to be finished and can be reused: a forgotten attempt may still be writing.
     """
     intents = load_intents(writer.file_system, writer.root) if left is None else left
     named = {segment.path for intent in intents for segment in intent.segments}
@@ -426,41 +427,40 @@ def halves_and_rest(runs: Sequence[RecordRun]) -> tuple[list[RecordRun], list[Re
     return halves, list(runs[len(halves) :])
 
 
-def check_begun(writer: StoreWriter, begun: Sequence[LedgerMessage], runs: Sequence[RecordRun]) -> None:
-    """Whether the rows of the runs can go on behind `begun`, the batch's SLICEs and BEGINs, oldest first.
+def check_started(writer: StoreWriter, started: Sequence[LedgerMessage], runs: Sequence[RecordRun]) -> None:
+    """Check that the rows of the runs can continue after `started`, the batch's SLICEs and BEGINs, oldest first.
 
-    Raises SliceMismatchError where they are not those that the log holds, HalvesGoneError as `check_halves` does.
+    For a batch that the log holds in part, without an intent.
 
-    A batch of which the log holds a part, and no intent tells of it: whether the rows that were staged anew go on where it ends.
+        SLICE   its rows' checksum shows whether they are the same
+        BEGIN   from a version before slices, without a checksum: the rows after it are compared with the staged ones
 
-        SLICE   its rows' sum tells whether they are the same
-        BEGIN   of a version before slices, without a sum: the rows behind it are compared with the staged ones
-
-    What differs is refused before the commit point: to go on would mix two batches, to begin anew would write rows twice.
+    A difference is refused before the commit point: continuing would mix two batches, starting anew would write rows twice.
+    Raises SliceMismatchError if the rows are not those of the log, HalvesGoneError as `check_halves` does.
     """
     row_count = sum(run.columns.row_count for run in runs)
-    for message, end_row in _with_ends(begun):
-        is_same = _holds_slice if message.kind == SLICE else _holds_begun
+    for message, end_row in _with_ends(started):
+        is_same = _holds_slice if message.kind == SLICE else _holds_begin
         if not is_same(writer, message, end_row, runs, row_count):
             raise SliceMismatchError(
                 writer.root, *message.batch, message.first_row, end_row, message.commitlog_offset, row_count
             )
-    check_halves(writer.root, begun, runs)
+    check_halves(writer.root, started, runs)
 
 
-def check_halves(root: str, begun: Sequence[LedgerMessage], runs: Sequence[RecordRun]) -> None:
-    """Whether the log tells where all halves stand that it has held, for their commits name them; else HalvesGoneError."""
+def check_halves(root: str, started: Sequence[LedgerMessage], runs: Sequence[RecordRun]) -> None:
+    """Check that the log shows the places of all halves that it has held, as their commits name them; else HalvesGoneError."""
     halves, _ = halves_and_rest(runs)
-    if halves and begun and begun[0].first_row:
-        raise HalvesGoneError(root, *begun[0].batch, begun[0].first_row, begun[0].commitlog_offset)
+    if halves and started and started[0].first_row:
+        raise HalvesGoneError(root, *started[0].batch, started[0].first_row, started[0].commitlog_offset)
 
 
-def _with_ends(begun: Sequence[LedgerMessage]) -> Iterator[tuple[LedgerMessage, int]]:
-    """Each with the row behind the last that is asked of it: behind a BEGIN as many stand as the next message says."""
-    for message, following in pairwise(begun):
+def _with_ends(started: Sequence[LedgerMessage]) -> Iterator[tuple[LedgerMessage, int]]:
+    """Each with the end of its rows that must be compared: a BEGIN has as many as the next message says."""
+    for message, following in pairwise(started):
         yield message, message.end_row if message.kind == SLICE else min(message.end_row, following.first_row)
-    if begun:
-        yield begun[-1], begun[-1].end_row
+    if started:
+        yield started[-1], started[-1].end_row
 
 
 def _holds_slice(
@@ -471,7 +471,7 @@ def _holds_slice(
     return content_of(runs, message.first_row, end_row) == (message.size_bytes, message.checksum)
 
 
-def _holds_begun(
+def _holds_begin(
     writer: StoreWriter, message: LedgerMessage, end_row: int, runs: Sequence[RecordRun], row_count: int
 ) -> bool:
     if message.row_count != row_count:
@@ -481,15 +481,15 @@ def _holds_begun(
     if there.row_count >= end_row:
         return True
     half_count = sum(run.columns.row_count for run in halves_and_rest(runs)[0])
-    if end_row < row_count:  # a SLICE says that they stand there
+    if end_row < row_count:  # a SLICE says that they are there
         return False
-    if half_count and there.row_count >= half_count:  # commits are told by the halves that they name
+    if half_count and there.row_count >= half_count:  # commits are recognised by the halves that they name
         return True
     return not _is_followed_by_ours(writer, message.commitlog_offset if there.last_place < 0 else there.last_place)
 
 
 def _is_followed_by_ours(writer: StoreWriter, place: int) -> bool:
-    """Whether the record behind the one at `place` may be a row of the batch: born where it was stored, as no client's is."""
+    """Whether the record after the one at `place` may be a row of the batch: its born host is the store host, as no client's is."""
     for offsets, _ in writer.log.walk(place, check_crc=False):
         for following in offsets[(offsets > place) & (offsets < writer.log_end)][:1].tolist():
             found = writer.log.message_at(following, writer.log_end)
@@ -499,7 +499,7 @@ def _is_followed_by_ours(writer: StoreWriter, place: int) -> bool:
 
 
 def open_segments(writer: StoreWriter, segments: Sequence[StagedSegment], resources: ExitStack) -> StagedRuns:
-    """The segments opened, until `resources` end, and their columns compared with their sums."""
+    """Open the segments, until `resources` end, and compare their columns with their checksums."""
     try:
         staged = open_runs(writer.file_system, writer.root, segments, resources)
     except CorruptRecordError as error:
@@ -512,7 +512,7 @@ def open_segments(writer: StoreWriter, segments: Sequence[StagedSegment], resour
 
 
 def check_segments(writer: StoreWriter, staged: StagedRuns) -> None:
-    """Whether the segments hold what the tasks have staged, while nothing is decided yet. The appending sums them up once more."""
+    """Check that the segments hold what the tasks have staged, before anything is decided. The append checks once more."""
     try:
         staged.verify_data()
     except CorruptRecordError as error:
@@ -532,7 +532,7 @@ def check_queues(
     grown: Mapping[str, int],
     wish: RowWish,
 ) -> None:
-    """Whether every queue that rows were staged for can be written, now that nobody else changes the topics."""
+    """Check that every queue that rows were staged for can be written; no other thread changes the topics now."""
     rules = writer.settings.topic_rules
     for topic, named in groupby(sorted(queues), itemgetter(0)):
         if topic in _WAITING_TOPICS:
@@ -546,7 +546,7 @@ def check_queues(
 
 
 def room_for(runs: Sequence[RecordRun]) -> tuple[int, int]:
-    """Bytes of log that a batch may need, and those of its largest record."""
+    """The bytes of log that a batch may need, and those of its largest record."""
     halves, _ = halves_and_rest(runs)
     ops = sum(run.columns.row_count for run in halves) * _OP_ROOM_BYTES
     rows = sum(int(run.columns.sizes_bytes.sum(dtype=np.int64)) for run in runs)
@@ -561,24 +561,22 @@ def append_transactions(
     halves: Sequence[RecordRun],
     commits: Sequence[RecordRun],
     there: Progress,
-    begun: Sequence[LedgerMessage],
+    started: Sequence[LedgerMessage],
     tail: Tail,
     shared: SharedLog,
 ) -> tuple[int, HalfPlaces]:
-    """Halves and then commits that are not there yet; returns the last row's place, and the places of all halves.
+    """Append the missing halves and then the missing commits; returns the last row's place, and the places of all halves.
 
-    A half that is committed already stays so, whoever did it: a broker that was started in between may have asked its producer, and so
-    may whoever has the put lock between two slices.
+    A half that is committed already stays so: a broker that was started in between may have checked its producer, and other threads
+    with the put lock may have committed it between two slices.
 
-    The rows of a batch of transactions on their way into the log: halves, then the commits that name them.
-
-    What an earlier attempt has left is not written again: halves by comparison with what was staged, commits by the halves that
-    they name.
+    Rows of an earlier attempt are not written again: halves are recognised by comparison with the staged ones, commits by the halves
+    that they name.
     """
     half_count = sum(run.columns.row_count for run in halves)
     file_size = writer.settings.log_file_size_bytes
     with shared.turn():
-        places = places_behind(writer.log, file_size, begun, halves, min(there.row_count, half_count))
+        places = places_behind(writer.log, file_size, started, halves, min(there.row_count, half_count))
     if rest := runs_from(halves, there.row_count):
         tail = tail._replace(row_count=min(tail.row_count, half_count - there.row_count))
         appended = append_slices(writer, batch, rest, there.row_count, shared, tail)
@@ -588,8 +586,8 @@ def append_transactions(
     half_offsets = places.commitlog_offsets[states_of(halves) == TRANSACTION_COMMIT]
     committed = np.full(len(half_offsets), -1, np.int64)
 
-    def nobody_else_commits() -> bool:
-        """Under the put lock: whether others have committed none of the halves since this was asked last."""
+    def no_commit_by_others() -> bool:
+        """Under the put lock: whether no half was committed by others since the last call."""
         stretches = shared.take_stretches() if len(half_offsets) else []
         if not stretches:
             return True
@@ -600,11 +598,11 @@ def append_transactions(
         return int(np.count_nonzero(committed < 0)) == open_before
 
     with shared.turn():
-        nobody_else_commits()
+        no_commit_by_others()
     while open_stretches := stretches_of(committed < 0):
         first, end = open_stretches[0]
         rest = runs_between(runs, first, end)
-        appended = append_slices(writer, batch, rest, half_count + first, shared, goes_on=nobody_else_commits)
+        appended = append_slices(writer, batch, rest, half_count + first, shared, goes_on=no_commit_by_others)
         offsets = [placement.commitlog_offsets for placement in appended]
         count = sum(map(len, offsets))
         committed[first : first + count] = np.concatenate([committed[:0], *offsets])

@@ -1,8 +1,8 @@
-"""Intents: what a commit has decided to append, so that it is done, or done again, whatever happens in between.
+"""Intents: what a commit has decided to append, so that it is appended, or completed later, whatever happens in between.
 
 ROOT/spark_mq/intents/SINK-BATCH.json is two lines: the intent as JSON, and the CRC-32 of the first line in hex. Written as NAME.tmp,
-synced, renamed, directory synced: the rename is the commit point of a batch. From then on the batch will be in the log, if need
-be at a later opening; before it, nothing of it is. A `.tmp` that a crash left was never decided.
+synced, renamed, directory synced: the rename is the commit point of a batch. From then on the batch will be in the log, if necessary
+by a later opening; before it, nothing of it is. A `.tmp` that a crash left was never decided.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _STAGED = re.compile(r"\.(?P<batch>[0-9a-f]{16}-[0-9]+)-(?P<partition>[0-9]+)-[0
 
 
 class DeadLetterFile(NamedTuple):
-    """The two names of a task's file of dead letters, whole paths: the hidden one it is written under, and the one that its batch's
-    commit gives it. As JSON a list.
+    """The two names of a task's file of dead letters, as full paths: the hidden one under which it is written, and the one that its
+    batch's commit gives it. As JSON a list.
 
         DIRECTORY/.SINK-BATCH-PARTITION-ATTEMPT.staged      written and synced by a task
         DIRECTORY/SINK-BATCH-PARTITION.parquet              renamed by the commit, or by the opening that finishes the batch later
 
-    SINK is `sink_digest` in hex. An intent names both, and an opening of the store follows it. So an intent's names are held to this
-    shape: nothing but a staged file of the intent's own batch is ever renamed, and only within its directory.
+    SINK is `sink_digest` in hex. An opening of the store obeys the names in an intent, so they must have this form: only a staged file
+    of the intent's own batch is ever renamed, and only within its directory.
     """
 
     staged: str
@@ -38,13 +38,13 @@ class DeadLetterFile(NamedTuple):
 
     @classmethod
     def of(cls, directory: str, sink_directory: str, batch_id: int, partition: int, attempt: str) -> DeadLetterFile:
-        """`sink_directory` is the hex `sink_digest`, `attempt` what no other attempt ever has."""
+        """`sink_directory` is the hex `sink_digest`, `attempt` is unique."""
         name = f"{sink_directory}-{batch_id}-{partition}"
         return cls(f"{directory}/.{name}-{attempt}.staged", f"{directory}/{name}.parquet")
 
     @classmethod
     def from_json(cls, values: Any, sink_id: str, query_id: str, batch_id: int) -> DeadLetterFile:
-        """From the list of its values; ValueError where it is none, or where the names are not those of this batch's dead letters."""
+        """From the list of its values; ValueError for another value, or names that are not those of this batch's dead letters."""
         if not isinstance(values, list) or [type(value) for value in values] != [str, str]:
             raise ValueError(f"dead letters are a list of two paths, found {values!r:.200}")
         file = cls(*values)
@@ -65,7 +65,7 @@ class DeadLetterFile(NamedTuple):
 _NAME = re.compile(r"[0-9a-f]{16}-[0-9]+\.json")
 _TEMPORARY = ".tmp"
 INTENT_DIRECTORIES = "spark_mq", "spark_mq/intents"
-"""In ROOT: those that intents lie in, the outer one first."""
+"""The directories of intents in ROOT, the outer one first."""
 _KINDS = {
     **dict.fromkeys(("sink_id", "query_id"), str),
     **dict.fromkeys(("batch_id", "lower_bound", "decided_ms", "refused"), int),
@@ -74,22 +74,22 @@ _KINDS = {
 
 
 class Intent(NamedTuple):
-    """One batch of one sink, decided. It names no place in the log: who else writes before it is done does not matter."""
+    """One decided batch of one sink. It names no place in the log, so other writes before it is done do not matter."""
 
     sink_id: str
     query_id: str
     batch_id: int
     lower_bound: int
-    """The log's end when it was decided; nothing of the batch lies before."""
+    """The log's end at the decision; nothing of the batch lies before."""
     segments: tuple[StagedSegment, ...]
     """In the order in which they are appended."""
     dead_letters: tuple[DeadLetterFile, ...] = ()
-    """Files to be renamed."""
+    """Files to rename."""
     mirrored: bool = True
     """Whether the sink's last batch is also kept as a consumer offset."""
     decided_ms: int = 0
     refused: int = 0
-    """How many rows the dead letters are."""
+    """How many rows the dead letters have."""
 
     @property
     def batch(self) -> Batch:
@@ -101,11 +101,11 @@ class Intent(NamedTuple):
 
 
 def save_intent(file_system: LocalFileSystem, root: str, intent: Intent, synced: Container[str] = frozenset()) -> None:
-    """Decide it. Durable when this returns; if it raises, the batch may be decided or not, and opening the store tells.
+    """Decide it. Durable on return; if it raises, the batch may be decided or not, and opening the store shows which.
 
-    `synced`: those of `INTENT_DIRECTORIES` whose names are known to be on the disk.
+    `synced`: the `INTENT_DIRECTORIES` whose names are known to be on the disk.
     """
-    for name in INTENT_DIRECTORIES:  # a process that was killed may have made them, unsynced
+    for name in INTENT_DIRECTORIES:  # a killed process may have made them, unsynced
         if name not in synced or not file_system.exists(f"{root}/{name}"):
             file_system.make_directories(f"{root}/{name}")
     line = json.dumps(intent._asdict(), ensure_ascii=True).encode()
@@ -113,7 +113,7 @@ def save_intent(file_system: LocalFileSystem, root: str, intent: Intent, synced:
 
 
 def load_intents(file_system: LocalFileSystem, root: str) -> list[Intent]:
-    """All that are open, in the order in which they were decided. Raises StateFileError for a file that is no intent of ours."""
+    """All open intents, in the order of their decisions. Raises StateFileError for a file that is no intent of ours."""
     directory = intent_directory(root)
     found = []
     for entry in file_system.list_directory(directory):
@@ -129,13 +129,13 @@ def load_intents(file_system: LocalFileSystem, root: str) -> list[Intent]:
 
 
 def drop_intent(file_system: LocalFileSystem, root: str, intent: Intent) -> None:
-    """Forget one that is done: its batch is on the disk. Durable when this returns, so that its segments may be used again."""
+    """Delete an intent whose batch is on the disk. Durable on return, so that its segments may be reused."""
     file_system.unlink(intent_path(root, intent))
     file_system.sync(intent_directory(root))
 
 
 def remove_undecided(file_system: LocalFileSystem, root: str) -> None:
-    """Delete what writers that died before their commit point have left. The caller holds the store's lock."""
+    """Delete the remains of writers that died before their commit point. The caller holds the store's lock."""
     directory = intent_directory(root)
     for entry in file_system.list_directory(directory):
         if entry.name.endswith(_TEMPORARY):
@@ -147,7 +147,7 @@ def intent_directory(root: str) -> str:
 
 
 def intent_path(root: str, intent: Intent) -> str:
-    """Where an intent stands."""
+    """Path of an intent."""
     return f"{intent_directory(root)}/{sink_digest(intent.sink_id, intent.query_id).hex()}-{intent.batch_id}.json"
 
 
@@ -164,7 +164,7 @@ def _decode(content: bytes, path: str) -> Intent:
 
 
 def _from_document(document: dict[str, Any]) -> Intent:
-    document = {"refused": 0} | document  # versions before it leave it out
+    document = {"refused": 0} | document  # earlier versions omit it
     if set(document) != set(Intent._fields):
         raise ValueError(f"its fields are {sorted(document)}")
     for name, kind in _KINDS.items():

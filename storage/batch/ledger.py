@@ -1,28 +1,28 @@
-"""The ledger: which batches of which sinks the log holds. Topic `rmq_sys_spark_mq_ledger`, queue 0.
+"""The ledger: which batches of each sink the log holds. Topic `rmq_sys_spark_mq_ledger`, queue 0.
 
     SLICE  {"sink", "query", "batch", "rows", "from", "bytes", "sum"}
            so many rows, from number `from` on, follow it directly; `bytes` is the size of their records, `sum` their `content_sum`.
-           All rows before them stand in the log
+           All rows before them are in the log
     END    {"sink", "query", "batch", "rows", "last"}
-           all rows stand before it; `last` is the last one's place and unique key. Where rows came that became dead letters,
+           all rows are before it; `last` is the last one's place and unique key. If some rows became dead letters,
            `refused` is how many
     BEGIN  {"sink", "query", "batch", "rows", "from"}
            from versions before slices: the rest of the batch's rows follow it
 
-A batch has as many SLICEs as slices, and one END. TAGS says which, KEYS are the ids of sink and query. The prefix keeps a broker's
-clean-ups away, and no entry in topics.json is
-needed. Any client may send to the topic through a broker, so a message counts only if its record is, byte for byte but for its
-stamps, the one that this package makes of that body (`own_record`). No broker writes such a record:
+A batch has as many SLICEs as slices, and one END. TAGS holds the kind, KEYS the ids of sink and query. The topic's prefix protects it
+from a broker's clean-ups, and it needs no entry in topics.json. Any client may send to the topic through a broker, so a message counts
+only if its record is, byte for byte except its stamps, the one that this package makes of that body (`own_record`). No broker writes
+such a record:
 
     preparedTransactionOffset is MARK, and sysFlag's transaction bits are 0: a broker sets the field in commits only, which have bits
     the born host is the store host: a broker writes the client's address
     there are no other properties than TAGS and KEYS: a broker adds UNIQ_KEY and CLUSTER, among others
 
-One of them would not do. A client that lies about the address bits of sysFlag shifts the record's last fields by 12 or 24 bytes, so
-that a broker stores a record whose preparedTransactionOffset, body, topic and properties are the client's (seen with 5.3.3). Versions
-before the mark wrote 0 instead: what they left counts up to the place that `sink_notes.py` has noted.
+One of these would not be enough. A client that lies about the address bits of sysFlag shifts the record's last fields by 12 or 24
+bytes, so that a broker stores a record whose preparedTransactionOffset, body, topic and properties are the client's (seen with 5.3.3).
+Versions before the mark wrote 0 instead: their messages count up to the place that `sink_notes.py` has noted.
 
-An END counts only if the last row that it names stands where it says, or has expired. A cut of the log takes the END with the rows
+An END counts only if the last row that it names is at its place, or has expired. A cut of the log removes the END before the rows
 before it, so an END in the log means that its rows are there.
 """
 
@@ -54,23 +54,23 @@ QUEUE_ID = 0
 SLICE = "SLICE"
 END = "END"
 BEGIN = "BEGIN"
-"""Read, and not written any more."""
+"""Read, but not written by this version."""
 OPENING = SLICE, BEGIN
-"""What rows follow."""
+"""Kinds of messages that rows follow."""
 KINDS = SLICE, END, BEGIN
 GROUP_PREFIX = "CID_RMQ_SYS_SPARK_"
 UNNAMED_PREFIX = "|"
-"""How the id of a sink begins that writes one batch and is never asked for again; no user's begins so."""
+"""Prefix of the id of a sink that writes one batch and is never looked up again; no user's id begins so."""
 MARK = int.from_bytes(b"SPARKMQ1", "big")
-"""The preparedTransactionOffset of our messages; no place in any log."""
+"""The preparedTransactionOffset of our messages; no log offset has this value."""
 UNMARKED = 0
-"""The same of messages that versions before the mark wrote."""
+"""The same field in messages of versions before the mark."""
 _SLICE_ENTRIES = 8_192
 _LOOPBACK_V6 = bytes(15) + b"\x01"
 
 
 class Batch(NamedTuple):
-    """What one batch is called: a sink's id, the query that feeds it, and the batch's number in the query."""
+    """The name of one batch: a sink's id, the query that feeds it, and the batch's number in the query."""
 
     sink_id: str
     query_id: str
@@ -79,30 +79,30 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LedgerStatement:
-    """What a ledger message says of a batch: a SLICE, an END or a BEGIN."""
+    """The content of a ledger message about a batch: a SLICE, an END or a BEGIN."""
 
     kind: str
     batch: Batch
     row_count: int
-    """Of a SLICE its rows, of the others the batch's."""
+    """The rows of a SLICE; for the others the batch's."""
     first_row: int = 0
-    """Of a SLICE or a BEGIN: how many of the batch's rows stood in the log before it."""
+    """For a SLICE or a BEGIN: how many of the batch's rows were in the log before it."""
     last: tuple[int, str] | None = None
-    """Of an END: place and unique key of the batch's last row."""
+    """For an END: place and unique key of the batch's last row."""
     size_bytes: int = 0
-    """Of a SLICE: of its rows' records, as are the checksum's."""
+    """For a SLICE: the size of its rows' records, which the checksum covers."""
     checksum: int = 0
     refused: int = 0
-    """Of an END: how many more rows came and became dead letters."""
+    """For an END: how many more rows came and became dead letters."""
 
     @property
     def end_row(self) -> int:
-        """Behind which row of the batch those end that follow a SLICE or a BEGIN."""
+        """The end of the rows that follow a SLICE or a BEGIN, as a row number of the batch."""
         return self.first_row + self.row_count if self.kind == SLICE else self.row_count
 
     @property
     def body(self) -> bytes:
-        """The body of the message that says it."""
+        """The body of its message."""
         document: dict[str, object] = {
             "sink": self.batch.sink_id,
             "query": self.batch.query_id,
@@ -121,11 +121,11 @@ class LedgerStatement:
 
 @dataclass(frozen=True, slots=True)
 class LedgerMessage(LedgerStatement):
-    """A statement as somebody wrote it, and where its record stands in the log."""
+    """A statement from any writer, and the place of its record in the log."""
 
     commitlog_offset: int = field(kw_only=True)
     end: int = field(kw_only=True)
-    """Where its record ends."""
+    """End of its record."""
 
 
 def outgoing_ledger_message(said: LedgerStatement, *, now_ms: int, mark: int = MARK) -> OutgoingMessages:
@@ -148,13 +148,13 @@ def outgoing_ledger_message(said: LedgerStatement, *, now_ms: int, mark: int = M
 
 
 def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMessage | None:
-    """What a ledger message says; None where it does not say what one says."""
+    """The content of a ledger message; None if it is no valid one."""
     try:
         document = json.loads(body)
         kind = SLICE if "sum" in document else BEGIN if "from" in document else END
         last = document.get("last") if kind == END else None
         batch = Batch(str(document["sink"]), str(document["query"]), int(document["batch"]))
-        _keys_text(batch).encode()  # half a surrogate names nobody
+        _keys_text(batch).encode()  # half a surrogate is no name
         return LedgerMessage(
             kind,
             batch,
@@ -168,21 +168,21 @@ def parse_ledger_body(body: bytes, commitlog_offset: int, end: int) -> LedgerMes
             end=end,
         )
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, OverflowError, RecursionError):
-        return None  # anybody may send to the topic
+        return None  # any client may send to the topic
 
 
 class OwnRecord(NamedTuple):
-    """A record of the ledger's that this package has written, up to its body at least."""
+    """A record of the ledger's that this package has written, at least up to its body."""
 
     message: LedgerMessage
     logged: np.ndarray
-    """Its bytes as they stand in the log."""
+    """Its bytes in the log."""
     whole: np.ndarray
     """As this package makes them, with the stamps of `logged`."""
 
 
 def own_record(buffer: np.ndarray, start: int, commitlog_offset: int, *, unmarked: bool) -> OwnRecord | None:
-    """What the record at `start` of a buffer is if header and body are those of a ledger message of ours; None if somebody else's.
+    """The record at `start` of a buffer if its header and body are those of a ledger message of ours; else None.
 
     Its topic and properties may be torn: `logged` and `whole` differ then. `unmarked`: whether a version before the mark may have
     written it.
@@ -196,7 +196,7 @@ def own_record(buffer: np.ndarray, start: int, commitlog_offset: int, *, unmarke
         return None  # fields of another record, read as a host
     body_start, body_end = int(record.body_starts[0]), int(record.body_ends[0])
     message = parse_ledger_body(buffer[body_start:body_end].tobytes(), commitlog_offset, commitlog_offset + size)
-    if message is None or (message.kind == SLICE and mark != MARK):  # there was a mark before there were slices
+    if message is None or (message.kind == SLICE and mark != MARK):  # versions with slices always wrote the mark
         return None
     outgoing = outgoing_ledger_message(message, now_ms=int(record.column("born_time_ms")[0]), mark=mark)
     block = encode_block(outgoing, host)
@@ -222,10 +222,10 @@ def _keys_text(batch: Batch) -> str:
 
 
 class BatchLedger:
-    """Reads the ledger's queue: what this package has written of it, and nothing else.
+    """Reads the ledger's queue: only messages of this package.
 
-    `end` is the queue offset behind its last message, `log_end` where the valid log ends, `unmarked_end` the place in the log before
-    which messages without a mark count too.
+    `end` is the queue offset after its last message, `log_end` the end of the valid log. Before the log offset `unmarked_end`
+    messages without a mark count too.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class BatchLedger:
 
     @property
     def log_minimum(self) -> int:
-        """Where the log begins; ENDs that stood before have expired."""
+        """Where the log begins; earlier ENDs have expired."""
         return self._log.minimum
 
     def newest_ends(self) -> LedgerEnds:
@@ -250,7 +250,7 @@ class BatchLedger:
         return ends
 
     def newest_end_messages(self) -> Iterator[LedgerMessage]:
-        """The newest END that counts of every sink and query, newest first. Looks at the whole ledger, but decodes little of it."""
+        """The newest END that counts of every sink and query, newest first. Reads the whole ledger, but decodes little of it."""
         found: set[str] = set()
         for places, kinds, keys in self._slices_backwards((END,)):
             rows = np.flatnonzero(pc.fill_null(pc.equal(kinds, END), False).to_numpy(zero_copy_only=False))[::-1]
@@ -261,7 +261,7 @@ class BatchLedger:
                 if not open_pairs[code]:
                     continue
                 if pairs.dictionary[code].as_py().startswith(UNNAMED_PREFIX):
-                    continue  # nobody asks for it again
+                    continue  # it is never looked up again
                 message = self._read(int(places[row]))
                 pair = pairs.dictionary[code].as_py()
                 if message is not None and pair == _keys_text(message.batch) and self._counts(message):
@@ -270,8 +270,8 @@ class BatchLedger:
                     open_pairs[code] = False
 
     def open_batches(self) -> OpenBatches:
-        """For every sink and query the place of the oldest SLICE or BEGIN behind its newest END. Looks at the whole ledger, too."""
-        # Not where the END itself stands: retention puts it again behind the slices of the next batch.
+        """For every sink and query the place of the oldest SLICE or BEGIN after its newest END. Reads the whole ledger, too."""
+        # The place of the END itself does not count: retention writes it again after slices of the next batch.
         ends = {
             _keys_text(message.batch): message.commitlog_offset if message.last is None else message.last[0]
             for message in self.newest_end_messages()
@@ -294,7 +294,7 @@ class BatchLedger:
         return found
 
     def messages_from(self, commitlog_offset: int, kinds: Sequence[str] = KINDS) -> Iterator[LedgerMessage]:
-        """The ledger's messages of these kinds at or behind a place in the log, oldest first."""
+        """The ledger's messages of these kinds at or after a log offset, oldest first."""
         if self._queue is None:
             return
         first = self._queue.first_offset_at(commitlog_offset, self._end)
@@ -305,7 +305,7 @@ class BatchLedger:
                     yield message
 
     def _places(self, start: int, end: int, kinds: Sequence[str]) -> np.ndarray:
-        """Where messages stand that may be of these kinds. A tags code tells, so others cost no look into the log."""
+        """Places of messages that may be of these kinds, by their tags codes, so others cost no read of the log."""
         assert self._queue is not None
         entries = self._queue.entries(start, end)
         if kinds != KINDS:
@@ -331,20 +331,20 @@ class BatchLedger:
             end = start
 
     def _may_be_own(self, records: Records, places: np.ndarray) -> np.ndarray:
-        """Of many records which to look at; a flood of others' costs no decoding."""
+        """Which of many records to read, so that a flood of foreign ones costs no decoding."""
         marks, flags = records.column("prepared_transaction_offset"), records.column("sys_flag")
         is_marked = (marks == MARK) | ((marks == UNMARKED) & (places < self._unmarked_end))
         return np.asarray(is_marked & (flags & TRANSACTION_MASK == 0))
 
     def _read(self, commitlog_offset: int) -> LedgerMessage | None:
-        """The message there; None where this package did not write it."""
+        """The message at a log offset; None if this package did not write it."""
         message = self._log.message_at(commitlog_offset, self._log_end)
         data = np.frombuffer(self._log.bytes_at(commitlog_offset, message.size_bytes), np.uint8)
         own = own_record(data, 0, commitlog_offset, unmarked=commitlog_offset < self._unmarked_end)
         return own.message if own is not None and np.array_equal(own.logged, own.whole) else None
 
     def _counts(self, end: LedgerMessage) -> bool:
-        """Whether the last row that an END names stands there."""
+        """Whether the last row that an END names is at its place."""
         if end.last is None:
             return False
         place, unique_key = end.last

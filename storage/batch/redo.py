@@ -1,17 +1,17 @@
-"""What the log holds of a batch that was decided: compared with its segments row by row, and mended where a power loss tore it.
+"""How much of a decided batch the log holds: compared with its segments row by row, and mended if a power loss tore it.
 
-One question is asked by every way in: which is the batch's first row that is not there? (`first_missing`.) The rows of a slice follow
-its SLICE without a gap, because the put lock is held for both, and a SLICE is written when all rows before its own are in the log. So
-only the last one's rows are compared with what was staged, byte by byte but for what places make known (`record_block.stamp`). No
-unique key is asked, so rows may have keys of their own. A BEGIN of a version before slices is a slice of all rows that were left.
+Every commit and every opening needs one number: the batch's first missing row (`first_missing`). The rows of a slice follow
+its SLICE without a gap, because the put lock is held for both, and a SLICE is written only after all earlier rows are in the log. So
+only the last slice's rows are compared with the staged ones, byte by byte except the stamped fields (`record_block.stamp`). Unique
+keys are not used, so rows may have keys of their own. A BEGIN of a version before slices is a slice of all remaining rows.
 
-A record passes for valid by its lengths and its body's CRC; its topic and properties have no checksum. A page of them
+A record counts as valid by its lengths and its body's CRC; its topic and properties have no checksum. A page of them
 that a power loss took reads as zeros, and recovery, like a broker's, would take the row for a message without topic or tags. So
-before recovery such rows get their bytes again (`mend_batches`), and after it their queue entries and keys (`StoreWriter.mend`).
+such rows get their bytes again before recovery (`mend_batches`), and after it their queue entries and keys (`StoreWriter.mend`).
 
-A row that has its bytes again looks like any other, and its entry may still be wrong. So where the torn rows stand is noted, in
-ROOT/spark_mq/torn_rows.json, before the first of them is written, and forgotten when entries and keys are on the disk: whoever
-opens the store after a crash in between goes on with it.
+A mended row looks like any other, but its entry may still be wrong. So the places of torn rows are noted in
+ROOT/spark_mq/torn_rows.json, before the first of them is written, and deleted when entries and keys are on the disk: after a crash
+in between the next opening continues.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from storage.put.half_ends import HalfPlaces
 from storage.tables.sink_notes import load_ledger_notes, unmarked_end_of
 
 _COMPARED_BYTES = 4 << 20
-_LEDGER_BODY = b'{"sink":'  # how every ledger message's body begins
+_LEDGER_BODY = b'{"sink":'  # the start of every ledger message's body
 _LEDGER_BODY_LIMIT = 4_096
 
 
@@ -55,51 +55,51 @@ class Progress(NamedTuple):
     """How much of a batch the log holds."""
 
     row_count: int
-    """That many of its first rows, so this is the number of the first that is not there."""
+    """How many of its first rows; also the number of the first missing one."""
     last_place: int
-    """Where the last of these rows stands; −1 if none was seen."""
+    """Log offset of the last of these rows; −1 if none was seen."""
     lacking: int = 0
-    """How many rows the last slice lacks, where nothing stands behind it."""
+    """How many rows the last slice lacks, if nothing follows it in the log."""
 
 
 NOTHING = Progress(0, -1)
 
 
 class _Difference(NamedTuple):
-    """A row that stands where it should and is not what was staged."""
+    """A row at its right place with other bytes than the staged ones."""
 
     commitlog_offset: int
     logged: np.ndarray
     staged: np.ndarray
-    """Stamped as the one in the log is."""
+    """With the stamps of the one in the log."""
 
     @property
     def is_torn(self) -> bool:
-        """Whether nothing but zeros behind the body are the difference."""
+        """Whether the difference consists only of zeros after the body."""
         body_end = Records(self.staged, np.zeros(1, np.int64)).body_ends[0]
         differs = self.logged != self.staged
         return not differs[:body_end].any() and not self.logged[differs].any()
 
 
 def first_missing(
-    log: CommitLog, log_end: int, file_size_bytes: int, begun: Sequence[LedgerMessage], runs: Sequence[RecordRun]
+    log: CommitLog, log_end: int, file_size_bytes: int, started: Sequence[LedgerMessage], runs: Sequence[RecordRun]
 ) -> Progress:
-    """Which of a batch's rows is the first that the log does not hold. `begun` are its SLICEs and BEGINs, in their order.
+    """The number of a batch's first row that the log lacks. `started` are its SLICEs and BEGINs, in order.
 
-    Rows may have been staged anew since: when and at which host they were born does not count.
+    Rows may have been staged anew since: their born times and born hosts are not compared.
     """
-    if not begun:
+    if not started:
         return NOTHING
-    return _compare(log, log_end, file_size_bytes, begun[-1], runs, lambda difference: False, restaged=True)
+    return _compare(log, log_end, file_size_bytes, started[-1], runs, lambda difference: False, restaged=True)
 
 
 def places_behind(
-    log: CommitLog, file_size_bytes: int, begun: Sequence[LedgerMessage], halves: Sequence[RecordRun], row_count: int
+    log: CommitLog, file_size_bytes: int, started: Sequence[LedgerMessage], halves: Sequence[RecordRun], row_count: int
 ) -> HalfPlaces:
-    """Where the batch's first rows stand, halves that the log holds: each behind the last SLICE that is not for later rows."""
+    """Places of the batch's first rows, halves that the log holds: each after the last SLICE that begins at or before it."""
     commitlog_offsets, sizes = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
-    ends = [*(begin.first_row for begin in begun[1:]), row_count]
-    for begin, end in zip(begun, ends, strict=False):
+    ends = [*(begin.first_row for begin in started[1:]), row_count]
+    for begin, end in zip(started, ends, strict=False):
         at, left = begin.end, min(end, begin.end_row, row_count) - begin.first_row
         for run in runs_from(halves, begin.first_row):
             columns = run.columns
@@ -117,7 +117,7 @@ def places_behind(
 
 
 def commit_places(log: CommitLog, start: int, log_end: int, half_offsets: np.ndarray) -> np.ndarray:
-    """Where the log, from `start` on, holds a commit of the halves at these places, whoever wrote it; −1 where none."""
+    """For each half place the log offset of its commit, by any writer, from `start` on; −1 if there is none."""
     found = np.full(len(half_offsets), -1, np.int64)
     order = np.argsort(half_offsets)
     ascending = half_offsets[order]
@@ -134,10 +134,10 @@ def commit_places(log: CommitLog, start: int, log_end: int, half_offsets: np.nda
 
 
 def mend_batches(root: str, file_system: LocalFileSystem, log: CommitLog, log_end: int, file_size_bytes: int) -> None:
-    """Write rows of all open intents again, in their places, and note those that were torn. `abort` stands, nothing was recovered yet.
+    """Write rows of all open intents again, in their places, and note those that were torn. Called before recovery, with `abort`.
 
-    Sound rows are written again too: a sync may have failed, after which the system takes pages for clean that are not on the
-    disk. All of it is synced on return. An intent whose segments are not as they were is left to who needs them.
+    Sound rows are written again too: a sync may have failed, after which the system marks pages clean that are not on the
+    disk. All of it is synced on return. An intent with changed segments is skipped; the code that needs them reports it.
     """
     intents = load_intents(file_system, root)
     unmarked_end = unmarked_end_of(load_ledger_notes(file_system, root) if intents else None, log_end)
@@ -173,7 +173,7 @@ def load_torn_rows(file_system: LocalFileSystem, root: str) -> list[TornRow]:
 
 
 def drop_torn_rows(file_system: LocalFileSystem, root: str) -> None:
-    """Their entries and keys are on the disk. Not synced: to mend them again changes nothing."""
+    """Delete the note: entries and keys are on the disk. Not synced: mending them again changes nothing."""
     file_system.unlink(_torn_rows_path(root))
 
 
@@ -186,23 +186,23 @@ def _torn_rows_path(root: str) -> str:
 
 
 class _Looking:
-    """Finds torn rows and changes nothing."""
+    """Finds torn rows without a change."""
 
     def __init__(self) -> None:
         self.torn: list[TornRow] = []
 
     def mend(self, difference: _Difference) -> bool:
-        """Returns whether it could be mended."""
+        """Returns whether the row could be mended."""
         if is_torn := difference.is_torn:
             self.torn.append(TornRow(difference.commitlog_offset, len(difference.staged)))
         return is_torn
 
     def write(self, commitlog_offset: int, data: np.ndarray) -> None:
-        """Bytes that are as they should be."""
+        """Ignore correct bytes."""
 
 
 class _Mending:
-    """Writes rows again, torn ones too, which are noted by then."""
+    """Writes rows again, including torn ones, which are noted before."""
 
     def __init__(self, file_system: LocalFileSystem, log: CommitLog) -> None:
         self._file_system = file_system
@@ -219,7 +219,7 @@ class _Mending:
         return is_torn
 
     def write(self, commitlog_offset: int, data: np.ndarray) -> None:
-        """Also bytes that are as they should be: onto dirty pages again."""
+        """Write also correct bytes, to make their pages dirty again."""
         file = self._log.files[self._log.file_index(commitlog_offset)]
         self._paths.add(file.path)
         self._file_system.write(file.path, commitlog_offset - file.start, data.copy())
@@ -233,7 +233,7 @@ def _visit(
     runs: Sequence[RecordRun],
     visitor: _Looking | _Mending,
 ) -> None:
-    """Show the visitor what the log holds of a batch: its ledger messages and the rows behind each SLICE."""
+    """Pass to the visitor what the log holds of a batch: its ledger messages and the rows after each SLICE."""
     for record in own:
         place_of_record = record.message.commitlog_offset
         if (record.logged != record.whole).any():
@@ -241,12 +241,12 @@ def _visit(
         else:
             visitor.write(place_of_record, record.logged)
         if record.message.kind in (SLICE, BEGIN):
-            # A slice that was completed where it stands begins with rows of an earlier staging.
+            # A slice that was completed in its place begins with rows of an earlier staging.
             _compare(log, log_end, file_size_bytes, record.message, runs, visitor.mend, visitor.write, restaged=True)
 
 
 def _own_records(log: CommitLog, log_end: int, intent: Intent, unmarked_end: int) -> Iterator[OwnRecord]:
-    """Our ledger messages of an intent's batch behind its bound, found by their bodies: topic and properties may be torn."""
+    """Our ledger messages of an intent's batch after its bound, found by their bodies, as topic and properties may be torn."""
     batch = intent.batch
     start = max(intent.lower_bound, log.minimum)
     for offsets, records in log.walk(start, check_crc=False) if start < log_end else ():
@@ -275,7 +275,7 @@ def _compare(
     *,
     restaged: bool = False,
 ) -> Progress:
-    """Walk the rows behind a SLICE as long as they are what was staged, or `mend` makes them so."""
+    """Walk the rows after a SLICE while they equal the staged ones, or `mend` makes them equal."""
     there, at = Progress(begin.first_row, -1), begin.end
     for run in runs_between(runs, begin.first_row, begin.end_row):
         columns = run.columns
@@ -303,13 +303,13 @@ def _equal_rows(
     equal: Callable[[int, np.ndarray], None],
     restaged: bool,
 ) -> int:
-    """How many rows of a run, from its first, stand at these places."""
+    """How many rows of a run, from its first, are at these places."""
     sizes, host_size = run.columns.sizes_bytes, run.columns.host_size
     sources = np.cumsum(sizes, dtype=np.int64) - sizes
     inside = int(np.searchsorted(commitlog_offsets + sizes, log_end, side="right"))
     for first, last in slices(commitlog_offsets[:inside], sizes[:inside], _COMPARED_BYTES):
         start, end = int(commitlog_offsets[first]), int(commitlog_offsets[last - 1] + sizes[last - 1])
-        if not log.has_file_of(start, end):  # a power loss took it, and left a later one
+        if not log.has_file_of(start, end):  # a power loss removed this file, and left a later one
             return first
         logged = np.frombuffer(log.bytes_at(start, end - start), np.uint8)
         staged = np.empty(end - start, np.uint8)

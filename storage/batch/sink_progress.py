@@ -1,12 +1,12 @@
-"""How far a sink is: what the ledger, the notes and the mirror say of its batches, and whom to believe.
+"""How far a sink is, from the ledger, the notes and the mirror, and which of them decides.
 
     ledger     ENDs in the log, ours by their mark (`ledger.py`): decides
-    notes      the last batch of each sink beside the log (`sink_notes.py`): decides where retention has deleted its END
+    notes      the last batch of each sink beside the log (`sink_notes.py`): decides if retention has deleted its END
     mirror     the sink's next batch as a consumer offset: slaves copy it, tools show it, and any client may set it
 
-So the mirror is never a reason to take a batch for done. If it says more than ledger and notes, then somebody has set it, or the log
-has lost its end: SinkProgressError, for a person to decide (`spark-mq confirm-sink`). If it says less, the next commit corrects it.
-Where neither ledger nor notes know the sink (a copy without spark_mq/, with expired ENDs), batches from the mirror's on are written.
+So the mirror never makes a batch count as done. If it is ahead of ledger and notes, then a client has set it, or the log
+has lost its end: SinkProgressError, for an operator to decide (`spark-mq confirm-sink`). If it is behind, the next commit corrects it.
+If neither ledger nor notes know the sink (a copy without spark_mq/, with expired ENDs), batches from the mirror's on are written.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def ledger_of(writer: StoreWriter) -> BatchLedger:
 
 
 def notes_of(writer: StoreWriter) -> LedgerNotes:
-    """The notes of an open store. Where it has none, its ledger is that of a version before the mark, and is taken over, durably."""
+    """The notes of an open store. Without any, its ledger is that of a version before the mark, and is taken over, durably."""
     if writer.ends.ledger_notes is None:
         notes = load_ledger_notes(writer.file_system, writer.root)
         writer.ends.ledger_notes = notes if notes is not None else _taken_over(writer)
@@ -64,7 +64,7 @@ def notes_of(writer: StoreWriter) -> LedgerNotes:
 
 
 def claim_ledger(writer: StoreWriter) -> None:
-    """Before a store's first batch: from here on nothing counts without a mark."""
+    """Before a store's first batch: from here on messages count only with a mark."""
     notes = notes_of(writer)
     if notes == _NOTHING_NOTED and load_ledger_notes(writer.file_system, writer.root) is None:
         save_ledger_notes(writer.file_system, writer.root, notes)
@@ -93,12 +93,12 @@ def is_done(writer: StoreWriter, staged: StagedBatch, takeover: bool) -> bool:
 
 
 def _refuse_another_run(writer: StoreWriter, staged: StagedBatch, known: int) -> None:
-    """Raises SinkAheadError for a batch whose rows may be others than those that the store holds under its number.
+    """Raises SinkAheadError for a batch whose rows may differ from those that the store holds under its number.
 
-    Spark repeats a query's last batch, from the same start; so one with as many rows is the same, and a run that planned it anew
-    brings others. Rows that are dead letters count: the repeated batch may find their topic there. An earlier batch comes from a
-    checkpoint that is a copy or an older one, or from a driver that was replaced. Of a write (`writeId`) what comes under its name
-    again is not written, whatever it is.
+    Spark repeats a query's last batch, from the same start. So a batch with as many rows is the same; a run that planned it anew
+    brings others. Dead letters count: the repeated batch may find their topic existing. An earlier batch comes from a checkpoint that
+    is a copy or an older one, or from a driver that was replaced. A write with a name (`writeId`) is never written again under that
+    name, whatever its rows are.
     """
     batch = staged.batch
     is_last = batch.batch_id == known and not staged.is_write
@@ -108,15 +108,15 @@ def _refuse_another_run(writer: StoreWriter, staged: StagedBatch, known: int) ->
 
 
 def _rows_that_came(writer: StoreWriter, batch: Batch) -> int | None:
-    """With the batch, dead letters too, as its END says; None where it has expired."""
+    """The rows of the batch, including dead letters, by its END; None if that has expired."""
     ends = ledger_of(writer).newest_end_messages()
     return next((message.row_count + message.refused for message in ends if message.batch == batch), None)
 
 
 def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:
-    """Where the END of this very batch stands behind the bound, or stood before it expired; None = the batch is to be written.
+    """Log offset of the END of this batch after the bound, even if it has expired since; None = the batch must be written.
 
-    Raises StoreNotWritableError where it may have expired and only the mirror says so.
+    Raises StoreNotWritableError if it may have expired and only the mirror says so.
     """
     end_place = end_behind(writer, intent.batch, intent.segments, intent.lower_bound)
     if end_place is not None:
@@ -139,7 +139,7 @@ def place_of_end(writer: StoreWriter, intent: Intent) -> int | None:
 
 
 def end_behind(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSegment], start: int) -> int | None:
-    """Where the END of the batch, with the rows of these very segments, stands behind a place in the log; None = nowhere."""
+    """Log offset after `start` of the END of the batch with the rows of exactly these segments; None = there is none."""
     last_key, row_count = segments[-1].last_unique_key, sum(segment.rows for segment in segments)
     for message in messages_of(writer, batch, start, (END,)):
         if message.row_count == row_count and message.last is not None and message.last[1] == last_key:
@@ -148,12 +148,12 @@ def end_behind(writer: StoreWriter, batch: Batch, segments: Sequence[StagedSegme
 
 
 def messages_of(writer: StoreWriter, batch: Batch, start: int, kinds: Sequence[str] = KINDS) -> list[LedgerMessage]:
-    """What the ledger says of a batch behind a place in the log, oldest first, in messages of these kinds."""
+    """The ledger's messages of these kinds about a batch after a log offset, oldest first."""
     return [message for message in ledger_of(writer).messages_from(start, kinds) if message.batch == batch]
 
 
 def slices_left(writer: StoreWriter, batch: Batch) -> list[LedgerMessage]:
-    """The SLICEs and BEGINs of a batch that has no END, where no intent tells of it, oldest first.
+    """The SLICEs and BEGINs of a batch without END and without intent, oldest first.
 
     They came with the log: from the master whose replica this store was, or with a copy that has no spark_mq/.
     """
@@ -164,10 +164,10 @@ def slices_left(writer: StoreWriter, batch: Batch) -> list[LedgerMessage]:
 
 
 def keep_progress(writer: StoreWriter, sink_id: str, query_id: str, batch_id: int, end_place: int) -> None:
-    """Mirror durably that this batch is the sink's last, and note it. `end_place` as in `SinkNote`.
+    """Mirror durably that this batch is the sink's last, and note it. `end_place` is that of `SinkNote`.
 
-    The mirror first, so that a crash in between leaves one that the former note explains. One that says more than this batch and
-    the former note is left as it is, for `is_done` to refuse.
+    The mirror comes first, so that after a crash in between the former note explains it. A mirror ahead of this batch and the
+    former note is left as it is, and `is_done` refuses it.
     """
     former = notes_of(writer).sinks.get(sink_id)
     explained = max(batch_id, former.batch_id if former is not None else -1)
@@ -192,10 +192,10 @@ def _note(writer: StoreWriter, sink_id: str, note: SinkNote) -> None:
 
 
 def confirm_progress(writer: StoreWriter, sink_id: str, query_id: str, last_batch: int | None) -> int | None:
-    """A person's word that ends a SinkProgressError; returns the sink's last batch from now on.
+    """An operator's decision that ends a SinkProgressError; returns the sink's last batch from now on.
 
-    Where ledger or notes know it, the mirror is set to that, and `last_batch` must be it or None. Else `last_batch` (−1 = none) of
-    `query_id` is noted and mirrored. Returns None, with nothing changed, where nobody knows or the two differ.
+    If ledger or notes know it, the mirror is set to that, and `last_batch` must be it or None. Else `last_batch` (−1 = none) of
+    `query_id` is noted and mirrored. Returns None, with nothing changed, if it is unknown or the two differ.
     """
     known = _known_batches(writer, sink_id)
     if known:
@@ -226,7 +226,7 @@ def _taken_over(writer: StoreWriter) -> LedgerNotes:
 
 
 def sinks_of(ledger: BatchLedger) -> dict[str, SinkNote]:
-    """The last batch of each sink of which the ledger holds an END."""
+    """The last batch of each sink with an END in the ledger."""
     sinks: dict[str, SinkNote] = {}
     for message in ledger.newest_end_messages():
         batch = message.batch
@@ -235,7 +235,7 @@ def sinks_of(ledger: BatchLedger) -> dict[str, SinkNote]:
 
 
 def _known_batches(writer: StoreWriter, sink_id: str) -> dict[str, int]:
-    """Queries of the sink with their last batches, the one that wrote last first; empty where nothing but the mirror may know it."""
+    """Queries of the sink with their last batches, the one that wrote last first; empty if only the mirror may know the sink."""
     if writer.ends.ledger is None:
         writer.ends.ledger = ledger_of(writer).newest_ends()
     if known := writer.ends.ledger.get(sink_id):
@@ -245,14 +245,14 @@ def _known_batches(writer: StoreWriter, sink_id: str) -> dict[str, int]:
 
 
 def _refuse_what_only_the_mirror_says(writer: StoreWriter, batch: Batch, mirrored: int, takeover: bool) -> None:
-    """Raises SinkProgressError for a batch that the mirror alone takes for done, SinkTakenError for one that is another query's.
+    """Raises SinkProgressError for a batch that only the mirror counts as done, SinkTakenError for another query's.
 
-    A sink that is named after its query has no other. For a given name, a batch that goes on where the mirror ends is taken for the
-    same query's, and so is the last one itself, which Spark may not know to be done; an earlier one for another's.
+    A sink that is named after its query has no other. For a given name, a batch that continues at the mirror's end counts as the
+    same query's, and so does the last one itself, which Spark may not know to be done; an earlier one counts as another query's.
     """
     if mirrored < 0:
         return
-    was_cut = batch.sink_id in notes_of(writer).sinks  # with an END that has not expired, and is not there
+    was_cut = batch.sink_id in notes_of(writer).sinks  # its END has not expired, but is missing
     if not was_cut and batch.sink_id != batch.query_id and batch.batch_id < max(1, mirrored):
         if not takeover:
             raise SinkTakenError(writer.root, batch.sink_id, _FORGOTTEN_QUERY, batch.query_id)
@@ -270,7 +270,7 @@ def _consumer_offsets(writer: StoreWriter) -> ConsumerOffsets:
 
 @lru_cache(maxsize=1)
 def _parsed_offsets(text: str, file: str) -> ConsumerOffsets:
-    """A commit asks for the same text several times."""
+    """Cached: a commit reads the same text several times."""
     return ConsumerOffsets.load(text, file)
 
 
@@ -279,7 +279,7 @@ def _offsets_path(writer: StoreWriter) -> str:
 
 
 def _has_expired(writer: StoreWriter, intent: Intent) -> bool:
-    """Whether retention has deleted what stood behind the bound; a power loss can take a file too, but leaves nothing much younger."""
+    """Whether retention has deleted the log after the bound. A power loss can lose a file too, but leaves no much younger one."""
     if intent.lower_bound >= writer.log.minimum:
         return False
     try:
@@ -294,10 +294,10 @@ class SinkProgress(NamedTuple):
 
     sink_id: str
     query_id: str | None
-    """None, and `last_batch_id` too, where the consumer offset is all that tells of the sink: nothing believes it."""
+    """None, as `last_batch_id`, if only the consumer offset knows the sink: it does not count."""
     last_batch_id: int | None
     mirrored_batch_id: int | None
-    """What its consumer offset says. More than `last_batch_id` is an error of its next commit; None of a query that is not the last."""
+    """The batch by its consumer offset; above `last_batch_id` the next commit fails. None for a query that is not the last."""
 
 
 class OpenIntent(NamedTuple):
@@ -307,11 +307,11 @@ class OpenIntent(NamedTuple):
     row_count: int
     size_bytes: int
     is_finished: bool
-    """Its END stands in the log: kept only against a power loss. Else the next opening for writing finishes it."""
+    """Its END is in the log: the intent is kept only against a power loss. Else the next opening for writing finishes the batch."""
 
 
 class StagedFile(NamedTuple):
-    """A file that some task has staged, and no intent names."""
+    """A file that a task has staged, and no intent names."""
 
     path: str
     """Relative to ROOT/spark_mq/staged."""
@@ -320,17 +320,15 @@ class StagedFile(NamedTuple):
 
 
 class SinkStatus(NamedTuple):
-    """All of it.
-
-    What sinks have left in a store: the last batch of each, what is decided and not forgotten yet, what tasks have staged.
+    """What sinks have left in a store: the last batch of each, open intents, staged files.
 
     Read without the store's lock, beside running sinks: each part is as it was at its own moment. A staged file that no intent
-    names belongs to a task that is running, to a batch whose commit is to come, or to nobody any more; only its age tells.
+    names belongs to a running task, to a batch that will be committed, or to none; only its age shows which.
     `remove_orphans` takes the lock, so that no batch is decided meanwhile.
     """
 
     sinks: tuple[SinkProgress, ...]
-    """By sink id; of one sink the query that owns it first."""
+    """By sink id; within a sink the query that owns it comes first."""
     intents: tuple[OpenIntent, ...]
     orphans: tuple[StagedFile, ...]
     """The oldest first."""
@@ -341,7 +339,7 @@ class SinkStatus(NamedTuple):
 def read_sink_status(
     root: str, ledger: BatchLedger, notes: LedgerNotes | None, offsets: ConsumerOffsets, file_system: LocalFileSystem
 ) -> SinkStatus:
-    """The state of the store at ROOT. Raises StateFileError for an intent that is none."""
+    """The state of the store at ROOT. Raises StateFileError for an invalid intent."""
     pooled = file_system.list_directory(SegmentPool(file_system, root).directory)
     return SinkStatus(
         tuple(_sinks(ledger, notes or LedgerNotes(0), offsets)),
@@ -355,9 +353,9 @@ def read_sink_status(
 def remove_orphans(
     root: str, file_system: LocalFileSystem, *, before_ms: int, lock_timeout_ms: int = 0
 ) -> list[StagedFile]:
-    """Delete segments that no intent names and nobody has written to since `before_ms`; returns them.
+    """Delete segments that no intent names and that were not written since `before_ms`; returns them.
 
-    They do not go to the pool: a forgotten task might write to one after all. Raises StoreLockedError.
+    They do not go to the pool: a forgotten task might still write to one. Raises StoreLockedError.
     """
     with file_system.locked(f"{root}/lock", lock_timeout_ms):
         removed = [file for file in _orphans(root, file_system) if file.modified_ms < before_ms]
@@ -396,7 +394,7 @@ def _open_intents(root: str, ledger: BatchLedger, file_system: LocalFileSystem) 
 
 
 def _orphans(root: str, file_system: LocalFileSystem) -> list[StagedFile]:
-    # Listed before the intents are read: what a commit decides in between is then named by one.
+    # List before reading the intents: a commit that decides in between then names its files.
     staged = [(path, size) for path, size in list_segments(file_system, root) if path.endswith(SUFFIX)]
     named = {segment.path for intent in load_intents(file_system, root) for segment in intent.segments}
     found = []
@@ -409,14 +407,13 @@ def _orphans(root: str, file_system: LocalFileSystem) -> list[StagedFile]:
 
 
 def plan_renewals(newest_ends: Iterable[LedgerMessage], minimum: int) -> list[LedgerMessage]:
-    """The newest END of each sink, where it stands before `minimum`, the log's first byte that stays; oldest first.
+    """The newest END of each sink if it is before `minimum`, the log's first byte that stays; oldest first.
 
     `newest_ends` are one for each sink and query, newest first, as `BatchLedger.newest_end_messages` gives them.
 
-    The ledger survives retention: the newest END of each sink is written again before its file goes.
-
-    Without it a sink that rested for longer than the store keeps its files would be known only by its consumer offset, which tells
-    its last batch but not whose it was.
+    So the ledger survives retention: the newest END of each sink is written again before its file is deleted. Otherwise a sink that
+    paused for longer than the store keeps its files would be known only by its consumer offset, which has its last batch but not its
+    query.
     """
     of_sinks: dict[str, LedgerMessage] = {}
     for message in newest_ends:
@@ -426,12 +423,12 @@ def plan_renewals(newest_ends: Iterable[LedgerMessage], minimum: int) -> list[Le
 
 
 def apply_renewals(writer: StoreWriter, renewals: Iterable[LedgerMessage]) -> None:
-    """Append these ENDs once more: same batch, rows and last row; with a mark, also where the old ones had none. The caller syncs."""
+    """Append these ENDs again: same batch, rows and last row; with a mark, even if the old ones had none. The caller syncs."""
     for message in renewals:
         end = outgoing_ledger_message(message, now_ms=writer.clock())
         writer.append([writer.settings.encode(end)])
 
 
 def newest_ends(writer: StoreWriter) -> list[LedgerMessage]:
-    """What `plan_renewals` chooses from; looks at the whole ledger."""
+    """The input of `plan_renewals`; reads the whole ledger."""
     return list(ledger_of(writer).newest_end_messages())

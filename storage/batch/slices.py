@@ -1,10 +1,10 @@
-"""A batch's rows on their way into the log, slice by slice.
+"""Writing a batch's rows into the log, slice by slice.
 
     SLICE {first row, rows, bytes, sum} · its rows    at most 4 MiB, under one hold of the put lock
-    others' messages, if there are any                the lock is given up between two slices
+    others' messages, if there are any                the lock is released between two slices
     SLICE · its rows · …
 
-The next slice is read and summed up while one is stamped and written. Queues and index know of the rows when all of them are
+The next slice is read and its checksum computed while one is stamped and written. Queues and index get the rows when all of them are
 appended, or after some hundred thousand.
 """
 
@@ -28,13 +28,13 @@ from storage.put.store_writer import INDEX_LEASE_MS, StoreWriter
 
 SLICE_BYTES = 4 << 20
 _READABLE_ROWS = 1 << 20
-"""What is kept in memory between log and queues at most, unless others' puts make it readable before."""
+"""How many rows are kept in memory between log and queues at most, unless others' puts make them readable before."""
 Turn = Callable[[], AbstractContextManager[object]]
-"""Takes the put lock of an open store; what it returns gives it back."""
+"""Takes the put lock of an open store; its result releases it."""
 
 
 class Tail(NamedTuple):
-    """Rows that the log's last slice lacks, where nothing stands behind it: they complete it where it stands."""
+    """Rows that the log's last slice lacks, if nothing follows it: they complete it in its place."""
 
     row_count: int
     log_end: int
@@ -44,7 +44,7 @@ NO_TAIL = Tail(0, 0)
 
 
 class LoadedSlice(NamedTuple):
-    """A slice in memory, to be stamped there."""
+    """A slice in memory, stamped in place."""
 
     first_row: int
     blocks: list[OwnBlock]
@@ -57,16 +57,17 @@ class LoadedSlice(NamedTuple):
 
 
 class SharedLog:
-    """The log of a batch that gives up the put lock between its slices: what others have put there, and what room it has.
+    """The log of a batch that releases the put lock between its slices: what others have put there, and how much room it has.
 
-    To be asked and told under the put lock alone.
+    Use it only under the put lock.
     """
 
     def __init__(self, writer: StoreWriter, turn: Turn, room: tuple[int, int], started_at: int | None = None) -> None:
-        """`room`: what is reserved, as `StoreWriter.reserve` takes it. `started_at`: where an earlier attempt at the batch begins."""
+        """`room`: what is reserved, as `StoreWriter.reserve` takes it. `started_at`: where an earlier attempt at the batch starts."""
         self._writer = writer
         self.turn = turn
         self.is_shared = turn is not nullcontext
+        """Whether other threads can put at all."""
         """Whether anybody else can put at all."""
         self._own_end = writer.log_end
         self._left, self._largest = room
@@ -74,19 +75,19 @@ class SharedLog:
         self._stretches = [] if started_at is None else [(started_at, writer.log_end)]
 
     def reserve_again(self) -> None:
-        """Reserve what is left of the room anew where others have put since, and taken some of it."""
+        """Reserve the rest of the room anew if others have put since, and used some of it."""
         self._look()
         if self._lacks_room:
             self._writer.reserve(self._left, self._largest)
             self._lacks_room = False
 
     def appended(self, size_bytes: int) -> None:
-        """What stands at the log's end now is this batch's own, rows of so many bytes."""
+        """The last `size_bytes` bytes of the log are this batch's own rows."""
         self._left = max(0, self._left - size_bytes)
         self._own_end = self._writer.log_end
 
     def take_stretches(self) -> list[tuple[int, int]]:
-        """Places in the log, [start, end), where others have put, each given once."""
+        """Ranges of the log, [start, end), where others have put, each given once."""
         self._look()
         taken, self._stretches = self._stretches, []
         return taken
@@ -107,12 +108,12 @@ def append_slices(
     tail: Tail = NO_TAIL,
     goes_on: Callable[[], bool] | None = None,
 ) -> list[Placement]:
-    """Append all rows of the runs, of which the first is the batch's row `first_row`; returns the rows' places.
+    """Append all rows of the runs; the first one is the batch's row `first_row`. Returns the rows' places.
 
-    On return they are readable, and on the disk under SYNC_FLUSH. The first rows complete the slice of `tail`, unless somebody has
-    put behind it meanwhile. Before each slice `goes_on` is asked, under the put lock: at its no only the slices before are appended.
-    With it every slice is readable when the lock is given up, so that nobody misses a row of it who could put another in its place.
-    Raises what `StoreWriter.append` does; then this writer is at its end.
+    On return they are readable, and on the disk under SYNC_FLUSH. The first rows complete the slice of `tail`, unless another writer
+    has put after it meanwhile. Before each slice `goes_on` is called, under the put lock: on False only the earlier slices are
+    appended. With `goes_on` every slice is readable when the lock is released, so that other writers see all rows that they could
+    commit. Raises what `StoreWriter.append` does; then this writer is unusable.
     """
     placements: list[Placement] = []
     rest = cut_slices(runs_from(runs, tail.row_count), first_row + tail.row_count, SLICE_BYTES)
@@ -162,7 +163,7 @@ def _append_slice(writer: StoreWriter, batch: Batch, part: LoadedSlice, any_reco
 
 
 def _loaded(slices: Iterator[RowSlice]) -> Generator[LoadedSlice]:
-    """The slices in memory; each is good until the next one is asked for, which is read meanwhile."""
+    """The slices in memory; each is valid until the next one is requested, which is read meanwhile."""
     scratches = Scratch(), Scratch()
     number, following = 0, next(slices, None)
     if following is None:
@@ -192,9 +193,9 @@ def _load(part: RowSlice, scratch: Scratch) -> LoadedSlice:
 
 
 class EarlyLogSync:
-    """A context manager, at whose end no sync is running. It dispatches nothing, and leaves what was appended last to the writer.
+    """Under SYNC_FLUSH, early syncs of a long batch's log: another thread syncs while more is appended.
 
-    Under SYNC_FLUSH, the log of a long batch: another thread brings it to the disk while more is appended.
+    A context manager; at its end no sync is running. It dispatches nothing, and leaves the last appended part to the writer.
     """
 
     def __init__(self, writer: StoreWriter, turn: Callable[[], AbstractContextManager[object]]) -> None:
@@ -205,7 +206,7 @@ class EarlyLogSync:
         self._sync: RunningSync | None = None
 
     def note(self, size_bytes: int) -> None:
-        """So many bytes more have been appended. Under the put lock. Raises OSError where a sync has failed."""
+        """Report that so many more bytes were appended. Under the put lock. Raises OSError if a sync has failed."""
         if self._writer.settings.sync_flush:
             self._early.note(size_bytes)
 
@@ -230,9 +231,9 @@ class EarlyLogSync:
 
 
 class Stretch(NamedTuple):
-    """Some rows of a run that stand side by side.
+    """Some neighbouring rows of a run.
 
-    Rows are numbered over all runs, in their order. A stretch reads its bytes from its run; nothing is copied.
+    Rows are numbered over all runs, in order. A stretch reads its bytes from its run; nothing is copied.
     """
 
     run: RecordRun
@@ -245,7 +246,7 @@ class Stretch(NamedTuple):
 
 
 class RowSlice(NamedTuple):
-    """Rows that go into the log together."""
+    """Rows that are appended together."""
 
     first_row: int
     parts: tuple[RecordRun, ...]
@@ -256,12 +257,12 @@ class RowSlice(NamedTuple):
 
 
 def runs_from(runs: Sequence[RecordRun], first_row: int) -> list[RecordRun]:
-    """The runs without the first rows; empty ones are left out."""
+    """The runs without the first rows; empty ones are omitted."""
     return runs_between(runs, first_row, sum(run.columns.row_count for run in runs))
 
 
 def runs_between(runs: Sequence[RecordRun], first: int, last: int) -> list[RecordRun]:
-    """Rows [first, last) of the runs; empty ones are left out."""
+    """Rows [first, last) of the runs; empty ones are omitted."""
     found: list[RecordRun] = []
     for run in runs:
         count = run.columns.row_count
@@ -273,7 +274,7 @@ def runs_between(runs: Sequence[RecordRun], first: int, last: int) -> list[Recor
 
 
 def stretches_of(wanted: np.ndarray) -> list[tuple[int, int]]:
-    """The row ranges [first, last) that a mask wants."""
+    """The row ranges [first, last) of a mask."""
     edges = np.flatnonzero(np.diff(wanted.astype(np.int8), prepend=0, append=0)).tolist()
     return list(zip(edges[::2], edges[1::2], strict=True))
 
@@ -300,7 +301,7 @@ def cut_slices(runs: Sequence[RecordRun], first_row: int, slice_bytes: int) -> I
 
 
 class _Edges:
-    """Where the rows of a run begin and end, in bytes and in keys."""
+    """Start and end of the rows of a run, in bytes and in keys."""
 
     def __init__(self, run: RecordRun) -> None:
         self._run = run
@@ -311,7 +312,7 @@ class _Edges:
         return int(self._bytes[last] - self._bytes[first])
 
     def fitting(self, first: int, size_bytes: int) -> int:
-        """Behind which row the rows from `first` on have more than so many bytes."""
+        """The first row end at which the rows from `first` on have more than so many bytes."""
         return int(np.searchsorted(self._bytes, self._bytes[first] + max(size_bytes, 0), side="right")) - 1
 
     def between(self, first: int, last: int) -> RecordRun:

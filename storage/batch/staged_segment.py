@@ -6,11 +6,11 @@
     columns: length of the head (4 bytes) · head (JSON, padded with blanks to 8 bytes) · tags_codes · queue_codes · sizes_bytes ·
              key_counts · key_hashes · transaction_states, of half messages; all little-endian
 
-A segment without records has the columns of commits, which are made of the half messages in another one (`open_runs`).
+A segment without records has the columns of commits, whose records are made of the half messages in another segment (`open_runs`).
 
-Files lie in ROOT/spark_mq/staged/SINK/ and come from a pool of used ones, because new pages of the page cache are the dearest part
-of a write. So a file's length says nothing: what a segment holds is what its `StagedSegment` says, which travels in a
-commit message and stands in the intent. A finished segment is on the disk, its directory entry too. Nothing here is RocketMQ's;
+Files lie in ROOT/spark_mq/staged/SINK/ and come from a pool of used ones, because new pages of the page cache are the most expensive
+part of a write. So a file's length means nothing: the content is described by its `StagedSegment`, which travels in a
+commit message and is part of the intent. A finished segment is on the disk, including its directory entry. Nothing here is RocketMQ's;
 no broker looks into ROOT/spark_mq/.
 """
 
@@ -44,7 +44,7 @@ from storage.tables.surroundings import own_directory, refuse_links
 SUFFIX = ".segment"
 POOL_FILES = 64
 POOL_BYTES = 4 << 30
-"""What the pool keeps at most; beyond either, files given back are deleted."""
+"""The pool's limits; files given back beyond either are deleted."""
 
 _STAGED = "spark_mq/staged"
 _POOL = "pool"
@@ -56,7 +56,7 @@ _THREADS = 2
 
 
 class StagedSegment(NamedTuple):
-    """All that one must know of a finished segment; small, and as JSON a list."""
+    """The description of a finished segment; small, and as JSON a list."""
 
     path: str
     """SINK/BATCH-….segment, relative to ROOT/spark_mq/staged."""
@@ -72,9 +72,9 @@ class StagedSegment(NamedTuple):
 
     @classmethod
     def from_json(cls, values: Any) -> StagedSegment:
-        """From the list of its values; ValueError where it is none, or where its path leads elsewhere.
+        """From the list of its values; ValueError for another value, or a path that leads elsewhere.
 
-        A version before has not written the last value. It takes no list that has it: it would make records of columns.
+        An earlier version did not write the last value. It refuses a list with it: it would make records of columns.
         """
         kinds = (str, int, int, int, int, int, str, str, bool)
         if not isinstance(values, list) or [type(value) for value in values] not in (list(kinds), list(kinds[:-1])):
@@ -92,7 +92,7 @@ class StagedSegment(NamedTuple):
 
 
 def sink_digest(sink_id: str, query_id: str) -> bytes:
-    """8 bytes that name a sink and its query: as hex its directory and the start of its intents' names."""
+    """8 bytes that identify a sink and its query: as hex its directory and the start of its intents' names."""
     return hashlib.sha256(json.dumps([sink_id, query_id]).encode()).digest()[:8]
 
 
@@ -103,7 +103,7 @@ def staged_directory(root: str) -> str:
 def list_segments(
     file_system: LocalFileSystem, root: str, sink_directory: str | None = None
 ) -> Iterator[tuple[str, int]]:
-    """Path (as in `StagedSegment`) and length of every file that some task, of one sink or of any, has staged or is staging."""
+    """Path (as in `StagedSegment`) and length of every file that a task, of one sink or of any, has staged or is staging."""
     directory = staged_directory(root)
     for sink in file_system.list_directory(directory):
         if sink.is_directory and sink.name != _POOL and sink_directory in (None, sink.name):
@@ -112,7 +112,7 @@ def list_segments(
 
 
 def check_staged(file_system: LocalFileSystem, paths: Iterable[str]) -> None:
-    """Raises StagedRowsGoneError for the first of the files that is not there. Their names are such as nobody else ever makes."""
+    """Raises StagedRowsGoneError for the first missing file. Their names are unique."""
     for path in paths:
         if not file_system.exists(path):
             raise StagedRowsGoneError(path)
@@ -121,9 +121,9 @@ def check_staged(file_system: LocalFileSystem, paths: Iterable[str]) -> None:
 def delete_orphans(
     file_system: LocalFileSystem, root: str, sink_directory: str, batch_id: int, keep: Collection[str]
 ) -> int:
-    """Delete what attempts at this batch and earlier ones have left, but for the paths in `keep`. Returns how many.
+    """Delete files of attempts at this batch and earlier ones, except the paths in `keep`. Returns how many.
 
-    For when the batch is done and its sink's attempts are of no use any more. They do not go to the pool: a forgotten attempt may
+    Call it when the batch is done and its sink's attempts are useless. The files do not go to the pool: a forgotten attempt may
     still be writing.
     """
     count = 0
@@ -136,12 +136,12 @@ def delete_orphans(
 
 
 def remove_directory(file_system: LocalFileSystem, root: str, sink_directory: str) -> None:
-    """Delete the directory of a sink that stages nothing more; it stays if something is left in it."""
+    """Delete the directory of a sink that stages nothing more; a nonempty one stays."""
     file_system.remove_directory(f"{staged_directory(root)}/{sink_directory}")
 
 
 def remove_staging(file_system: LocalFileSystem, root: str) -> None:
-    """Delete what tasks leave in ROOT/spark_mq where no store was made: the pool, and directories with nothing in them."""
+    """Delete the remains of tasks in ROOT/spark_mq if no store was made: the pool, and empty directories."""
     staged = staged_directory(root)
     for entry in file_system.list_directory(f"{staged}/{_POOL}"):
         with suppress(FileNotFoundError):
@@ -158,7 +158,7 @@ def batch_of(path: str) -> int:
 
 
 class SegmentPool:
-    """Files whose content nobody needs, to be written over. Any number of processes may take and give back at once."""
+    """Reusable files with useless content. Any number of processes may take and give back at once."""
 
     def __init__(self, file_system: LocalFileSystem, root: str) -> None:
         self._file_system = file_system
@@ -166,21 +166,21 @@ class SegmentPool:
         self.directory = f"{self._staged}/{_POOL}"
 
     def take(self, path: str, *, is_short: bool = False) -> bool:
-        """Make a used file, the longest there is, the one at `path`, relative to the staged directory; False if there is none.
+        """Move a used file, the longest there is, to `path`, relative to the staged directory; False if there is none.
 
-        `is_short`: the shortest, for who will not write much.
+        `is_short`: the shortest, for a caller that will write little.
         """
         pooled = self._file_system.list_directory(self.directory)
         for entry in sorted(pooled, key=lambda entry: entry.size_bytes, reverse=not is_short):
-            with suppress(FileNotFoundError):  # somebody else was faster
+            with suppress(FileNotFoundError):  # another process was faster
                 self._file_system.rename(f"{self.directory}/{entry.name}", f"{self._staged}/{path}")
-                # Else a power loss could leave both names, and the pool's would be written over.
+                # Else a power loss could leave both names, and the pool's would be overwritten.
                 self._file_system.sync(self.directory)
                 return True
         return False
 
     def give_back(self, path: str) -> None:
-        """Take a file that no intent names, on the disk, any more. Does nothing if it is gone already."""
+        """Take back a file that no intent on the disk names any more. Does nothing if it is gone already."""
         source = f"{self._staged}/{path}"
         if not self._file_system.exists(source):
             return
@@ -198,7 +198,7 @@ class SegmentWriter:
     """Writes one segment. The file appears with the first block; `finish` or `discard` ends it."""
 
     def __init__(self, file_system: LocalFileSystem, root: str, sink_directory: str, name: str) -> None:
-        """`sink_directory` is the hex `sink_digest`, `name` BATCH-… and such as no other attempt ever has, without suffix."""
+        """`sink_directory` is the hex `sink_digest`, `name` BATCH-…, unique for each attempt, without suffix."""
         self._file_system = file_system
         self._root = root
         self._directory = f"{staged_directory(root)}/{sink_directory}"
@@ -213,7 +213,7 @@ class SegmentWriter:
         self._size = 0
         self._crc = 0
         self._first: str | None = None
-        """The unique key of the first record; of commits that of the first half."""
+        """The unique key of the first record; for commits that of the first half."""
         self._last: str | None = None
 
     @property
@@ -221,7 +221,7 @@ class SegmentWriter:
         return sum(columns.row_count for columns in self._columns)
 
     def append(self, block: UnjoinedBlock) -> None:
-        """Write the block's records behind those before."""
+        """Append the block's records."""
         if not block.columns.row_count:
             return
         if self._file is None or self._sync is None:
@@ -235,7 +235,7 @@ class SegmentWriter:
         self._note(block.columns, block.parts, 0, block.columns.row_count - 1)
 
     def append_commits(self, halves: UnjoinedBlock, columns: BlockColumns) -> None:
-        """Have the segment hold the columns of these halves' commits, whose records are made of the halves in another segment."""
+        """Store the columns of these halves' commits, whose records are made of the halves in another segment."""
         if not columns.row_count:
             return
         if self._file is None:
@@ -244,14 +244,14 @@ class SegmentWriter:
         self._note(columns, halves.parts, int(rows[0]), int(rows[-1]))
 
     def _note(self, columns: BlockColumns, records: RecordParts, first: int, last: int) -> None:
-        """Rows with these columns, the first and the last of which have the keys of these records."""
+        """Count rows with these columns; the first and last row have the keys of these records."""
         self._columns.append(columns)
         if self._first is None:
             self._first = records.unique_key(first)
         self._last = records.unique_key(last)
 
     def finish(self) -> StagedSegment | None:
-        """Put the segment on the disk and say what it holds; None, and no file, if nothing was appended."""
+        """Sync the segment and describe it; None, and no file, if nothing was appended."""
         if self._file is None or self._sync is None or self._first is None or self._last is None:
             return None
         columns = encode_columns(_concatenated(self._columns))
@@ -274,7 +274,7 @@ class SegmentWriter:
         )
 
     def discard(self) -> None:
-        """Give up what was written; the file goes to the pool."""
+        """Drop what was written; the file goes to the pool."""
         if self._file is not None and self._sync is not None:
             self._sync.give_up()
             self._file.close()
@@ -288,7 +288,7 @@ class SegmentWriter:
         for directory in (
             self._directory.rpartition("/")[0],
             self._directory,
-        ):  # maybe made by a process that was killed
+        ):  # maybe made by a killed process
             self._file_system.make_directories(directory)
         if not self._pool.take(self.path, is_short=is_short):
             self._file_system.create_file(self._full_path, 0)
@@ -299,11 +299,11 @@ class SegmentWriter:
 class SegmentReader:
     """One finished segment as a `RecordRun`. Opening it reads and checks the columns, `verify_data` the records.
 
-    Who reads the records from the first to the last is told if they have changed since: `read` sums them up once more.
+    A caller that reads the records from the first to the last gets an error if they have changed: `read` computes their checksum again.
     """
 
     def __init__(self, file_system: LocalFileSystem, root: str, segment: StagedSegment) -> None:
-        """Raises StagedRowsGoneError if the file is not there, CorruptRecordError if it is not what the segment says."""
+        """Raises StagedRowsGoneError if the file is missing, CorruptRecordError if its content is not the described one."""
         self.segment = segment
         self._read_end = self._read_crc = 0
         path = f"{staged_directory(root)}/{segment.path}"
@@ -329,7 +329,7 @@ class SegmentReader:
     def read(self, start: int, end: int, into: np.ndarray) -> None:
         """Copy bytes [start, end) of the records, not stamped yet.
 
-        Raises CorruptRecordError at the end of a reading from 0 on in which the segment was not what it was when it was staged.
+        Raises CorruptRecordError at the end of a sequential read from 0 if the segment has changed since it was staged.
         """
         into[:] = self._file.view(start, end - start)
         if not start:
@@ -367,7 +367,7 @@ class SegmentReader:
 
 
 def encode_columns(columns: BlockColumns) -> bytes:
-    """The columns as a segment holds them behind its records."""
+    """The columns as a segment stores them after its records."""
     document = {
         "rows": columns.row_count,
         "keys": len(columns.key_hashes),
@@ -383,7 +383,7 @@ def encode_columns(columns: BlockColumns) -> bytes:
 
 
 def decode_columns(encoded: np.ndarray) -> BlockColumns:
-    """The inverse, without copying. Raises CorruptRecordError for what this version has not written."""
+    """The inverse, without copying. Raises CorruptRecordError for data that this version has not written."""
     try:
         head_end = 4 + int.from_bytes(encoded[:4].tobytes(), "little")
         head = json.loads(encoded[4:head_end].tobytes())
@@ -413,7 +413,7 @@ def _arrays(head: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
-    """The columns of blocks one after the other; each block has queue codes of its own."""
+    """The columns of blocks, concatenated; each block has queue codes of its own."""
     codes: dict[tuple[str, int], int] = {}
     queue_codes = []
     for block in blocks:
@@ -436,10 +436,10 @@ def _concatenated(blocks: list[BlockColumns]) -> BlockColumns:
 
 
 class StagedRuns(NamedTuple):
-    """What was staged for a batch, opened."""
+    """The opened segments of a batch."""
 
     runs: tuple[RecordRun, ...]
-    """In the order of the segments, a run for each."""
+    """One run for each segment, in order."""
     readers: tuple[SegmentReader, ...]
 
     def verify_data(self) -> None:
@@ -455,14 +455,13 @@ class StagedRuns(NamedTuple):
 def open_runs(
     file_system: LocalFileSystem, root: str, segments: Iterable[StagedSegment], resources: ExitStack
 ) -> StagedRuns:
-    """The segments opened, until `resources` end. Raises StagedRowsGoneError, CorruptRecordError.
-
-    The segments of a batch as the runs that go into the log: of commits without records of their own, those made of their halves.
+    """Open the segments of a batch, until `resources` end, as the runs that go into the log. Commits without records are made of their
+    halves. Raises StagedRowsGoneError, CorruptRecordError.
 
         halves of task 0 · halves of task 1 · columns of the commits of 0 · of 1    segments
         halves of task 0 · halves of task 1 · commits of 0 · commits of 1           runs
 
-    A version before has staged commits as records; those are runs as they are.
+    An earlier version staged commits as records; those runs are unchanged.
     """
     readers = [resources.enter_context(SegmentReader(file_system, root, segment)) for segment in segments]
     return StagedRuns(tuple(_runs(readers)), tuple(readers))
@@ -498,19 +497,19 @@ class StagedBatch:
 
     batch: Batch
     segments: Sequence[StagedSegment]
-    """Their rows, in their order."""
+    """Their rows, in order."""
     topics: Mapping[str, int] = field(default_factory=dict)
-    """Those that may be made if they are missing, with their numbers of queues."""
+    """Topics that may be made if they are missing, with their numbers of queues."""
     grown: Mapping[str, int] = field(default_factory=dict)
-    """Those that are there and get more queues, with how many."""
+    """Existing topics that get more queues, with how many."""
     destinations: Collection[tuple[str, int]] = ()
-    """The queues of rows that wait elsewhere first."""
+    """The final queues of rows that wait elsewhere first."""
     dead_letters: Sequence[tuple[str, str]] = ()
     """Files of refused rows: where each is staged, and its name once the batch is decided."""
     refused: int = 0
     """How many rows are in them."""
     is_write: bool = False
-    """Whether it is all of a write that has a name (`writeId`), and no batch of a query."""
+    """Whether it is a complete write with a name (`writeId`), and no batch of a query."""
 
     @property
     def row_count(self) -> int:
@@ -518,7 +517,7 @@ class StagedBatch:
 
     @property
     def came(self) -> int:
-        """How many rows the tasks were given. A repeated batch has as many, though not the same of them may be refused."""
+        """How many rows the tasks were given. A repeated batch has as many, though other rows may be refused."""
         return self.row_count + self.refused
 
     @property

@@ -1,4 +1,4 @@
-"""The checkpoint: what is known to be on the disk. Read at opening, written after everything that it speaks of is synced.
+"""The checkpoint: what is known to be on the disk. Read at opening, written after everything that it covers is synced.
 
 A page of 4096 bytes with five longs. Java: StoreCheckpoint.
 """
@@ -32,7 +32,7 @@ class Checkpoint(NamedTuple):
 
 
 def decode_checkpoint(page: bytes) -> Checkpoint:
-    """The five fields; a page shorter than they are reads as zero, as a missing file does."""
+    """The five fields; a too short page reads as zero, as a missing file does."""
     return Checkpoint(*_FIELDS.unpack_from(page)) if len(page) >= _FIELDS.size else Checkpoint()
 
 

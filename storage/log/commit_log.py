@@ -1,4 +1,4 @@
-"""The commit log for reading: which files there are, records by offset, a validating walk, and the end that another process moves on.
+"""The commit log for reading: its files, records by offset, a validating walk, and the end that another process moves on.
 
 Java: CommitLog, MappedFileQueue. Appending is not here.
 """
@@ -40,13 +40,13 @@ from storage.format.window_decoder import NOTHING, Decoding, Walker, Wanted
 
 FILE_NAME_DIGITS = 20
 LOOKS = 20
-"""How often a reader looks which files there are before it gives up on a log whose files keep expiring."""
+"""How often a reader lists the files before it gives up on a log whose files keep expiring."""
 MOST_OPEN_FILES = 64
 """Files held open at a time, each with a descriptor and a map; a log may have thousands."""
 WINDOW_BYTES = 8 << 20  # a walk's step: thousands of records share the cost of its calls
 _GIVE_BACK_BYTES = 8 << 20
-"""So much of a file a walk has mapped at a time, else a file's whole size would count as the process's memory."""
-_HEAD_BYTES = 16 << 10  # read of a record first: most are no longer
+"""How much of a file a walk has mapped at a time; otherwise a file's whole size would count as the process's memory."""
+_HEAD_BYTES = 16 << 10  # the first read of a record: most are no longer
 _SIZE = np.dtype(">i4")
 
 
@@ -60,7 +60,7 @@ class LogFile:
 
 
 class CommitLog:
-    """The files of one log, whatever directories they lie in, opened when first needed."""
+    """The files of one log, in one or several directories, opened when first needed."""
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class CommitLog:
         *,
         force_property_crc: bool = False,
     ) -> None:
-        """`file_size_bytes` None = find it from the files. `force_property_crc` is forceVerifyPropCRC: what checks the CRC asks for the
-        record's own in its properties, and not for the body's.
+        """`file_size_bytes` None = read it off the files. With `force_property_crc` (forceVerifyPropCRC) a check of the CRC uses the
+        record's own in its properties, not the body's.
 
-        Raises StoreRefusedError where lengths disagree (Java: load), or two directories have a file of one name.
+        Raises StoreRefusedError if lengths disagree (Java: load), or two directories have a file of one name.
 
-        Departure: Java reads from whichever of two such files it lists first, and logs an error when files expire
-        (MappedFileQueue.checkSelf): which of them holds the messages is not known."""
+        Departure: Java reads from the first listed of two such files, and logs an error when files expire
+        (MappedFileQueue.checkSelf): it is unknown which of them holds the messages."""
         self.directories = directories
         self._file_system = file_system
         self._configured_size = file_size_bytes
@@ -88,7 +88,7 @@ class CommitLog:
         self.list_files()
 
     def list_files(self) -> None:
-        """Look again which files there are: a running broker rolls to new ones and deletes old ones."""
+        """List the files again: a running broker rolls to new ones and deletes old ones."""
         found = []
         for directory in self.directories:
             for entry in self._file_system.list_directory(directory):
@@ -113,27 +113,27 @@ class CommitLog:
                 )
         self.files = tuple(LogFile(start, start + length, path) for start, length, path in found)
         for path in self._open_files.keys() - {file.path for file in self.files}:
-            self._open_files.pop(path, None)  # its map would keep its room; whoever reads in it has it still
+            self._open_files.pop(path, None)  # its map would keep disk space; its present readers still have it
 
     def see(self, end: int) -> None:
-        """Look again where the log, which ends at `end` now, has grown out of the files that are known."""
+        """List the files again if the log, which ends at `end` now, has grown out of the known ones."""
         if end > (self.files[-1].end if self.files else 0):
             self.list_files()
 
     @property
     def minimum(self) -> int:
-        """The first byte that is still there; 0 of an empty log."""
+        """The first byte that is still there; 0 for an empty log."""
         return self.files[0].start if self.files else 0
 
     @property
     def has_gaps(self) -> bool:
-        """Whether files are missing amid others."""
+        """Whether files are missing between others."""
         return (
             bool(self.files) and sum(file.end - file.start for file in self.files) != self.files[-1].end - self.minimum
         )
 
     def is_missing(self, commitlog_offsets: np.ndarray) -> np.ndarray:
-        """Which places lie amid the log where no file is."""
+        """Which log offsets are inside the log where no file is."""
         starts = np.array([file.start for file in self.files], np.int64)
         ends = np.array([file.end for file in self.files], np.int64)
         numbers = np.searchsorted(starts, commitlog_offsets, side="right") - 1
@@ -149,12 +149,12 @@ class CommitLog:
         return bisect_right(self.files, commitlog_offset, key=lambda file: file.start) - 1
 
     def file_end(self, commitlog_offset: int, file_size_bytes: int) -> int:
-        """The end of the file that a place lies in; of the file that it will lie in, behind the last one."""
+        """The end of the file that holds an offset, or will hold it after the last one."""
         base = self.files[max(0, self.file_index(commitlog_offset))].start if self.files else 0
         return base + ((commitlog_offset - base) // file_size_bytes + 1) * file_size_bytes
 
     def open_file(self, file: LogFile) -> ReadableFile:
-        """The open file; OffsetOutOfRangeError where it was deleted since it was listed."""
+        """The open file; OffsetOutOfRangeError if it was deleted since it was listed."""
         opened = self._open_files.pop(file.path, None)
         if opened is None:
             if len(self._open_files) >= MOST_OPEN_FILES:
@@ -163,7 +163,7 @@ class CommitLog:
                 opened = self._file_system.open_file(file.path)
             except FileNotFoundError as error:
                 raise self._deleted(file) from error
-        self._open_files[file.path] = opened  # the last one used is the last to go
+        self._open_files[file.path] = opened  # the most recently used one is the last to be closed
         return opened
 
     def _deleted(self, file: LogFile) -> OffsetOutOfRangeError:
@@ -172,7 +172,7 @@ class CommitLog:
     def message_at(self, commitlog_offset: int, end: int, *, check_crc: bool = False) -> Message:
         """The record that begins there and ends at or before `end`.
 
-        Raises OffsetOutOfRangeError outside the log, CorruptRecordError where no record begins, or one that names another place.
+        Raises OffsetOutOfRangeError outside the log, CorruptRecordError if no record begins there, or one that names another place.
         """
         number = self.file_index(commitlog_offset)
         if number < 0 or commitlog_offset >= min(end, self.files[number].end):
@@ -197,7 +197,7 @@ class CommitLog:
         return number >= 0 and end <= self.files[number].end
 
     def bytes_at(self, commitlog_offset: int, size_bytes: int) -> bytes:
-        """A range of the log that lies within one file, as it stands."""
+        """A range of the log within one file."""
         file = self.files[self.file_index(commitlog_offset)]
         return self.open_file(file).view(commitlog_offset - file.start, size_bytes).tobytes()
 
@@ -206,9 +206,9 @@ class CommitLog:
     ) -> Iterator[tuple[slice, Records]]:
         """The records at ascending offsets, a file at a time: which of them, and the records themselves.
 
-        Offsets outside the files are left out. Rows are not checked; `Records.is_whole` says which are records. With `decoding` they
-        are decoded while they are read, if all of them are regular and agree with what it claims: `Records.decoded` tells.
-        Raises OffsetOutOfRangeError where a file was deleted meanwhile.
+        Offsets outside the files are omitted. Rows are not checked; `Records.is_whole` says which are records. With `decoding` they
+        are decoded while they are read, if all of them are regular and agree with its expectations: `Records.decoded` says so.
+        Raises OffsetOutOfRangeError if a file was deleted meanwhile.
         """
         starts = np.array([file.start for file in self.files], np.int64)
         numbers = np.searchsorted(starts, offsets, side="right") - 1
@@ -242,9 +242,9 @@ class CommitLog:
                 return Records(window.buffer, window.places, decoded)
             if decoded is None:
                 return Records(*opened.gather(positions, room, self._scratch))
-            own = Scratch()  # they may be read when the log's scratch holds those that come behind them
+            own = Scratch()  # they may be read after the log's scratch was reused
             return Records.of_decoded(decoded, len(offsets), partial(opened.gather, positions, room, own))
-        except FileNotFoundError as error:  # of a remote file, which is not held open
+        except FileNotFoundError as error:  # a remote file is not held open
             raise self._deleted(file) from error
 
     def walk(
@@ -252,8 +252,8 @@ class CommitLog:
     ) -> LogWalk:
         """A validating walk over all records from `start`, which must be where a record or a file begins.
 
-        What of them is `wanted` is decoded on the way, where that is faster. With `limit` no byte behind that place is looked at: a
-        record that goes on there ends the walk, as free space does.
+        The `wanted` columns are decoded on the way, if that is faster. With `limit` no byte after that place is read: a
+        record that continues there ends the walk, as free space does.
         """
         return LogWalk(self, start, check_crc, wanted, limit)
 
@@ -266,9 +266,9 @@ class CommitLog:
 class LogWalk:
     """Windows of valid records that follow each other without a gap, in order.
 
-    Valid as Java's recovery says (CommitLog.checkMessageAndReturnSize), also with forceVerifyPropCRC. After the iteration `end` is
-    where the first byte stands that belongs to no valid record (the next file's start behind a blank filler), and `failure` why it
-    stopped there: None at free space or at the last file's end, else what is wrong with the bytes.
+    Valid as in Java's recovery (CommitLog.checkMessageAndReturnSize), also with forceVerifyPropCRC. After the iteration `end` is
+    the first byte that belongs to no valid record (after a blank filler the next file's start), and `failure` says why it
+    stopped there: None at free space or at the last file's end, else the fault in the bytes.
     """
 
     def __init__(self, log: CommitLog, start: int, check_crc: bool, wanted: Wanted, limit: int | None = None) -> None:
@@ -285,11 +285,11 @@ class LogWalk:
         while 0 <= number < len(self._log.files):
             file = self._log.files[number]
             rolls = yield from self._walk_file(file)
-            number = self._log.file_index(file.start) + 1  # files may have expired, and been listed anew, meanwhile
-            if not rolls or number == len(self._log.files):  # Java too takes a last file's filler as free space
+            number = self._log.file_index(file.start) + 1  # the files may have been listed again meanwhile
+            if not rolls or number == len(self._log.files):  # like Java, treat a last file's filler as free space
                 return
             if self._log.files[number].start != file.end and not self._begins_with_record(self._log.files[number]):
-                return  # nothing was written behind the files that are missing
+                return  # nothing was written after the missing files
             self.end = self._log.files[number].start
 
     def _begins_with_record(self, file: LogFile) -> bool:
@@ -297,7 +297,7 @@ class LogWalk:
         return magic in (MAGIC_V1, MAGIC_V2)
 
     def _walk_file(self, file: LogFile) -> Generator[tuple[np.ndarray, Records], None, bool]:
-        """Returns whether the walk goes on in the next file."""
+        """Returns whether the walk continues in the next file."""
         opened, given_back = self._log.open_file(file), self.end
         while self.end + BLANK_SIZE <= self._limit or self.end + BLANK_SIZE > file.end:
             if self.end >= given_back + _GIVE_BACK_BYTES:
@@ -333,7 +333,7 @@ class LogWalk:
         return False
 
     def _valid_records(self, window: np.ndarray) -> tuple[Records, bool]:
-        """The valid records at the window's head, and whether what follows them may be valid too."""
+        """The valid records at the window's head, and whether the following ones may be valid too."""
         if (walked := self._walker.walk(window)) is not None:
             found = Records(window, *walked)
             records = self._with_sums(found)
@@ -348,14 +348,14 @@ class LogWalk:
         return records, len(records) == len(follow) > 0
 
     def _with_sums(self, records: Records) -> Records:
-        """Those before the first that has another sum than it states."""
+        """The records before the first with a wrong checksum."""
         if not self._check_crc:
             return records
         forced = self._log.force_property_crc
         return _head(records, records.property_crc_agrees(required=True) if forced else records.crc_agrees())
 
     def _failure_at(self, file: ReadableFile, position: int) -> CorruptRecordError:
-        """What the one-record decoder says is wrong there."""
+        """The error of the one-record decoder at that place."""
         rest = file.size_bytes - position
         try:
             outcome = _decode_at(file, position, check_crc=True, force_property_crc=self._log.force_property_crc)
@@ -371,7 +371,7 @@ class LogWalk:
 def _decode_at(
     file: ReadableFile, position: int, *, check_crc: bool, force_property_crc: bool
 ) -> Message | EndOfFile | NeedMoreBytes:
-    """`decode_record` at a place of a file, which is read no further than the record says it goes."""
+    """`decode_record` at a place of a file; reads no more than the record's size."""
     head = file.view(position, _HEAD_BYTES)
     outcome = decode_record(head.data, check_crc=check_crc, force_property_crc=force_property_crc)
     if isinstance(outcome, NeedMoreBytes) and outcome.size_bytes <= file.size_bytes - position:
@@ -381,7 +381,7 @@ def _decode_at(
 
 
 def _head(records: Records, valid: np.ndarray) -> Records:
-    """The records before the first that is not valid."""
+    """The records before the first invalid one."""
     return records if valid.all() else records.take(np.arange(int(np.argmin(valid))))
 
 
@@ -396,17 +396,17 @@ def _start_of(directory: str, name: str) -> int:
 
 
 class RecordIdentity(NamedTuple):
-    """A record that was seen: another one at its place means that the log was cut."""
+    """A known record: another one at its place means that the log was cut."""
 
     commitlog_offset: int
     store_time_ms: int
 
 
 class LogTail:
-    """The validated end of a log that another process writes, moved on by `advance`, and which queues still lack entries.
+    """The validated end of a log that another process writes, moved on by `advance`, and the queues that still lack entries.
 
-    A broker puts the record first and its queue entry a moment later; a broker that recovers may cut the log below an end that
-    we have seen. Both are noticed here.
+    A broker writes the record first and its queue entry a moment later; a broker that recovers may cut the log below a known
+    end. Both are detected here.
     """
 
     def __init__(
@@ -415,10 +415,10 @@ class LogTail:
         """`end` is the validated end, `last` the record before it; records from `dispatched_end` on may lack queue entries."""
         self.end = max(dispatched_end, log.minimum)
         self.pending: dict[tuple[str, int], int] = {}
-        """Queues whose entries were not seen yet: (topic, queue id) → place of their last record in the log."""
+        """Queues whose entries were not seen yet: (topic, queue id) → log offset of their last record."""
         self._log = log
         self._last = last
-        self._check_crc = False  # up to `end` it was checked
+        self._check_crc = False  # it was checked up to `end`
         if end > self.end:
             self.advance()
         self.end = end
@@ -426,11 +426,11 @@ class LogTail:
 
     @property
     def last_record(self) -> RecordIdentity | None:
-        """The last record that was seen; None where none was."""
+        """The last known record; None if there is none."""
         return self._last
 
     def advance(self) -> bool:
-        """Validate what was appended since; returns whether anything was."""
+        """Validate what was appended since; returns whether there was anything."""
         before = self.end
         walk = self._log.walk(max(self.end, self._log.minimum), check_crc=self._check_crc)
         for offsets, records in walk:
@@ -440,7 +440,7 @@ class LogTail:
         return self.end > before
 
     def was_cut(self) -> bool:
-        """Whether the last record seen is no longer what stands at its place, though its file is there."""
+        """Whether another record is at the last known record's place, though its file is there."""
         if self._last is None or self._last.commitlog_offset < self._log.minimum:
             return False
         try:
@@ -451,7 +451,7 @@ class LogTail:
 
 
 def last_records(offsets: np.ndarray, records: Records) -> dict[tuple[str, int], int]:
-    """For each queue that whole records belong to, the place of its last one; records without queue entry left out."""
+    """For each queue of whole records, the place of its last one; records without queue entry are omitted."""
     transaction = records.column("sys_flag") & TRANSACTION_MASK
     rows = np.flatnonzero((transaction != TRANSACTION_PREPARED) & (transaction != TRANSACTION_ROLLBACK))
     topics = records.topics().dictionary_encode()

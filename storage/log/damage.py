@@ -1,4 +1,4 @@
-"""What can be wrong in a log: files that are missing, records that are torn. And what is intact behind a bad record.
+"""Damage in a log: missing files and torn records. Also a search for intact records after a bad one.
 
 Java only logs a gap (MappedFileQueue.checkSelf), and has none of the searches here.
 """
@@ -28,12 +28,12 @@ _PLACE = np.dtype(">i8")
 
 
 def intact_records(file: ReadableFile, file_start: int, position: int = 0) -> Iterator[Records]:
-    """The intact records of a file from a position on, in ascending batches, none of them within another: what stands behind a bad one.
+    """The intact records of a file from a position on, in ascending batches that do not overlap: a search after a bad record.
 
-    A record is intact if its lengths add up, its body has its CRC, the whole the one that it ends in, if it does (`__CRC32#`), and it
-    names the place at which it stands. So bytes of a body that look like a record are none, and what was copied from elsewhere is none.
+    A record is intact if its lengths add up, its body and (with `__CRC32#`) its whole have the right CRC, and it names its own
+    place. So bytes of a body that look like a record are none, nor is a copy from elsewhere.
 
-    `file_start` is the place in the log of the file's first byte. Holes are passed over.
+    `file_start` is the log offset of the file's first byte. Holes are skipped.
     """
     buffer = file.view(0, file.size_bytes)
     reach = 0
@@ -58,20 +58,20 @@ _SECTOR_BYTES = 512
 class Crash(Enum):
     """What has died with the store open. Records may then lack bytes that no checksum covers, those of topic and properties: zeros.
 
-    Recovery keeps such a record, as Java does: it may be the only copy. A follower has another one with its master, and must not go on
-    behind bytes that the master does not have.
+    Recovery keeps such a record, as Java does: it may be the only copy. A follower's master has another copy, and the follower must not
+    continue after bytes that the master does not have.
     """
 
     PROCESS = auto()
-    """Its last write has no end: the log's last record ends in zeros (`is_unfinished`)."""
+    """Its last write is incomplete: the log's last record ends in zeros (`is_unfinished`)."""
     MACHINE = auto()
-    """Any sector that was not synced may be zeros (`first_torn`)."""
+    """Any unsynced sector may be zeros (`first_torn`)."""
 
 
 def first_torn(offsets: np.ndarray, records: Records, vouched: int = 0) -> int | None:
-    """The row of the first record of which something may be lost: what lies in one sector of the disk, or its end. None if none is.
+    """The row of the first record that may lack its part in one sector of the disk, or its end. None if there is none.
 
-    The first `vouched` rows are known to be on the disk. A property that holds a NUL of its own is no sign.
+    The first `vouched` rows are known to be on the disk. A property with a NUL of its own is no sign.
     """
     has_nul = pc.match_substring(records.raw_properties(), b"\0").to_numpy(zero_copy_only=False)
     rows = np.flatnonzero(has_nul[vouched:]) + vouched
@@ -85,13 +85,13 @@ def first_torn(offsets: np.ndarray, records: Records, vouched: int = 0) -> int |
 
 
 def is_unfinished(records: Records) -> bool:
-    """Whether the last of these, which is a log's last, may lack its end."""
+    """Whether the last of these records, a log's last one, may lack its end."""
     position = int(records.positions[-1])
     return bool(records.buffer[position + int(records.column("size_bytes")[-1]) - 1] == 0)
 
 
 def _is_torn(unchecked: np.ndarray, place: int) -> bool:
-    """Whether of these bytes, which stand at a place of the log, the last one is zero, or all that lie in one sector."""
+    """Whether the last of these bytes, at a place of the log, is zero, or all of one sector."""
     if unchecked[-1] == 0:
         return True
     first = -place % _SECTOR_BYTES
@@ -100,7 +100,7 @@ def _is_torn(unchecked: np.ndarray, place: int) -> bool:
 
 
 class TornRow(NamedTuple):
-    """Where it stands. What queue and index should know of it its record tells when it is whole again."""
+    """The place of a torn row. Its record, when complete again, has the data for queue and index."""
 
     commitlog_offset: int
     size_bytes: int
@@ -109,8 +109,8 @@ class TornRow(NamedTuple):
 class LogGap(NamedTuple):
     """Bytes `start` to `end` of the log, which no file holds, and the files on both sides of them.
 
-    Records behind a gap are sound, and so are those before it. What was between them is lost, unless the file can be brought back. A
-    file behind a gap that holds no record is no part of it: a broker makes files ahead, and a power loss may keep the later name only.
+    Records after and before a gap are sound. What was between them is lost, unless the file can be restored. An empty file after
+    the end makes no gap: a broker makes files ahead, and a power loss may keep only the later name.
     """
 
     start: int
@@ -120,7 +120,7 @@ class LogGap(NamedTuple):
 
     @property
     def paths(self) -> list[str]:
-        """Where the missing files belong."""
+        """Paths of the missing files."""
         directory, size = posixpath.dirname(self.before.path), self.before.end - self.before.start
         return [f"{directory}/{start:0{FILE_NAME_DIGITS}d}" for start in range(self.start, self.end, size)]
 
@@ -131,8 +131,8 @@ class LogGap(NamedTuple):
 
 
 def find_gaps(log: CommitLog, log_end: int, claimed_end: int, *, is_local: bool) -> Iterator[LogGap]:
-    """The gaps that held records: those before the log's validated end, before `claimed_end`, up to which records are known to have
-    been, and before records that stand behind the end (looked for in local files only).
+    """The gaps that held records: those before the log's validated end, before `claimed_end` (the known end of former records), and
+    before records after the end (searched in local files only).
     """
     for before, behind in pairwise(log.files):
         is_known = behind.start <= log_end or before.end < claimed_end
@@ -146,16 +146,16 @@ def _has_records(log: CommitLog, start: int) -> bool:
 
 
 def bridge(file_system: LocalFileSystem, log: CommitLog, gaps: Sequence[LogGap]) -> None:
-    """Put a file of nothing but a filler, which leads on to the next one, in place of each that is missing; durable on return.
+    """Put a file with only a filler, which leads to the next file, in place of each missing one; durable on return.
 
-    Each is made beside the log's directory and renamed into it whole: a file of zeros there would end the log.
+    Each is made beside the log's directory and renamed into it when complete: a file of zeros there would end the log.
     """
     for gap in gaps:
         size = gap.before.end - gap.before.start
         for path in gap.paths:
             directory, name = posixpath.split(path)
             temporary = f"{posixpath.dirname(directory)}/{name}.tmp"
-            if file_system.exists(temporary):  # of a run that was killed
+            if file_system.exists(temporary):  # from a killed run
                 file_system.unlink(temporary)
             file_system.create_file(temporary, size)
             file_system.write(temporary, 0, BLANK.pack(size, MAGIC_BLANK))
@@ -166,6 +166,6 @@ def bridge(file_system: LocalFileSystem, log: CommitLog, gaps: Sequence[LogGap])
 
 
 def warning_of(root: str, gaps: Iterable[LogGap]) -> str | None:
-    """What a reader of such a store is told; None without a gap."""
+    """A warning for readers of such a store; None without a gap."""
     texts = [gap.error().describe() for gap in gaps]
     return f"store {root}: {'; '.join(texts)}. Messages in the files that are there are served" if texts else None

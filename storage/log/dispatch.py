@@ -1,13 +1,13 @@
-"""From log records to what is derived from them: queue entries and index keys. Java: CommitLogDispatcher, DispatchRequest.
+"""From log records to derived data: queue entries and index keys. Java: CommitLogDispatcher, DispatchRequest.
 
-`dispatch` turns a window of records into columns; `queue_entries` and `index_keys` say what of it belongs where. Pure.
+`dispatch` turns a window of records into columns; `queue_entries` and `index_keys` extract the data for queues and index. Pure.
 
-What a follower appends are bytes of its master's log, as they come; the records that are whole among them are found here:
+A follower appends the bytes of its master's log as they come; the whole records among them are found here:
 
-    append_raw(bytes)* ─▶ whole_records: sizes, place, sums ─▶ enter_raw: synced under SYNC_FLUSH, queues, index, readable
+    append_raw(bytes)* ─▶ whole_records: sizes, place, checksums ─▶ enter_raw: synced under SYNC_FLUSH, queues, index, readable
 
-Nothing of a record is acknowledged before it was held against its sums. What is no record is cut, and so is what is cut off in the
-middle when the follower connects again. Java: DefaultMessageStore.appendToCommitLog, which checks nothing.
+No record is acknowledged before its checksums were verified. Invalid bytes are cut, and so is an incomplete record when the follower
+connects again. Java: DefaultMessageStore.appendToCommitLog, which checks nothing.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ DISPATCHED = Wanted(
     properties=frozenset({"TAGS", "DELAY", "UNIQ_KEY", "KEYS"}),
     topics=True,
 )
-"""What queues and index take from records."""
+"""The columns that queues and index need."""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchBatch:
-    """What n records, in log order, say to queues and index. Topics are dictionary-encoded."""
+    """The data of n records, in log order, for queues and index. Topics are dictionary-encoded."""
 
     topics: tuple[str, ...]  # distinct
     topic_codes: np.ndarray  # into `topics`
@@ -69,13 +69,13 @@ class DispatchBatch:
 
     @property
     def is_queued(self) -> np.ndarray:
-        """Which records have a queue entry: those that are prepared or rolled back have none."""
+        """Which records have a queue entry: prepared and rolled-back ones have none."""
         transaction = self.sys_flags & TRANSACTION_MASK
         return np.asarray((transaction != TRANSACTION_PREPARED) & (transaction != TRANSACTION_ROLLBACK))
 
     @property
     def queue_codes(self) -> np.ndarray:
-        """For each record a number that stands for its queue: `queue_name` says which one it is."""
+        """For each record a number of its queue; `queue_name` gives the queue."""
         return self.topic_codes.astype(np.int64) << 32 | self.queue_ids.astype(np.uint32)
 
     def queue_name(self, code: int) -> tuple[str, int]:
@@ -85,7 +85,7 @@ class DispatchBatch:
 
 
 class QueueEntries(NamedTuple):
-    """Entries for one queue, with the queue offsets that their records claim, in log order."""
+    """Entries for one queue, with the queue offsets that their records name, in log order."""
 
     topic: str
     queue_id: int
@@ -116,7 +116,7 @@ class IndexKeys(NamedTuple):
 
 
 def dispatch(commitlog_offsets: np.ndarray, records: Records, delays_ms: tuple[int, ...]) -> DispatchBatch:
-    """The dispatch columns of whole records, of which DISPATCHED may be decoded already."""
+    """The dispatch columns of whole records; DISPATCHED may be decoded already."""
     topics, codes = records.numbered_topics()
     names = tuple(topic.decode(errors="replace") for topic in topics)
     properties = records.single_properties(DISPATCHED.properties)
@@ -142,7 +142,7 @@ def tags_codes(
     store_times_ms: np.ndarray,
     delays_ms: tuple[int, ...],
 ) -> np.ndarray:
-    """The tags code of each message, int64: its tags' hash, in the schedule topic when it is due."""
+    """The tags code of each message, int64: the hash of its tags; in the schedule topic its delivery time."""
     codes = string_hashes(properties.values_of("TAGS")).astype(np.int64)
     if SCHEDULE_TOPIC in topics:
         delayed = np.flatnonzero(topic_codes == topics.index(SCHEDULE_TOPIC))
@@ -157,7 +157,7 @@ def _set_deliver_times(
     store_times_ms: np.ndarray,
     delays_ms: tuple[int, ...],
 ) -> None:
-    """In the schedule topic the tags code is when the message is due. Java: CommitLog.checkMessageAndReturnSize."""
+    """In the schedule topic the tags code is the delivery time. Java: CommitLog.checkMessageAndReturnSize."""
     texts = properties.values_of("DELAY").take(pa.array(rows)).fill_null("0")
     texts = pc.replace_substring_regex(texts, r"^\+?0*([0-9])", r"\1")  # as Integer.parseInt reads it
     is_positive = pc.match_substring_regex(texts, r"^[0-9]{1,10}$")
@@ -167,7 +167,7 @@ def _set_deliver_times(
 
 
 def queue_entries(batch: DispatchBatch, wanted: np.ndarray | None = None) -> Iterator[QueueEntries]:
-    """The entries by queue, of the `wanted` records only (a mask); records that are prepared or rolled back have none."""
+    """The entries by queue, only of the `wanted` records (a mask); prepared and rolled-back records have none."""
     rows = np.flatnonzero(batch.is_queued if wanted is None else batch.is_queued & wanted)
     used, codes = np.unique(batch.queue_codes[rows], return_inverse=True)
     yield from entries_by_queue(
@@ -190,9 +190,9 @@ def entries_by_queue(
     queue_offsets: np.ndarray,
     store_times_ms: np.ndarray,
 ) -> Iterator[QueueEntries]:
-    """The entries of records, a queue at a time; `codes` says which of the queues each record is in.
+    """The entries of records, one queue at a time; `codes` gives each record's queue.
 
-    The one rule for records that are read from the log and for those that are being appended. Java: ReputMessageService,
+    Used both for records read from the log and for those being appended. Java: ReputMessageService,
     ConsumeQueue.putMessagePositionInfo.
     """
     ends = np.cumsum(np.bincount(codes, minlength=len(queues)))
@@ -207,7 +207,7 @@ def entries_by_queue(
 
 
 def entries_of(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, tags_codes: np.ndarray) -> np.ndarray:
-    """Queue entries that say this of their records."""
+    """Queue entries with these values."""
     entries = np.empty(len(commitlog_offsets), ENTRY)
     entries["commitlog_offset"] = commitlog_offsets
     entries["size_bytes"] = sizes_bytes
@@ -216,9 +216,9 @@ def entries_of(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, tags_code
 
 
 def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
-    """The index keys of the records at or behind `start` in the log, each key of a record once.
+    """The index keys of the records at or after log offset `start`, each key of a record once.
 
-    Java enters a key twice that a message names twice; we do not. Rolled back records are not indexed, prepared ones are.
+    Java enters a repeated key of a message twice; we do not. Rolled-back records are not indexed, prepared ones are.
     """
     rows = np.flatnonzero(
         (batch.commitlog_offsets >= start) & (batch.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK)
@@ -238,7 +238,7 @@ def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
 
 
 class RawRecords(NamedTuple):
-    """Whole records that follow each other, and the place behind them, or behind the filler that follows them."""
+    """Consecutive whole records, and the log offset after them, or after the filler that follows them."""
 
     end: int
     last_record: RecordIdentity | None
@@ -247,16 +247,16 @@ class RawRecords(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RawCheck:
-    """How records of another log are held against what a record must be."""
+    """Checks records of another log."""
 
     log: CommitLog
     delays_ms: tuple[int, ...]
     check_crc: bool = True
 
     def whole_records(self, start: int, end: int) -> RawRecords:
-        """The whole records from `start`, where one begins, up to `end`, behind the last byte that is there.
+        """The whole records from `start`, where one begins, up to `end`, the end of the present bytes.
 
-        Raises CorruptRecordError for what cannot be one.
+        Raises CorruptRecordError for bytes that cannot be a record.
         """
         batches: list[DispatchBatch] = []
         last = None
@@ -283,7 +283,7 @@ class RawCheck:
         return RawRecords(start, last, batches)
 
     def _behind_filler(self, place: int, end: int) -> int | None:
-        """The place behind the filler that stands there; None where no whole one does."""
+        """The log offset after the filler at `place`; None without a complete one."""
         if place + BLANK_SIZE > end:
             return None
         file = self.log.files[self.log.file_index(place)]

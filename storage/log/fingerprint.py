@@ -1,16 +1,16 @@
-"""What tells one log from another that lies at the same path: the first record of its newest file, and its last record.
+"""Distinguishes one log from another at the same path, by the first record of its newest file and by its last record.
 
 A process that plans a read takes the fingerprint of the log that it sees. Another process, maybe on another machine, compares
-it with the log that it sees, before it believes that a message has expired: a store that is not mounted, an older copy and another
+it with the log that it sees, before it concludes that a message has expired: an unmounted store, an older copy and another
 broker's store look as if everything had expired.
 
-    the newest file is there, and its records are the same ones   the same log, whatever was appended since
+    the newest file is there, with the same records               the same log, whatever was appended since
     it is gone, older files are there                             not the same log: files expire from the oldest on
     it is gone, only newer files are there                        it has expired, if these files can be a continuation of it
     a directory that had files has none                           not the same log: the last file of a log never expires
 
 A log may have several directories (storePathCommitLog with commas); each has its newest file in the fingerprint. Equal records at
-one place mean one log or a copy of it that reaches at least as far, which is as good.
+one place mean one log, or a copy of it that reaches at least as far, which is equivalent.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ _LONGEST_HEADER = HEADERS[HOST_FLAGS].itemsize
 
 
 class RecordHead(NamedTuple):
-    """What is compared of a record. Nothing of it changes once the record is written."""
+    """The compared fields of a record. None of them changes after the record is written."""
 
     commitlog_offset: int
     store_time_ms: int
     store_host: bytes
     digest: bytes
-    """Of the header's first 88 bytes: body CRC, queue, both offsets and times are among them."""
+    """Digest of the header's first 88 bytes, which include body CRC, queue, both offsets and times."""
 
 
 class FileMark(NamedTuple):
-    """A file of the log by its directory, its first byte's place and its first record."""
+    """A file of the log: its directory, the offset of its first byte, and its first record."""
 
     directory: str
     start: int
@@ -52,16 +52,16 @@ class FileMark(NamedTuple):
 
 
 class LogFingerprint(NamedTuple):
-    """Of each directory the newest file that begins with a record, ascending; and the log's last record, where it is known."""
+    """For each directory the newest file that begins with a record, ascending; and the log's last record, if known."""
 
     files: tuple[FileMark, ...]
     last: RecordHead | None = None
 
 
 def take_fingerprint(log: CommitLog, log_end: int, last: RecordIdentity | None) -> LogFingerprint | None:
-    """The fingerprint of a log that is validated up to `log_end`; None of a log without a record.
+    """The fingerprint of a log that is validated up to `log_end`; None for a log without a record.
 
-    Reads the heads of one record a directory and of the last one. Raises OffsetOutOfRangeError where a file expires meanwhile.
+    Reads the heads of one record for each directory and of the last one. Raises OffsetOutOfRangeError if a file expires meanwhile.
     """
     marks: dict[str, FileMark] = {}
     for file in reversed(log.files):
@@ -81,7 +81,7 @@ def take_fingerprint(log: CommitLog, log_end: int, last: RecordIdentity | None) 
 
 
 def record_head(log: CommitLog, commitlog_offset: int) -> RecordHead | None:
-    """What stands at the head of the record at a place; None where no record begins."""
+    """The head of the record at a place; None if no record begins there."""
     for _, records in log.records(np.array([commitlog_offset]), np.array([_LONGEST_HEADER])):
         if int(records.column("magic")[0]) not in (MAGIC_V1, MAGIC_V2):
             return None
@@ -103,7 +103,7 @@ def difference(
 ) -> str | None:
     """Why the log with these files is not the one of the fingerprint, in words; None if it is. Pure.
 
-    `files` ascend; `head_at` gives the record at a place of one of them. That some of what was seen has expired is no difference.
+    `files` ascend; `head_at` gives the record at a place of one of them. Files that have expired since are no difference.
     """
     for mark in seen.files:
         if not any(posixpath.dirname(file.path) == mark.directory for file in files):
@@ -129,7 +129,7 @@ def difference(
 
 
 def _continues(seen: LogFingerprint, files: Sequence[LogFile], head_at: Callable[[int], RecordHead | None]) -> bool:
-    """Whether the oldest file can have followed all that was seen: later in time, of the same broker, at a place where files begin."""
+    """Whether the oldest file can have followed all that was seen: later in time, of the same broker, at a possible file start."""
     newest, oldest = seen.files[-1], files[0]
     reference, found = seen.last or newest.first, head_at(oldest.start)
     return (

@@ -1,11 +1,11 @@
-"""Appending to the commit log: give records their places, stamp them, write them in slices that fit the cache, roll to new files, sync.
+"""Appending to the commit log: place records, stamp them, write them in slices that fit the cache, roll to new files, sync.
 
     end            where the next record goes
-    written_end    up to where records are in the files; those behind it are held in memory (Java: committedWhere)
-    synced_end     up to where they are on the disk (Java: flushedWhere)
+    written_end    end of the records in the files; later ones are held in memory (Java: committedWhere)
+    synced_end     end of the records on the disk (Java: flushedWhere)
 
-A file appears at its full length, sparse, as a broker expects it; room on the disk is reserved before a commit begins, so that
-a full disk is an error then and not half-way. Nothing else may have touched the last file meanwhile: a broker that is
+A file is made at its full length, sparse, as a broker expects it; disk space is reserved before a commit starts, so that
+a full disk is an error then and not half-way. No other process may touch the last file meanwhile: a broker that is
 *started* on this store recovers, and deletes files, before it finds the lock held.
 
 Java: CommitLog.DefaultAppendMessageCallback, assignQueueOffset.
@@ -43,17 +43,17 @@ class Filler(NamedTuple):
 
 
 class Placement(NamedTuple):
-    """The places of n records, in the order of the records."""
+    """The places of n records, in record order."""
 
     commitlog_offsets: np.ndarray
     """int64, ascending."""
     queue_offsets: np.ndarray
     """int64."""
     next_queue_offsets: np.ndarray
-    """int64: of each queue, the offset behind its last record."""
+    """int64: for each queue, the offset after its last record."""
     fillers: tuple[Filler, ...]
     end: int
-    """Where the log ends then."""
+    """The log's new end."""
 
 
 def place(
@@ -64,9 +64,9 @@ def place(
     file_end: int,
     file_size_bytes: int,
 ) -> Placement:
-    """The places of records that follow `log_end`, which lies in the file that ends at `file_end`. Pure.
+    """The places of records that follow `log_end`, in the file that ends at `file_end`. Pure.
 
-    A record is never split over two files. Where it, and the eight bytes of a blank filler behind it, do not fit into a file's
+    A record is never split over two files. If it and the eight bytes of a blank filler do not fit into a file's
     rest, the rest becomes a filler and the record begins the next file.
 
     `queue_codes` number the queues, `next_queue_offsets` has each one's next offset. Raises MessageIllegalError for a record
@@ -85,7 +85,7 @@ def place(
 def _place_few(
     sizes_bytes: np.ndarray, queue_codes: np.ndarray, next_queue_offsets: np.ndarray, log_end: int, file_end: int
 ) -> Placement | None:
-    """The same of a few records, for whom arrays cost more than their places; None where they do not fit into the file."""
+    """Like `place` for a few records, for which arrays would be slower; None if they do not fit into the file."""
     ends = list(accumulate(sizes_bytes.tolist(), initial=log_end))
     if ends[-1] > file_end - BLANK_SIZE:
         return None
@@ -121,7 +121,7 @@ def _commitlog_offsets(
 
 
 def _ranks(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """For each element, how many equal ones stand before it; and how many there are of each code."""
+    """For each element, how many equal ones precede it; and how many there are of each code."""
     if count == 1:
         return np.arange(len(codes), dtype=np.int64), np.array([len(codes)])
     order = sorted_by_code(codes, count)
@@ -132,7 +132,7 @@ def _ranks(codes: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def slices(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, slice_bytes: int) -> Iterator[tuple[int, int]]:
-    """Row ranges [first, last) that stand in the log without a gap, of at most `slice_bytes` unless one record is larger."""
+    """Row ranges [first, last) without gaps in the log, of at most `slice_bytes` unless one record is larger."""
     ends = commitlog_offsets + sizes_bytes
     breaks = np.flatnonzero(commitlog_offsets[1:] != ends[:-1]) + 1
     first = 0
@@ -146,7 +146,7 @@ def slices(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, slice_bytes: 
 
 SLICE_BYTES = 4 << 20
 RESERVE_BYTES = 4 << 20
-"""Room on the disk is asked for in steps of so many bytes, where there is so much."""
+"""Disk space is reserved in steps of so many bytes, if there is so much."""
 _FOREIGN = "a broker that is started recovers the store before it looks at the lock; stop it, and open the store again"
 
 
@@ -162,17 +162,17 @@ def _room_for(path: str, size_bytes: int, *, in_new_file: bool) -> Iterator[None
 
 @dataclass(frozen=True, slots=True)
 class LogSync:
-    """A sync of what stood in the log at one moment. It may run while the log grows; `CommitLogWriter.begin_sync` makes it."""
+    """A sync of the log as it was at one moment. It may run while the log grows; `CommitLogWriter.begin_sync` makes it."""
 
     end: int
     paths: tuple[str, ...]
     writer: LocalWriter | None
-    """Of the last file, if that is among them."""
+    """The writer of the last file, if that is among them."""
     file_system: LocalFileSystem
     gate: SyncGate
 
     def run(self) -> None:
-        """Returns when everything before `end` is on the disk. Raises OSError; then nobody knows what is."""
+        """Returns when everything before `end` is on the disk. Raises OSError; then it is unknown what is."""
         self.gate.run(self._sync)
 
     def _sync(self) -> None:
@@ -185,14 +185,14 @@ class LogSync:
 
 
 class RunningSync(NamedTuple):
-    """A sync of the log, and the store time of the last record that it brings to the disk."""
+    """A sync of the log, and the store time of the last record that it covers."""
 
     log: LogSync
     store_time_ms: int
 
 
 class CommitLogWriter:
-    """The end of the log. Not thread-safe, but for a `LogSync` that runs beside it."""
+    """Appends to the log. Not thread-safe, except for a `LogSync` that runs beside it."""
 
     def __init__(
         self,
@@ -203,7 +203,7 @@ class CommitLogWriter:
         directories: tuple[str, ...],
         unsynced: Iterable[str] = (),
     ) -> None:
-        """`unsynced` are files of the log that another writer has left so."""
+        """`unsynced` are files of the log that another writer has left unsynced."""
         self._file_system = file_system
         self._log = log
         self.end = end
@@ -214,18 +214,18 @@ class CommitLogWriter:
         self._writer: LocalWriter | None = None
         self._identity: tuple[int, int, int] | None = None
         self._lent: list[LocalWriter] = []
-        """Those of syncs that run."""
+        """The file writers that running syncs use."""
         self._held: list[tuple[int, bytes]] = []
-        """What is to be written and where, in order."""
+        """Data to write and its places, in order."""
         self._unsynced = dict.fromkeys(unsynced, 0)
-        """Files that hold what is not synced, and the place behind their last byte; 0 = before this writer's first."""
+        """Files with unsynced data, and the offset after their last byte; 0 = before this writer's first."""
         self.synced_end = 0 if self._unsynced else end
         self._gate = SyncGate()
         self._reserved_from = self._reserved_end = end
-        """Between these places of the last file nobody has to ask for room."""
+        """Between these places of the last file disk space is reserved already."""
         self._ahead: NextFile | None = None
         self._looked_ahead_to = 0
-        """The place behind the log's last file for which `next_file` was asked."""
+        """The end of the log's last file when `next_file` was last called."""
 
     def append(
         self, run: RecordRun, next_queue_offsets: np.ndarray, store_time_ms: int, *, hold: bool = False
@@ -233,7 +233,7 @@ class CommitLogWriter:
         """Write all records of a run. `next_queue_offsets` has the next offset of each of the run's queues.
 
         With `hold` they stay in memory until `write_held`.
-        Raises StoreNotWritableError where another process changed the last file, OSError. The log's end is then unknown.
+        Raises StoreNotWritableError if another process changed the last file, OSError. The log's end is then unknown.
         """
         columns = run.columns
         placement = place(
@@ -264,7 +264,7 @@ class CommitLogWriter:
 
     @property
     def unsynced(self) -> set[str]:
-        """Files that hold what is not synced."""
+        """Files with unsynced data."""
         return set(self._unsynced)
 
     @property
@@ -272,17 +272,17 @@ class CommitLogWriter:
         return self.end - self.written_end
 
     def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
-        """Write bytes of another log, which lie in one file, behind this one's end; where this log is empty, at the start of a file.
-        Room for them is reserved.
+        """Write bytes of another log, within one file, at this one's end; an empty log begins with them at the start of a file.
+        Reserves disk space for them.
 
-        Raises StoreNotWritableError where another process changed the last file, OSError. Java: DefaultMessageStore.appendToCommitLog.
+        Raises StoreNotWritableError if another process changed the last file, OSError. Java: DefaultMessageStore.appendToCommitLog.
         """
         assert commitlog_offset == self.end == self.written_end
         self._write(commitlog_offset, np.frombuffer(data, np.uint8))
         self.end = self.written_end = commitlog_offset + len(data)
 
     def reserve_raw(self, commitlog_offset: int, size_bytes: int) -> None:
-        """As `reserve`, for bytes of another log that `append_raw` will write: they lie in one file."""
+        """Like `reserve`, for bytes of another log that `append_raw` will write: they lie in one file."""
         if not self._log.files:
             self.end = self.written_end = commitlog_offset
         if self._reserved_from <= commitlog_offset and commitlog_offset + size_bytes <= self._reserved_end:
@@ -290,7 +290,7 @@ class CommitLogWriter:
         self._reserve_in_file(commitlog_offset, commitlog_offset + size_bytes, size_bytes)
 
     def cut_raw(self, end: int) -> None:
-        """Zero what `append_raw` has written behind a place of the last file, so that it never comes back."""
+        """Zero what `append_raw` has written after a place of the last file, so that it never comes back."""
         if end < self.end:
             start = self._file_end(end) - self.file_size_bytes
             self._file_system.zero(self._path(start), end - start, self.end - end)
@@ -298,7 +298,7 @@ class CommitLogWriter:
             self.synced_end = min(self.synced_end, end)
 
     def write_held(self) -> None:
-        """Write out what is held in memory. Java: MappedFileQueue.commit."""
+        """Write out the data held in memory. Java: MappedFileQueue.commit."""
         if self._held:
             reach("before-pool-write")
         for start, data in self._held:
@@ -309,7 +309,7 @@ class CommitLogWriter:
     def _stamped(
         self, run: RecordRun, placement: Placement, store_time_ms: int
     ) -> Iterator[tuple[int, bytes | np.ndarray]]:
-        """What is to be written and where, in order. A piece is good until the next but one is asked for."""
+        """Data to write and its places, in order. A piece is valid until the next but one is requested."""
         sizes = run.columns.sizes_bytes
         sources = np.cumsum(sizes, dtype=np.int64) - sizes
         fillers = list(placement.fillers)
@@ -340,7 +340,7 @@ class CommitLogWriter:
             yield start, data
 
     def _write_while_stamping(self, pieces: Iterator[tuple[int, bytes | np.ndarray]]) -> None:
-        """One piece is written while the next is read and stamped: the copies into page cache and scratch use a core each."""
+        """Write one piece while the next is read and stamped: the copies into page cache and scratch use a core each."""
         with ThreadPoolExecutor(1) as writing:
             written: Future[None] | None = None
             for start, data in pieces:
@@ -352,12 +352,12 @@ class CommitLogWriter:
                 written.result()
 
     def reserve(self, size_bytes: int, largest_bytes: int) -> None:
-        """Make the files that so many more bytes need, with room on the disk for them. `largest_bytes` is the largest record's size.
+        """Make the files that so many more bytes need, with disk space for them. `largest_bytes` is the largest record's size.
 
-        Of little it reserves some more, so that not every put asks the disk.
+        For small sizes it reserves more, so that not every put needs a system call.
 
-        Raises StoreNotWritableError where the disk is full; nothing was written then. OSError where a new file may not be durable:
-        then nobody knows what is.
+        Raises StoreNotWritableError if the disk is full; nothing was written then. OSError if a new file may not be durable:
+        then it is unknown what is.
         """
         start, left = self.end, size_bytes
         if self._reserved_from <= start and start + left <= self._reserved_end - BLANK_SIZE:
@@ -374,7 +374,7 @@ class CommitLogWriter:
             start = room_end
 
     def _reserve_in_file(self, start: int, end: int, size_bytes: int) -> None:
-        """Room between two places of one file, which is made if it is not there, for so many bytes in all."""
+        """Reserve `size_bytes` in total between two places of one file, which is made if missing."""
         file_end = self._file_end(start)
         path, file_start = self._path(file_end - self.file_size_bytes), file_end - self.file_size_bytes
         is_empty = start == file_start
@@ -390,7 +390,7 @@ class CommitLogWriter:
                 self._file_system.reserve(path, start - file_start, end - start)
 
     def _reserve_more(self, path: str, file_start: int, start: int, end: int, needed_end: int) -> bool:
-        """Room up to `end`, if that is more than is needed and there is so much; of small files none is reserved that nobody needs."""
+        """Reserve up to `end`, if that is more than needed and the disk has it; small files get no extra."""
         if end <= needed_end or self.file_size_bytes <= RESERVE_BYTES:
             return False
         try:
@@ -401,14 +401,14 @@ class CommitLogWriter:
         return True
 
     def begin_sync(self) -> LogSync:
-        """A sync of everything written so far, to be ended by `end_sync`."""
+        """A sync of everything written so far; end it with `end_sync`."""
         writer = self._writer if self._writer is not None and self._writer.path in self._unsynced else None
         if writer is not None:
             self._lent.append(writer)
         return LogSync(self.written_end, tuple(sorted(self._unsynced)), writer, self._file_system, self._gate)
 
     def end_sync(self, sync: LogSync, *, is_done: bool) -> None:
-        """Take note of how a sync ended."""
+        """Record a sync's result."""
         if sync.writer is not None:
             self._lent.remove(sync.writer)
             if sync.writer is not self._writer and sync.writer not in self._lent:
@@ -420,7 +420,7 @@ class CommitLogWriter:
                     self._unsynced.pop(path, None)
 
     def close(self) -> None:
-        """Let go of the last file; a sync that runs keeps it until it ends."""
+        """Close the last file; a running sync keeps it until it ends."""
         if self._writer is not None and self._writer not in self._lent:
             self._writer.close()
         self._writer = None
@@ -429,12 +429,12 @@ class CommitLogWriter:
 
     @property
     def wants_next_file(self) -> bool:
-        """Whether half of the last file is full and nobody was asked yet to make the one behind it."""
+        """Whether half of the last file is full and the next one was not requested yet."""
         file_end = self._file_end(self.end)
         return self._looked_ahead_to != file_end and file_end - self.end <= self.file_size_bytes // 2
 
     def next_file(self) -> NextFile | None:
-        """The file behind the last one, which the caller must `make`, beside this writer; None where there is nothing to be made."""
+        """The next file, which the caller must `make`, in parallel to this writer; None if there is nothing to make."""
         if not self.wants_next_file or not self._is_there(self._path(self._file_end(self.end) - self.file_size_bytes)):
             return None
         self._looked_ahead_to = self._file_end(self.end)
@@ -445,7 +445,7 @@ class CommitLogWriter:
         return self._ahead
 
     def drop_next_file(self) -> None:
-        """Delete a file that was made ahead and not begun, as Java does when it shuts down."""
+        """Delete an unused file that was made ahead, as Java does when it shuts down."""
         if self._ahead is not None:
             with suppress(OSError):
                 self._ahead.wait()
@@ -454,7 +454,7 @@ class CommitLogWriter:
             self._log.list_files()
 
     def _await(self, path: str) -> None:
-        """Returns when nobody makes that file any more. Raises OSError where it may not be durable."""
+        """Wait until no thread is making that file. Raises OSError if it may not be durable."""
         if self._ahead is not None and self._ahead.path == path:
             self._ahead.wait()
             self._ahead = None
@@ -491,7 +491,7 @@ class CommitLogWriter:
         return self._log.file_end(commitlog_offset, self.file_size_bytes)
 
     def _path(self, start: int) -> str:
-        """Where the file that begins at `start` lies, or will lie. Java: MultiPathMappedFileQueue."""
+        """Path of the file that begins at `start`, even if it does not exist. Java: MultiPathMappedFileQueue."""
         number = self._log.file_index(start)
         if number >= 0 and self._log.files[number].start == start:
             return self._log.files[number].path
@@ -500,13 +500,11 @@ class CommitLogWriter:
 
 
 class NextFile:
-    """A file that one thread makes and another one may wait for.
+    """The log's next file, made ahead beside the puts, so that a roll waits for no sync. One thread makes it, another may wait.
 
-    The log's next file, made ahead beside the puts, so that a roll waits for no sync. Java: AllocateMappedFileService.
-
-    It appears at its full length, of zeros, and is synced with its directory: what a broker leaves that dies, and what every
-    recovery takes for free space behind the log's end. Java makes it when the file before it is begun; here when that one is half
-    full.
+    It appears at its full length, of zeros, and is synced with its directory. A dying broker leaves such files, and every recovery
+    takes them for free space after the log's end. Java makes it when the file before is started; here when that one is half full.
+    Java: AllocateMappedFileService.
     """
 
     def __init__(self, file_system: LocalFileSystem, path: str, size_bytes: int) -> None:
@@ -516,9 +514,9 @@ class NextFile:
         self._made: Future[None] = Future()
 
     def make(self) -> None:
-        """Make it durable with its length. Where none can be made, nothing is: the put that needs it says so.
+        """Make it durable with its length. If that fails, no file is left: the put that needs it reports the error.
 
-        Raises OSError where a sync failed: nobody knows then what is on the disk.
+        Raises OSError if a sync failed: then it is unknown what is on the disk.
         """
         try:
             if self._create():

@@ -1,10 +1,9 @@
-"""What ends half messages in the batch that brings them: commits, which say where their half lies, and op messages.
+"""Ends half messages in the batch that brings them: by commits, which name their half's place, and by op messages.
 
     halves (places a, b, c; states commit, rollback, commit) · commits (prepared_transaction_offset a, c) · op "offsets of a, b, c,"
 
-A commit has the bytes of its half but for its queue and flags, so it is made of the half when it is read to be appended. By then it is
-known where the half lies, which is written into it.
-Java: EndTransactionProcessor, TransactionalMessageServiceImpl.deletePrepareMessage.
+A commit has the bytes of its half except its queue and flags. So it is made of the half when it is read to be appended, after the
+half's place is known, which is written into it. Java: EndTransactionProcessor, TransactionalMessageServiceImpl.deletePrepareMessage.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ from storage.rules.half_messages import op_messages
 from storage.rules.inner_messages import InnerMessages, outgoing_messages
 
 _WINDOW_BYTES = 768 << 10
-"""Of halves, read and made commits of at a time: they stay in a core's cache."""
+"""How many bytes of halves are read and turned into commits at a time: they stay in a core's cache."""
 _LONGEST_OFFSET = len("9223372036854775807,")
 _Halves = TypeVar("_Halves", RecordBlock, UnjoinedBlock)
 
 
 class HalfPlaces(NamedTuple):
-    """Where n halves stand."""
+    """The places of n halves."""
 
     commitlog_offsets: np.ndarray
     queue_offsets: np.ndarray
 
     @classmethod
     def of(cls, placements: Sequence[Placement]) -> HalfPlaces:
-        """Those of runs that were appended."""
+        """The places of appended runs."""
         nothing = np.empty(0, np.int64)
         return cls(
             np.concatenate([nothing, *(placement.commitlog_offsets for placement in placements)]),
@@ -52,10 +51,10 @@ class HalfPlaces(NamedTuple):
 
 
 class CommitsOfHalves:
-    """The commits of those halves of a run whose state says so, as records made of the halves' as they are read."""
+    """The commits of the halves of a run that are committed, as records made of the halves' bytes on reading."""
 
     def __init__(self, halves: RecordRun, columns: BlockColumns) -> None:
-        """`columns` are the commits'. Raises ValueError where they are not those of the halves that are committed."""
+        """`columns` are the commits'. Raises ValueError if they do not match the committed halves."""
         states = halves.columns.transaction_states
         self._rows = np.flatnonzero(states == TRANSACTION_COMMIT)
         if len(self._rows) != columns.row_count:
@@ -70,10 +69,10 @@ class CommitsOfHalves:
         self.columns = columns
 
     def read(self, start: int, end: int, into: np.ndarray) -> None:
-        """Copy bytes [start, end) of the records, which are whole records, not stamped yet.
+        """Copy bytes [start, end) of the records, which must be whole records, not stamped yet.
 
-        Reads all halves from the one behind the last that was committed before: who reads all commits in their order reads all halves.
-        Raises CorruptRecordError where halves are not what they were.
+        Also reads the uncommitted halves since the last read: reading all commits in order reads all halves.
+        Raises CorruptRecordError if halves have changed.
         """
         first, last = np.searchsorted(self._edges, (start, end)).tolist()
         if first == last:
@@ -97,7 +96,7 @@ class CommitsOfHalves:
 
 
 def _edges_of(columns: BlockColumns) -> np.ndarray:
-    """Where each record of a run begins, and where the last ends."""
+    """The starts of a run's records, and the end of the last."""
     return np.concatenate([[0], np.cumsum(columns.sizes_bytes, dtype=np.int64)])
 
 
@@ -107,7 +106,7 @@ def _sizes_but_for_names(columns: BlockColumns) -> np.ndarray:
 
 
 class CommitRun:
-    """Commits that say where their halves lie, `half_offsets`, in the order of the records."""
+    """Commits that name their halves' places, `half_offsets`, in record order."""
 
     def __init__(self, run: RecordRun, half_offsets: np.ndarray) -> None:
         self._run = run
@@ -116,14 +115,14 @@ class CommitRun:
         self.columns = run.columns
 
     def read(self, start: int, end: int, into: np.ndarray) -> None:
-        """Copy bytes [start, end) of the records, which are whole records."""
+        """Copy bytes [start, end) of the records, which must be whole records."""
         self._run.read(start, end, into)
         rows = slice(*np.searchsorted(self._edges, (start, end)).tolist())
         stamp_halves(into, self._edges[rows] - start, self._half_offsets[rows])
 
 
 def commit_runs(halves: Sequence[RecordRun], commits: Sequence[RecordRun], places: HalfPlaces) -> list[RecordRun]:
-    """The commits of these halves, all of them, in their order, where the halves stand at `places`."""
+    """The commits of all these halves, in order; the halves are at `places`."""
     half_offsets = places.commitlog_offsets[states_of(halves) == TRANSACTION_COMMIT]
     bounds = np.cumsum([0, *(run.columns.row_count for run in commits)])
     if bounds[-1] != len(half_offsets):
@@ -134,12 +133,12 @@ def commit_runs(halves: Sequence[RecordRun], commits: Sequence[RecordRun], place
 
 
 def op_runs(halves: Sequence[RecordRun], places: HalfPlaces, settings: PutSettings, now_ms: int) -> list[RecordRun]:
-    """The op messages of those halves whose end is known."""
+    """The op messages of the halves whose end is known."""
     ended = places.queue_offsets[states_of(halves) != 0]
-    # What cannot be appended would stand between every later opening and the store.
+    # A message that cannot be appended would block every later opening of the store.
     greatest = min(settings.max_message_size - _LONGEST_OFFSET, settings.log_file_size_bytes // 2)
-    asked = settings.transaction.transaction_op_msg_max_size
-    limit = asked and max(min(asked, greatest), 1)
+    limit = settings.transaction.transaction_op_msg_max_size
+    limit = limit and max(min(limit, greatest), 1)
     messages = op_messages(ended, limit, now_ms)
     if not messages:
         return []
@@ -149,11 +148,11 @@ def op_runs(halves: Sequence[RecordRun], places: HalfPlaces, settings: PutSettin
 
 
 def with_states(halves: _Halves, states: np.ndarray) -> _Halves:
-    """The halves with how each of them ends."""
+    """The halves with these final states."""
     return halves._replace(columns=halves.columns._replace(transaction_states=states))
 
 
 def states_of(halves: Sequence[RecordRun]) -> np.ndarray:
-    """How each of the halves ends, by its transaction bits."""
+    """The final state of each half, by its transaction bits."""
     states = [run.columns.transaction_states for run in halves]
     return np.concatenate([np.empty(0, np.int8), *(found for found in states if found is not None)])

@@ -1,7 +1,7 @@
 """Putting messages into an open store, one or a table of them. Java: DefaultMessageStore.putMessage, putMessages.
 
-A call is appended whole or not at all, as far as the process lives; after a crash a part of it may stand in the log, in order. What
-is to be there exactly once goes through staged segments and an intent (`storage/batch/commit.py`).
+A call is appended completely or not at all, as long as the process lives; after a crash a part of it may be in the log, in order. For
+exactly-once writes use staged segments and an intent (`storage/batch/commit.py`).
 """
 
 from __future__ import annotations
@@ -43,34 +43,34 @@ from storage.tables.topics import TopicTable
 
 @dataclass(frozen=True, slots=True)
 class PutOptions:
-    """What the user of a put, or of the sink, says of its rows: the keywords of `put_batch`."""
+    """The user's options for the rows of a put, or of the sink: the keywords of `put_batch`."""
 
     topic: str | None = None
-    """Where all rows go, whatever they name; None = each goes where its column says."""
+    """The topic of all rows, which overrides their column; None = the column decides."""
     queue_count: int | None = None
-    """Queues of a topic that is made, unless rows name more; None = its template's, which are `defaultTopicQueueNums`. A given one
-    also allows a topic that is there to get as many, where rows name them."""
+    """Queues of a topic that is made, unless rows name more; None = its template's, which are `defaultTopicQueueNums`. A given value
+    also allows an existing topic to get as many, if rows name them."""
     growing: frozenset[str] = frozenset()
-    """Topics that are there and get the queues that rows name, as if they were created."""
+    """Existing topics that get the queues that rows name, as if they were created."""
     create_topic: bool | None = None
     """Whether missing topics are made; None = as `autoCreateTopicEnable` says."""
     compress_body_over: int | None = None
-    """Bodies of at least so many bytes are compressed, as a Java client does (compressMsgBodyOverHowmuch)."""
+    """Bodies of at least so many bytes are compressed, as by a Java client (compressMsgBodyOverHowmuch)."""
     keep_unique_key: bool = False
     strict_properties: bool = False
     transactional: bool = False
     """Every row is a half message."""
     producer_group: str | None = None
-    """Whom a broker asks back about all halves, whatever they name; None = each one's column says."""
+    """The producer group that a broker checks for all halves, which overrides their column; None = the column decides."""
     marks: tuple[tuple[str, str], ...] = ()
-    """Properties that halves get besides where their end is known."""
+    """Additional properties for halves whose end is known."""
     retries: RetryRules = field(default_factory=RetryRules)
     is_repeatable: bool = False
-    """The same rows make the same messages at any time (`MessageRules.is_repeatable`)."""
+    """The same rows always make the same messages (`MessageRules.is_repeatable`)."""
 
 
 def message_rules(settings: PutSettings, options: PutOptions) -> MessageRules:
-    """The rules for rows that go into a store of these settings."""
+    """The rules for rows in a store with these settings."""
     transaction = None
     if options.transactional:
         transaction = TransactionRules(options.producer_group, options.marks, not settings.takes_transactions)
@@ -104,7 +104,7 @@ def message_rules(settings: PutSettings, options: PutOptions) -> MessageRules:
 
 
 class PutResult(NamedTuple):
-    """Where a message stands. Java: PutMessageResult, SendResult."""
+    """The place of a message. Java: PutMessageResult, SendResult."""
 
     topic: str
     queue_id: int
@@ -117,17 +117,17 @@ class PutResult(NamedTuple):
 
 
 Places: TypeAlias = pa.RecordBatch | list[PutResult]
-"""Where the messages of a put stand, row by row: the fields of `PutResult` as columns, or of a few messages as rows."""
+"""The places of a put's messages, row by row: the fields of `PutResult` as columns, or as rows for a few messages."""
 
 
 class Append(Protocol):
-    """`StoreWriter.append`, or what stands for it where somebody else syncs and dispatches."""
+    """`StoreWriter.append`, or a replacement if another thread syncs and dispatches."""
 
     def __call__(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]: ...
 
 
 class Putter:
-    """Makes messages of rows and appends them. Keys and turns go on from call to call while the rules stay the same."""
+    """Makes messages of rows and appends them. Keys and turns continue from call to call while the rules stay the same."""
 
     def __init__(self, writer: StoreWriter, append: Append | None = None) -> None:
         self._writer = writer
@@ -137,18 +137,18 @@ class Putter:
         self._rows: MessageRows | None = None
 
     def put(self, batch: pa.RecordBatch, options: PutOptions) -> pa.RecordBatch:
-        """Append the rows; returns for each, in their order, the fields of `PutResult`: where they stand, wait, or are prepared.
+        """Append the rows; returns the fields of `PutResult` for each, in order: where they are, wait, or are prepared.
 
         Columns are those of `rows.columns.COLUMNS`.
-        Raises ColumnIllegalError for a table that cannot be messages, RowIllegalError for the first row that is none, with nothing
+        Raises ColumnIllegalError for a table without messages' columns, RowIllegalError for the first invalid row, with nothing
         appended; StoreNotWritableError, OSError.
         """
         return self.prepare(batch, options)()
 
     def prepare(self, batch: pa.RecordBatch, options: PutOptions) -> Callable[[], pa.RecordBatch]:
-        """The part of `put` that needs the store for itself; the rest is done on return, and may be done by many threads beside it.
+        """Do the part of `put` that many threads may do at a time; returns the part that needs exclusive access to the store.
 
-        Raises ColumnIllegalError, RowIllegalError. So may the other part: where a topic has changed in between, it prepares again.
+        Raises ColumnIllegalError, RowIllegalError. So may the second part: if a topic has changed in between, it prepares again.
         """
         check_columns(batch.schema)
         first = self._prepare(batch, options)
@@ -172,7 +172,7 @@ class Putter:
 
 
 class _RowPut:
-    """Rows made into records. Raises RowIllegalError for the first that is no message."""
+    """Rows made into records. Raises RowIllegalError for the first invalid row."""
 
     def __init__(self, settings: PutSettings, prepared: Prepared) -> None:
         if prepared.rejected:
@@ -189,7 +189,7 @@ class _RowPut:
         self._commits = None if prepared.commits is None else settings.columns_of(prepared.commits.messages)
 
     def suits(self, table: TopicTable) -> bool:
-        """Whether the topics are still what the rows were made for, or to be made so."""
+        """Whether the topics are still as assumed for the rows, or can be made so."""
         return all(table.topics.get(name, topic) == topic for name, topic in self._topics.items())
 
     def append_to(self, writer: StoreWriter, append: Append) -> pa.RecordBatch:
@@ -216,7 +216,7 @@ class _RowPut:
 
 
 class InnerPut:
-    """Messages that are put as they are, made into records. Raises MessageIllegalError for what no record can hold."""
+    """Unchanged messages made into records. Raises MessageIllegalError for a message that no record can hold."""
 
     def __init__(
         self,
@@ -232,7 +232,7 @@ class InnerPut:
         self._blocks = [settings.encode(part) for part in self._parts]
 
     def append_to(self, writer: StoreWriter, append: Append | None = None) -> pa.RecordBatch:
-        """Append them; returns for each, in their order, the fields of `PutResult`. All or none, as far as the process lives.
+        """Append them, all or none as long as the process lives; returns the fields of `PutResult` for each, in order.
 
         Raises StoreNotWritableError, OSError.
         """
@@ -256,10 +256,10 @@ def put_few(
     writer: StoreWriter,
     append: Append,
 ) -> Places:
-    """Append a few messages, all or none, as far as the process lives; where each stands.
+    """Append a few messages, all or none as long as the process lives; returns their places.
 
-    Raises MessageIllegalError for what no record can hold, ValueError and OverflowError for what no column can: nothing is appended
-    then; StoreNotWritableError, OSError.
+    Raises, with nothing appended, MessageIllegalError for a message that no record can hold, ValueError and OverflowError for a value
+    that no column can hold; StoreNotWritableError, OSError.
     """
     block = None if settings.appends_crc else few_block(messages, settings.host, settings.limits)
     if block is None:
@@ -287,7 +287,7 @@ def put_few(
 
 
 def table_of(places: Places) -> pa.RecordBatch:
-    """The places as a table of the fields of `PutResult`."""
+    """The places as a table with the fields of `PutResult`."""
     if isinstance(places, pa.RecordBatch):
         return places
     columns = zip(*places, strict=True) if places else [[] for _ in PutResult._fields]

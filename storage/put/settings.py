@@ -1,4 +1,4 @@
-"""What a put needs to know of a store before it looks at a message: whose records they are, their limits, the topics there are.
+"""The settings of a store that every put needs: the records' host, their limits, the existing topics.
 
 Read by the tasks that encode records and by the process that appends them. Java: BrokerConfig, MessageStoreConfig, TopicConfigManager.
 """
@@ -47,7 +47,7 @@ from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, Topic
 
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
 DEFAULT_LOG_FILE_SIZE = 1 << 30
-_STORE_HOST = 11  # of a record's fixed fields
+_STORE_HOST = 11  # number of the field among a record's fixed fields
 RECORD_HEAD_BYTES = HEADER_STRUCTS[HOST_FLAGS].size
 _NO_LIMIT = 2**31 - 1
 _NEVER_BY_CHANCE = -1
@@ -55,7 +55,7 @@ _NEVER_BY_CHANCE = -1
 
 @dataclass(frozen=True, slots=True)
 class PutSettings:
-    """The same for every message of a put or a task."""
+    """The same for all messages of a put or a task."""
 
     host: bytes
     """Address (4 or 16 bytes) and port (4) at which the store is served, or will be."""
@@ -67,7 +67,7 @@ class PutSettings:
     log_file_size_bytes: int
     queue_file_size_bytes: int
     log_directories: tuple[str, ...]
-    """Where new log files go."""
+    """Directories for new log files."""
     flush: FlushPolicy
     topics: TopicTable
     delays_ms: tuple[int, ...]
@@ -76,9 +76,9 @@ class PutSettings:
     transaction: TransactionConfig
     takes_transactions: bool
     appends_crc: bool = False
-    """Whether records end in a sum over themselves."""
+    """Whether records end in a checksum of themselves."""
     full_slots: FullSlots | None = None
-    """Deliver times that the timer takes nothing more for; None = it takes all."""
+    """Delivery times that the timer refuses; None = it accepts all."""
     version: BrokerVersion = DEFAULT_VERSION
     """The release of the broker that reads the records."""
     send: SendConfig = field(default_factory=SendConfig)
@@ -87,27 +87,27 @@ class PutSettings:
 
     @property
     def address(self) -> str:
-        """`host` as clients are told it."""
+        """`host` as clients see it."""
         return address_of(self.host)
 
     @property
     def sync_flush(self) -> bool:
-        """Whether a put counts only when it is on the disk."""
+        """Whether a put counts only after it is on the disk."""
         return isinstance(self.flush, SyncFlush)
 
     @property
     def limits(self) -> Limits:
-        """How large a message may be."""
+        """The size limits of a message."""
         return Limits(self.max_message_size, self.log_file_size_bytes)
 
     @property
     def topic_rules(self) -> TopicRules:
-        """What is said about topics."""
+        """The rules for topics."""
         mappings = self.mappings.mappings
         return TopicRules(self.topics.topics, self.send, self.timer, self.broker_name, self.cluster, mappings)
 
     def named(self, topics: TopicTable, now_ms: int) -> TopicTable:
-        """The topics that tell how broker and cluster are called, where the broker's name is known."""
+        """The topics with those named after broker and cluster, if the broker's name is known."""
         return with_names(topics, BrokerNames(self.broker_name, self.cluster), self.send, now_ms=now_ms)
 
     def with_topics(self, topics: TopicTable) -> PutSettings:
@@ -118,15 +118,15 @@ class PutSettings:
         return encode_block(self._taken(messages), self.host)
 
     def encode_parts(self, messages: OutgoingMessages) -> UnjoinedBlock:
-        """The same records, to be joined piece after piece. Raises as `encode`."""
+        """The same records, for joining piece by piece. Raises what `encode` does."""
         return encode_parts(self._taken(messages), self.host)
 
     def columns_of(self, messages: OutgoingMessages) -> BlockColumns:
-        """What placing and dispatching these records needs, where the records are made of others later. Raises as `encode`."""
+        """The columns needed to place and dispatch these records, if the records are made of others later. Raises as `encode`."""
         return columns_of(self._taken(messages), self.host)
 
     def _taken(self, messages: OutgoingMessages) -> OutgoingMessages:
-        """The messages as the store takes them."""
+        """The messages as the store accepts them."""
         self.refuse_unreadable(messages.queues)
         return messages.with_crc_room() if self.appends_crc else messages
 
@@ -148,11 +148,11 @@ def put_settings(
 ) -> PutSettings:
     """The settings for the store at ROOT, which need not exist yet.
 
-    The store's host is brokerIP1:listenPort where the configuration names brokerIP1, else `store_host`, else that of the records in
-    the store's last file: a broker's address may change, and records from then on have the new one, as in Java. The names of broker
+    The store's host is brokerIP1:listenPort if brokerIP1 is configured, else `store_host`, else that of the records in the store's
+    last file: a broker's address may change, and later records have the new one, as in Java. The names of broker
     and cluster are those of `broker_names.py`. `log` is the store's, if the caller has it open and may write it.
-    Raises ForeignLogError where the log may be another store's; ConfigurationError for a host that nobody can reach, or for a
-    `store_host` that is not brokerIP1:listenPort; StateFileError where topics.json or topicQueueMapping.json cannot be read.
+    Raises ForeignLogError if the log may be another store's; ConfigurationError for an unreachable host, or for a
+    `store_host` that is not brokerIP1:listenPort; StateFileError for an unreadable topics.json or topicQueueMapping.json.
     """
     with ExitStack() as opened:
         if log is None:
@@ -160,15 +160,15 @@ def put_settings(
             log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
             opened.callback(log.close)
         own = _host_of_configuration(config)
-        asked = None if store_host is None else parse_host(store_host, "storeHost")
-        if own is not None and asked is not None and own != asked:
-            told = config.identity
+        given = None if store_host is None else parse_host(store_host, "storeHost")
+        if own is not None and given is not None and own != given:
+            identity = config.identity
             rule = (
-                f"it is {store_host}, and brokerIP1={told.broker_ip1} with listenPort={told.listen_port} says otherwise: "
+                f"it is {store_host}, and brokerIP1={identity.broker_ip1} with listenPort={identity.listen_port} says otherwise: "
                 f"give storeHost={address_of(own)}, or none; or change the two lines"
             )
             raise ConfigurationError(config.file, None, "storeHost", rule)
-        host = own or asked or _host_of_log(log) or parse_host(DEFAULT_STORE_HOST, "storeHost")
+        host = own or given or _host_of_log(log) or parse_host(DEFAULT_STORE_HOST, "storeHost")
         log_file_size, directories = log.file_size_bytes or DEFAULT_LOG_FILE_SIZE, log.directories
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
     read = file_system.read_file
@@ -204,7 +204,7 @@ def put_settings(
 
 
 def record_host(head: bytes) -> bytes | None:
-    """The store host of the record that begins with these `RECORD_HEAD_BYTES`; None where none does."""
+    """The store host of the record that begins with these `RECORD_HEAD_BYTES`; None if none does."""
     if int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
         return None
     layout = HEADER_STRUCTS[int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big") & HOST_FLAGS]
@@ -215,7 +215,7 @@ def record_host(head: bytes) -> bytes | None:
 
 
 def refuse_before_start(root: str, settings: PutSettings, now_ms: int) -> None:
-    """StoreNotWritableError until the moment from which the store's broker takes messages (`startAcceptSendRequestTimeStamp`)."""
+    """StoreNotWritableError until the store's broker accepts messages (`startAcceptSendRequestTimeStamp`)."""
     try:
         check_start(settings.send, now_ms)
     except RequestRefusedError as refused:
@@ -224,7 +224,7 @@ def refuse_before_start(root: str, settings: PutSettings, now_ms: int) -> None:
 
 
 def parse_host(text: str, setting: str) -> bytes:
-    """`address:port` or `name:port` as a record holds it. Raises ConfigurationError where it can be nobody's address."""
+    """`address:port` or `name:port` as a record holds it. Raises ConfigurationError for an impossible address."""
     try:
         name, port = split_address(text.strip())
     except ValueError as rule:
@@ -249,7 +249,7 @@ def host_bytes(name: str, port: int, setting: str) -> bytes:
 
 
 def address_of(host: bytes) -> str:
-    """What clients are told of a record's host: `address:port`, of IPv6 `[address]:port`."""
+    """A record's host as clients see it: `address:port`, for IPv6 `[address]:port`."""
     return address_text(str(ipaddress.ip_address(host[:-4])), int.from_bytes(host[-4:], "big"))
 
 
@@ -260,7 +260,7 @@ def _host_of_configuration(config: StoreConfig) -> bytes | None:
 
 
 def _host_of_log(log: CommitLog) -> bytes | None:
-    """The store host of the first record of the last file that has one."""
+    """The store host of the first record of the last file with one."""
     for file in reversed(log.files):
         if (host := record_host(log.open_file(file).view(0, RECORD_HEAD_BYTES).tobytes())) is not None:
             return host
@@ -278,15 +278,13 @@ class FullSlots:
 
 
 def full_slots(file_system: LocalFileSystem, root: str, timer: TimerConfig) -> FullSlots | None:
-    """Those of ROOT/timerwheel; None where the settings set no limit, or nothing is full. Raises OSError.
+    """The full slots of ROOT/timerwheel; None if the settings set no limit, or nothing is full. Raises OSError.
 
-    Flow control of the timer for rows: which deliver times have so many messages that the timer takes no more.
+    Flow control of the timer for rows: delivery times with too many messages. Java: TimerMessageStore.isReject.
 
-    Java: TimerMessageStore.isReject.
-
-    A row is judged by the wheel as it was when its task, or the put's opening, looked: what the same batch brings for a time is not
-    counted, as a broker counts only what its timer has taken up. Between timerCongestNumEachSlot and twice as many a broker draws;
-    a row is not refused by chance, because a task that is run again must make the same messages.
+    Rows are compared with the wheel at the start of their task or put: messages of the same batch are not counted, as a
+    broker counts only what its timer has entered. Between timerCongestNumEachSlot and twice as many a broker decides by chance;
+    rows are not refused by chance, because a repeated task must make the same messages.
     """
     path = f"{root}/timerwheel"
     if timer.timer_congest_num_each_slot >= _NO_LIMIT or not file_system.exists(path):
@@ -304,10 +302,10 @@ def full_slots(file_system: LocalFileSystem, root: str, timer: TimerConfig) -> F
 
 
 class TopicEntries:
-    """The settings of a writer, whose topics change: read by any thread, made and changed by one at a time. Thread-safe.
+    """The settings of a writer, whose topics change: any thread reads them, one thread at a time changes them. Thread-safe.
 
-    The table in memory is a frozen value, replaced when the file holds the new one. So a reader needs no lock, and sees no entry
-    that a crash could take back. Java: TopicConfigManager.
+    The table in memory is a frozen value, replaced after the file holds the new one. So readers need no lock and never see an entry
+    that a crash could remove. Java: TopicConfigManager.
     """
 
     def __init__(
@@ -318,7 +316,7 @@ class TopicEntries:
         clock: Callable[[], int],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`fail` is called with an error after which it is not known whether the disk holds the table."""
+        """`fail` is called with an error after which it is unknown whether the disk holds the table."""
         self.settings = settings
         self._path = f"{root}/config/{TOPICS_FILE}"
         self._file_system = file_system
@@ -327,7 +325,7 @@ class TopicEntries:
         self._lock = threading.Lock()
 
     def ensure(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Topics that have no entry get one with so many queues; those of `grown` get more where they have fewer.
+        """Give topics without an entry one with so many queues; topics of `grown` get more if they have fewer.
 
         Raises NameIllegalError, OSError.
         """
@@ -349,13 +347,13 @@ class TopicEntries:
                 self._change(table)
 
     def save(self, topic: TopicConfig) -> None:
-        """The topic's entry, new or in place of its old one; nothing where it says so already. Raises OSError."""
+        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises OSError."""
         with self._lock:
             if self.settings.topics.topics.get(topic.topic) != topic:
                 self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
 
     def make(self, topic: TopicConfig) -> TopicConfig:
-        """The topic's entry: this one where there was none, else the one that somebody else has made meanwhile. Raises OSError."""
+        """Write the topic's entry if there is none; returns the present entry, which another thread may have made. Raises OSError."""
         with self._lock:
             present = self.settings.topics.topics.get(topic.topic)
             if present is None:
@@ -363,24 +361,24 @@ class TopicEntries:
             return present or topic
 
     def remove(self, topic: str) -> None:
-        """No entry for the topic; nothing where it has none. Raises OSError."""
+        """Remove the topic's entry, if there is one. Raises OSError."""
         with self._lock:
             if topic in self.settings.topics.topics:
                 self._change(self.settings.topics.without_topic(topic, now_ms=self._clock()))
 
     def replace(self, table: TopicTable) -> None:
-        """Another table in place of this one. Raises OSError."""
+        """Replace the whole table. Raises OSError."""
         with self._lock:
             self._save(table)
 
     def tell_names(self) -> None:
-        """What tells the names of broker and cluster, where it is missing and the broker's is known. Raises OSError."""
+        """Add missing topics named after broker and cluster, if the broker's name is known. Raises OSError."""
         with self._lock:
             if self.settings.named(self.settings.topics, self._clock()) is not self.settings.topics:
                 self._change(self.settings.topics)
 
     def _change(self, table: TopicTable) -> None:
-        """Save a table of this store's own, with the topics that are named after broker and cluster, as Java does at each change."""
+        """Save a table of this store's own, with the topics named after broker and cluster, as Java does at each change."""
         self._save(self.settings.named(table, self._clock()))
 
     def _save(self, table: TopicTable) -> None:
@@ -388,7 +386,7 @@ class TopicEntries:
         try:
             write_with_backup(self._path, text, self._file_system)
         except OSError as error:
-            if self._says(text):  # though nobody knows whether the disk does
+            if self._says(text):  # though it is unknown whether the disk does
                 self._fail(error)
             raise
         self.settings = self.settings.with_topics(table)

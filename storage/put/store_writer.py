@@ -1,10 +1,10 @@
-"""What a put and a commit share: records appended, entered into queues and index, checkpointed. Java: CommitLog.asyncPutMessages,
-ReputMessageService, StoreCheckpoint.
+"""The writing part of puts and commits: appends records, enters them into queues and index, writes checkpoints. Java:
+CommitLog.asyncPutMessages, ReputMessageService, StoreCheckpoint.
 
 The order is the contract: the index time in the checkpoint · records · their sync under SYNC_FLUSH · queue entries ·
-index. `append` does all of it. `append_records` leaves off behind the records, for a sync that serves many puts
-(`put_service.py`); `dispatch` goes on with what the flush policy lets readers see by then, and with nothing else. After an error
-half-way nobody knows what stands on the disk, so the writer takes nothing more: opening the store again recovers it.
+index. `append` does all of it. `append_records` stops after the records, for a sync that serves many puts
+(`put_service.py`); `dispatch` then continues with exactly what the flush policy makes readable. After an error
+half-way the content of the disk is unknown, so the writer accepts nothing more: opening the store again recovers it.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ _LOG = logging.getLogger(__name__)
 _QUEUE_FOLDERS = ("consumequeue", "consumequeue_ext")
 _LITTLE_ROOM_BYTES = 1 << 16
 INDEX_LEASE_MS = 1_000
-"""How far ahead of the records the checkpoint's index time may run."""
+"""How far the checkpoint's index time may be ahead of the records."""
 CHECKPOINT_INTERVAL_MS = 60_000
-"""Ours: a store that is put to by no service, whose turns follow flushConsumeQueueThoroughInterval."""
+"""Our own interval, for a store without a service, whose turns would follow flushConsumeQueueThoroughInterval."""
 EVERYTHING = float("inf")
 NOTHING_NEW = -1
-"""Somebody who must have a copy is not connected."""
+"""A store that must have a copy is not connected."""
 
 
 class HeldRecords(NamedTuple):
-    """Records that are in no queue yet, and where in the log they end."""
+    """Records that are in no queue yet, and their end in the log."""
 
     end: int
     batch: DispatchBatch
@@ -61,7 +61,7 @@ class HeldRecords(NamedTuple):
 
 
 class StoreWriter:
-    """The writing end of one open store. The caller holds the store's lock, and `abort` stands. Not thread-safe."""
+    """The writer of one open store. The caller holds the store's lock, and `abort` exists. Not thread-safe."""
 
     def __init__(
         self,
@@ -93,19 +93,19 @@ class StoreWriter:
         last_ms = ends.last_store_time_ms
         self._written_ms = self._dispatched_ms = last_ms
         self.dispatched_end = ends.log_end if ends.held_from is None else ends.held_from
-        """Up to where queues and index know the log."""
+        """The log offset up to which queues and index know the log."""
         self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
         self._trust_is_saved = False
         self._failure: BaseException | None = None
         self.confirmed = None if ends.held_from is None else Confirmed(ends.held_from)
-        """Up to where others have the log; None = nobody must."""
+        """How far required replicas have the log; None = none is required."""
         self._held: deque[HeldRecords] = deque()
         if ends.held_from is not None and ends.held_from < ends.log_end:
             self._dispatched_ms = 0
             self._hold(ends.held_from, settings.delays_ms)
         self.statistics = PutStatistics(settings.broker_name, settings.cluster)
-        """What was appended. Whoever wants to know what is appended from now on puts another in its place."""
+        """What was appended. Replace it to count only later appends."""
 
     @property
     def log_end(self) -> int:
@@ -113,53 +113,53 @@ class StoreWriter:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why this writer takes nothing more; None = it does."""
+        """Why this writer accepts nothing more; None = it does."""
         return self._failure
 
     # Topics
 
     @property
     def settings(self) -> PutSettings:
-        """What every put goes by, with the topics as they are now: a frozen value that a new topic replaces."""
+        """The current settings of puts, including topics: a frozen value that a new topic replaces."""
         return self._topics.settings
 
     def ensure_topics(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
-        """Topics that have no entry get one with so many queues, before their first record; those of `grown` get more where they have
+        """Give topics without an entry one with so many queues, before their first record; topics of `grown` get more if they have
         fewer. Java: TopicConfigManager.
         """
         self._refuse_after_failure()
         self._topics.ensure(wanted, grown)
 
     def save_topic(self, topic: TopicConfig) -> None:
-        """An entry in topics.json, new or in place of the topic's old one; nothing where it says so already. Thread-safe."""
+        """Write the topic's entry in topics.json, new or in place of the old one; nothing if it is unchanged. Thread-safe."""
         self._refuse_after_failure()
         self._topics.save(topic)
 
     def make_topic(self, topic: TopicConfig) -> TopicConfig:
-        """The topic's entry: this one, saved, where there is none; else the one that is there. Thread-safe."""
+        """Write the topic's entry if there is none; returns the present entry. Thread-safe."""
         self._refuse_after_failure()
         return self._topics.make(topic)
 
     def tell_names(self) -> None:
-        """Topics that tell how broker and cluster are called: readers need no configuration then. Thread-safe."""
+        """Add the topics named after broker and cluster: then readers need no configuration. Thread-safe."""
         self._refuse_after_failure()
         self._topics.tell_names()
 
     def replace_topics(self, table: TopicTable) -> None:
-        """Another table in place of topics.json's. Thread-safe."""
+        """Replace the table of topics.json. Thread-safe."""
         self._refuse_after_failure()
         self._topics.replace(table)
 
     def remove_topic(self, topic: str) -> None:
-        """No entry in topics.json; the queues stay. Thread-safe."""
+        """Remove the entry in topics.json; the queues stay. Thread-safe."""
         self._refuse_after_failure()
         self._topics.remove(topic)
 
     def delete_topic(self, topic: str) -> None:
-        """The topic's entry, then its queues; nothing where there is no such topic. Java: DefaultMessageStore.deleteTopics.
+        """Delete the topic's entry, then its queues; does nothing for a missing topic. Java: DefaultMessageStore.deleteTopics.
 
-        Order: what was put is synced and dispatched · topics.json · the queues' files, the oldest first · their directories. Commit
-        point: topics.json. A crash behind it leaves queues without an entry, which nobody can read. The records stay in the log until
+        Order: everything put is synced and dispatched · topics.json · the queues' files, oldest first · their directories. Commit
+        point: topics.json. A crash after it leaves queues without an entry, which are not readable. The records stay in the log until
         they expire. A topic of the same name that is made later begins at queue offset 0.
         Departure: a static topic keeps its mapping.
         """
@@ -168,7 +168,7 @@ class StoreWriter:
         self.delete_queues(topic)
 
     def delete_queues(self, topic: str) -> None:
-        """The topic's queues alone: of one that has no entry. Raises NameIllegalError, OSError."""
+        """Delete the queues of a topic without an entry. Raises NameIllegalError, OSError."""
         validate_path_element("topic", topic)
         try:
             for folder in _QUEUE_FOLDERS:
@@ -183,7 +183,7 @@ class StoreWriter:
     # Appending
 
     def reserve(self, size_bytes: int, largest_bytes: int) -> None:
-        """Room in the log for so many bytes of records, the largest of that size, or StoreNotWritableError with nothing written."""
+        """Reserve room in the log for records of this total size and largest size; else StoreNotWritableError, with nothing written."""
         self._refuse_after_failure()
         try:
             self._log_writer.reserve(size_bytes, largest_bytes)
@@ -193,23 +193,23 @@ class StoreWriter:
 
     @property
     def wants_next_file(self) -> bool:
-        """Whether the log will need its next file soon, and nobody was asked to make it."""
+        """Whether the log will need its next file soon, and it was not requested yet."""
         return self._log_writer.wants_next_file
 
     def next_file(self) -> NextFile | None:
-        """The log's next file, which the caller must `make` beside this writer; None where there is nothing to be made."""
+        """The log's next file, which the caller must `make` in parallel to this writer; None if there is nothing to make."""
         return None if self._failure is not None else self._log_writer.next_file()
 
     def drop_next_file(self) -> None:
-        """Delete a file of the log that was made ahead and not begun."""
+        """Delete an unused log file that was made ahead."""
         self._log_writer.drop_next_file()
 
     def append(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
         """Append the runs in order and dispatch them; returns their places. All records get one store time.
 
-        On return they are readable, and on the disk under SYNC_FLUSH. `index_lease_ms` is how far ahead the checkpoint's
-        index time may run, so that not every small append writes it.
-        Raises StoreNotWritableError, OSError; then this writer is at its end.
+        On return they are readable, and on the disk under SYNC_FLUSH. `index_lease_ms` is how far the checkpoint's
+        index time may be ahead, so that not every small append writes it.
+        Raises StoreNotWritableError, OSError; then this writer is unusable.
         """
         placements: list[Placement] = []
         store_time_ms = self._next_store_time_ms()
@@ -221,7 +221,7 @@ class StoreWriter:
     def append_records(
         self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0, hold: bool = False
     ) -> list[Placement]:
-        """Append the runs in order, without what `append` does behind the records. Returns and raises what `append` does.
+        """Append the runs in order, without the later steps of `append`. Returns and raises what `append` does.
 
         With `hold` they stay in memory until `write_held` or any `append`.
         """
@@ -232,7 +232,7 @@ class StoreWriter:
         return placements
 
     def make_readable(self, least_rows: int = 0) -> None:
-        """What `append_records` has appended, onto the disk under SYNC_FLUSH, into queues and index; if it is so many rows."""
+        """Sync under SYNC_FLUSH and dispatch what `append_records` has appended, if it is at least so many rows."""
         if self._undispatched_rows < least_rows:
             return
         if self.settings.sync_flush:
@@ -240,8 +240,8 @@ class StoreWriter:
         self.dispatch()
 
     def dispatch(self) -> None:
-        """Enter into queues and index what may be read: of what was appended, everything before the policy's `readable_end`, of a log
-        that must be confirmed what is.
+        """Enter readable records into queues and index: everything before the policy's `readable_end`, in a log that must be
+        confirmed only confirmed records.
         """
         self._refuse_after_failure()
         try:
@@ -263,14 +263,14 @@ class StoreWriter:
             raise
 
     def mend(self, torn: Sequence[TornRow]) -> None:
-        """Tags codes and keys of rows, in log order, that a broker may have dispatched while they were torn: as their records say."""
+        """Correct tags codes and keys of rows, in log order, that a broker may have dispatched while they were torn."""
         self._refuse_after_failure()
         places, sizes = np.array(torn, np.int64).reshape(-1, 2).T
         try:
             for rows, records in self.log.records(places, sizes):
                 is_there = records.is_whole & (records.column("commitlog_offset") == places[rows])
                 there = np.flatnonzero(is_there & (records.column("size_bytes") == sizes[rows]))
-                if not len(there):  # a power loss took them, and they are written anew
+                if not len(there):  # a power loss removed them, and they are written anew
                     continue
                 batch = dispatch(places[rows][there], records.take(there), self.settings.delays_ms)
                 for entries in queue_entries(batch):
@@ -336,13 +336,13 @@ class StoreWriter:
                 self.root, reason, "open the store again: opening recovers it"
             ) from self._failure
 
-    # What another store has written: bytes as they come, then the records among them. Of a log that must be confirmed records wait
-    # in `_held` until they are, those too that an opening has found so.
+    # Bytes of another store's log, then the records among them. If the log must be confirmed, records wait in `_held` until they
+    # are, including those that an opening has found so.
 
     def append_raw(self, commitlog_offset: int, data: bytes | memoryview) -> None:
-        """Bytes that follow all that the log has, within one file; `enter_raw` makes records of them.
+        """Append bytes that directly follow the log, within one file; `enter_raw` makes records of them.
 
-        Raises StoreNotWritableError where there is no room, with nothing written: then it may be called again. OSError.
+        Raises StoreNotWritableError if there is no room, with nothing written: then it may be called again. OSError.
         """
         self._refuse_after_failure()
         try:
@@ -354,9 +354,9 @@ class StoreWriter:
             self._log_writer.append_raw(commitlog_offset, data)
 
     def enter_raw(self, found: RawRecords) -> None:
-        """Whole records of what was appended raw: on the disk under SYNC_FLUSH, in queues and index, readable.
+        """Sync (under SYNC_FLUSH) and dispatch whole records of the raw bytes, which makes them readable.
 
-        Of a log that must be confirmed those that are; the others as soon as they are.
+        If the log must be confirmed, only confirmed ones; the others as soon as they are.
         """
         with self._failing():
             if found.last_record is not None:
@@ -369,26 +369,26 @@ class StoreWriter:
             self._enter_held(found.end if self.confirmed is None else self.confirmed.move(found.end))
 
     def _hold(self, start: int, delays_ms: tuple[int, ...]) -> None:
-        """What the log has from that place on waits to be confirmed."""
+        """The log from that place on waits to be confirmed."""
         for offsets, records in self.log.walk(start, check_crc=False, wanted=DISPATCHED, limit=self.ends.log_end):
             batch = dispatch(offsets, records, delays_ms)
             self.derived.count(batch)
             self._held.append(_held(batch, is_counted=True))
 
     def _enter_held(self, end: int) -> None:
-        """Those that end there, or before."""
+        """Enter held records up to `end`."""
         while self._held and self._held[0].end <= end:
             held = self._held.popleft()
             self._claim_index_time(int(held.batch.store_times_ms.max()), INDEX_LEASE_MS)
             self.derived.enter_records(held.batch, is_counted=held.is_counted)
             self._dispatched_ms = max(self._dispatched_ms, int(held.batch.store_times_ms[-1]))
             self.dispatched_end = held.end
-        if not self._held and not self._undispatched and end >= self.ends.log_end:  # also a filler
+        if not self._held and not self._undispatched and end >= self.ends.log_end:  # also for a filler
             self.dispatched_end = self.ends.log_end
         self.derived.publish()
 
     def cut_raw(self, end: int) -> None:
-        """What was appended raw behind a place, where no whole record stands, goes. Raises OSError."""
+        """Remove raw bytes after a place, which are no whole record. Raises OSError."""
         with self._failing():
             self._log_writer.cut_raw(end)
 
@@ -405,32 +405,32 @@ class StoreWriter:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of records that are in memory only."""
+        """Bytes of records that are only in memory."""
         return self._log_writer.held_bytes
 
     @property
     def written_end(self) -> int:
-        """Up to where the log's records are in its files."""
+        """End of the log's records in its files."""
         return self._log_writer.written_end
 
     @property
     def synced_end(self) -> int:
-        """Up to where they are on the disk."""
+        """End of the log's records on the disk."""
         return self._log_writer.synced_end
 
     def fail(self, error: BaseException) -> None:
-        """Take nothing more, because of this; the first reason stays. Any OSError may be from a sync, also one that comes later."""
+        """Accept nothing more because of this error; the first one stays. Any OSError may be from a sync, also one that comes later."""
         if self._failure is None:
             self._failure = error
         if isinstance(error, OSError):
             note_failed_sync(self.file_system, self.root, self.unsynced_paths())
 
     def try_disk(self) -> None:
-        """Returns if the disk does what an opening of this store asks of it, which has failed. Raises OSError if it still fails."""
+        """Returns if the disk, which has failed, does what an opening of this store needs. Raises OSError if it still fails."""
         try_disk(self.file_system, self.root, self.settings.queue_file_size_bytes + _LITTLE_ROOM_BYTES)
 
     def write_held(self) -> None:
-        """Write out what is held in memory; what may be read then is dispatched by `dispatch`."""
+        """Write out the records held in memory; `dispatch` then enters the readable ones."""
         self._refuse_after_failure()
         try:
             self._log_writer.write_held()
@@ -440,12 +440,12 @@ class StoreWriter:
             raise
 
     def begin_log_sync(self) -> RunningSync:
-        """A sync of all that is written, whose `log.run` may run while this writer goes on; to be ended by `end_log_sync`."""
+        """A sync of everything written; its `log.run` may run while this writer continues. End it with `end_log_sync`."""
         self._refuse_after_failure()
         return RunningSync(self._log_writer.begin_sync(), self._written_ms)
 
     def end_log_sync(self, sync: RunningSync, error: BaseException | None) -> None:
-        """Take note of how it ended. After an error nothing is known to be on the disk that was not before."""
+        """Record the sync's result. After an error no more is known to be on the disk than before."""
         self._log_writer.end_sync(sync.log, is_done=error is None)
         if error is not None:
             self.fail(error)
@@ -453,7 +453,7 @@ class StoreWriter:
             self._synced_ms = max(self._synced_ms, sync.store_time_ms)
 
     def sync_log(self) -> None:
-        """Every record appended so far, by this writer or by the one before it, onto the disk; readable then."""
+        """Sync and make readable every record appended so far, also those of an earlier writer."""
         self.write_held()
         self._sync_records()
         self.dispatch()
@@ -469,14 +469,14 @@ class StoreWriter:
         self.end_log_sync(sync, None)
 
     def begin_derived_sync(self, least_pages: int) -> DerivedSync:
-        """A sync of queues with so many pages to be synced, for 0 of all that is derived; to be ended by `end_derived_sync`."""
+        """A sync of queues with at least so many dirty pages; 0 = of all derived files. End it with `end_derived_sync`."""
         self._refuse_after_failure()
         return self.derived.begin_sync(least_pages, self._dispatched_ms)
 
     def end_derived_sync(self, sync: DerivedSync, error: BaseException | None) -> None:
-        """Take note of how it ended; if it was thorough, write the checkpoint: log and queues are on the disk up to its times.
+        """Record the sync's result; after a thorough one write the checkpoint: log and queues are on the disk up to its times.
 
-        The index may not be, up to the time that the checkpoint says; the trust file has the time up to which it is.
+        The index may not be on the disk up to the checkpoint's time; the trust file has the right time.
         """
         if error is not None:
             self.fail(error)
@@ -502,7 +502,7 @@ class StoreWriter:
         return self._checkpoint.confirm_phy_offset if self.confirmed is None else self.dispatched_end
 
     def checkpoint(self) -> None:
-        """Log, queues and index onto the disk, then the checkpoint's times, which now vouch for all of it."""
+        """Sync log, queues and index, then write the checkpoint's times, which vouch for all of it."""
         self.sync_log()
         sync = self.begin_derived_sync(0)
         try:
@@ -527,21 +527,21 @@ class StoreWriter:
             raise
 
     def checkpoint_if_due(self) -> None:
-        """A checkpoint a minute bounds what a recovery must walk."""
+        """Write a checkpoint once a minute, which limits the work of a recovery."""
         if is_time(self.clock(), self.ends.checkpointed_ms, CHECKPOINT_INTERVAL_MS):
             self.checkpoint()
 
     @property
     def index_slots(self) -> OpenSlots | None:
-        """Those of the last index file, as far as they are in memory."""
+        """The slots of the last index file, if they are in memory."""
         return self.derived.index_slots
 
     def unsynced_paths(self) -> set[str]:
-        """Files and directories that hold what is not synced, the log's among them. Thread-safe."""
+        """Files and directories with unsynced data, including the log's. Thread-safe."""
         return self._log_writer.unsynced | self.derived.unsynced_paths()
 
     def close(self) -> None:
-        """Let go of descriptors; syncs nothing. Records that wait for their sync are left to the next opening, which recovers."""
+        """Close descriptors; syncs nothing. The next opening recovers records that wait for their sync."""
         if (self._undispatched or self._held) and self._failure is None:
             reason = "it was let go of while records waited to be readable"
             self.fail(StoreNotWritableError(self.root, reason))
@@ -566,28 +566,28 @@ def _held(batch: DispatchBatch, *, is_counted: bool) -> HeldRecords:
 
 
 class Confirmed:
-    """Up to where readers may see a log of which others must have a copy first. The dispatching thread moves it on; any thread may set
-    `reached`.
+    """The log offset up to which readers may see a log that other stores must have first. The dispatching thread moves it; any thread
+    may set `reached`.
 
     Java: CommitLog.getConfirmOffset.
 
-        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end where no other replica is in it
-        slave    what its master says, as far as it has the log itself
+        master   the least place that a replica of the SyncStateSet has acknowledged; the log's end if no other replica is in it
+        slave    the offset that its master sends, as far as it has the log itself
 
-    What is not confirmed stands in the log, and in no queue and no index: a fail-over may take it back. The place never goes back.
+    Unconfirmed records are in the log, but in no queue and no index: a fail-over may remove them. The offset never decreases.
     """
 
     def __init__(self, end: int) -> None:
         self.end = end
-        """Up to there it was confirmed when somebody looked last."""
+        """The confirmed offset at the last look."""
         self.reached: float = NOTHING_NEW
-        """Up to where all who must have the log have it; `EVERYTHING` where nobody must."""
+        """The offset that all required stores have; `EVERYTHING` if none is required."""
 
     def within(self, end: int) -> int:
-        """Up to where a log is confirmed that ends there."""
+        """The confirmed offset of a log that ends at `end`."""
         return int(min(end, max(self.end, self.reached)))
 
     def move(self, end: int) -> int:
-        """The same, kept. `end` was looked up before the call: who is added to those that must have the log misses nothing of it."""
+        """Like `within`, and keep the result. `end` was read before the call, so a store that is added meanwhile misses nothing."""
         self.end = max(self.end, self.within(end))
         return min(self.end, end)

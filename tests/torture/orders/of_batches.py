@@ -44,7 +44,7 @@ ORDERS = (
             Step("staged files looked for", f"{_COMMIT}:check_staged"),
             Step("segments compared with their sums", "storage.batch.commit:check_segments"),
             Step("queues checked", "storage.batch.commit:check_queues"),
-            Step("slices of another attempt compared with the rows", "storage.batch.commit:check_begun"),
+            Step("slices of another attempt compared with the rows", "storage.batch.commit:check_started"),
             Step("topics made", f"{_WRITER}.ensure_topics"),
             Step("room reserved", f"{_WRITER}.reserve"),
             Step("log synced", f"{_WRITER}.sync_log", within=f"{_COMMIT}:settle"),
