@@ -43,7 +43,7 @@ from storage.errors import (
     StoreServedError,
 )
 from storage.put_status import PutStatus
-from storage.rules.put_guards import NOBODY
+from storage.rules.put_guards import NO_COPIES
 from storage.service.put_service import PutService
 from storage.service.replica_acks import CopiesWanted
 from storage.store import MessageStore
@@ -277,7 +277,7 @@ class BatchServer:
         """How many copies the batch must have. Raises ReplicasNotEnoughError where so few are in sync then, with nothing written."""
         service = self._service
         copies = service.acks.needed_by_batch(request.copies)
-        if copies != NOBODY:
+        if copies != NO_COPIES:
             in_sync = service.acks.in_sync_within(service.log_end, copies, seconds)
             if in_sync < copies:
                 raise ReplicasNotEnoughError(service.root, copies, in_sync)

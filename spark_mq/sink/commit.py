@@ -53,7 +53,7 @@ from storage.errors import (
 )
 from storage.files.local_file_system import LocalFileSystem
 from storage.put.settings import parse_host
-from storage.rules.put_guards import NOBODY, copies_of_batch
+from storage.rules.put_guards import NO_COPIES, copies_of_batch
 from storage.rules.topics import RowWish
 from storage.settings.load import load_config
 from storage.store import MessageStore
@@ -170,7 +170,7 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
 def _admitted(options: SinkOptions, store: MessageStore) -> int:
     """How many copies the batch must have; a replicator beside the store knows of them. Raises ReplicasNotEnoughError."""
     needed = copies_of_batch(store.config.mode, store.config.replication, options.in_sync_replicas)
-    if needed != NOBODY:
+    if needed != NO_COPIES:
         in_sync = ask_for_copies(options.root, needed, None, _slave_timeout_ms(options, store))
         if in_sync < needed:
             raise ReplicasNotEnoughError(options.root, needed, in_sync)
@@ -179,7 +179,7 @@ def _admitted(options: SinkOptions, store: MessageStore) -> int:
 
 def _wait_for_copies(options: SinkOptions, store: MessageStore, needed: int, end: int) -> None:
     """Raises NotReplicatedError; the batch is in the log, and done to the next try, which waits again."""
-    if needed != NOBODY:
+    if needed != NO_COPIES:
         timeout_ms = _slave_timeout_ms(options, store)
         if ask_for_copies(options.root, needed, end, timeout_ms) < needed:
             raise NotReplicatedError(options.root, needed, timeout_ms)

@@ -1,6 +1,6 @@
-"""What becomes of a message before it is put: one function for a request and for columns of rows. Pure: values, Arrow and NumPy.
+"""The rules for a message before it is put: one function for a request and for columns of rows. Pure: values, Arrow and NumPy.
 
-Topic, queue, size, delay, retry and half message of one message or of columns; then the rows of a DataFrame held to the same rules
+First topic, queue, size, delay, retry and half message, of one message or of columns; then the rows of a DataFrame by the same rules
 (`row_columns.py`, `message_rows.py`, `retry_rows.py`).
 Imports `settings` and `tables` for their values. Begin with `inner_messages.py`, then `row_columns.py`.
 Java: SendMessageProcessor, PutMessageHook, MessageExtBrokerInner.

@@ -1,20 +1,20 @@
-"""Where a message with a delay goes first: to the queue of its level, to the timer, or straight to its topic. Pure.
+"""Where a message with a delay goes first: to the queue of its level, to the timer, or directly to its topic. Pure.
 
-    asked for                                            parked in                              until
+    requested                                            parked in                              until
     DELAY = level > 0                                    SCHEDULE_TOPIC_XXXX, queue level − 1   store time + the level's delay
     TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS    rmq_sys_wheel_timer, queue 0           TIMER_OUT_MS
       (the first of them that a message has)
 
-A level wins over a time, and a level above the last is the last. The parked record keeps its topic and queue as REAL_TOPIC and
-REAL_QID. Prepared and rolled back messages go where they are. `judge_delays` decides, of numbers and of arrays of them;
-`route_delayed` asks it for one message with properties, `read_delays` for rows, `retry_rows.py` for rows that are sent back.
+A level overrides a time, and a level above the last counts as the last. The parked record keeps its topic and queue as REAL_TOPIC and
+REAL_QID. Prepared and rolled-back messages are not moved. `judge_delays` decides, for numbers and for arrays of them;
+`route_delayed` calls it for one message with properties, `read_delays` for rows, `retry_rows.py` for rows that are sent back.
 
-A row says at most one of `delay_level` and `deliver_at`; 0 and null mean at once. So does a time that has passed, unless the same rows
-must make the same messages at any time: then the row goes to the timer, which delivers it at once.
+A row has at most one of `delay_level` and `deliver_at`; 0 and null mean at once. So does a past time, unless the same rows must always
+make the same messages: then the row goes to the timer, which delivers it at once.
 
 Java: HookUtils.handleScheduleMessage, checkIfTimerMessage, transformTimerMessage, transformDelayLevelMessage. As in 5.3.3,
-timerInterceptDelayLevel has no effect. Departures, all of which refuse what would stop a broker's delivery for good: a message
-without body (to a broker that reads it back its body is null, which its put path refuses for ever), and a time that overflows
+timerInterceptDelayLevel has no effect. Departures, which refuse what would stop a broker's delivery permanently: a message
+without body (a broker reads it back with a null body, which its put path always refuses), and a time that overflows
 64 bits (Java's sum wraps round and the message goes out at once).
 """
 
@@ -45,14 +45,14 @@ DELAY, REAL_TOPIC, REAL_QUEUE_ID = "DELAY", "REAL_TOPIC", "REAL_QID"
 TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS = "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS"
 TIMER_OUT_MS, TIMER_DELETED_KEY = "TIMER_OUT_MS", "TIMER_DEL_UNIQKEY"
 TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS = "TIMER_ENQUEUE_MS", "TIMER_DEQUEUE_MS"
-"""When the timer entered a message, and when it put it: it says so of what it puts."""
+"""Properties that the timer adds: when it entered a message, and when it put it."""
 TIMES = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS)
 
 _INTEGER = re.compile(r"([+-]?)0*(\d{1,19})")
 _INT_MAX, _LONG_MAX = 2**31 - 1, 2**63 - 1
 
 Congestion = Callable[[np.ndarray], np.ndarray]
-"""For which of these times (TIMER_OUT_MS, int64, each once) the timer takes no more messages. Java: TimerMessageStore.isReject."""
+"""Selects the times (TIMER_OUT_MS, int64, each once) for which the timer accepts no more messages. Java: TimerMessageStore.isReject."""
 
 
 class Refusal(NamedTuple):
@@ -61,7 +61,7 @@ class Refusal(NamedTuple):
     status: PutStatus
     reason: str
     passes: bool = False
-    """The timer is busy: later the same message is taken."""
+    """The timer is busy: the same message may be accepted later."""
 
 
 TIMER_OFF = Refusal(
@@ -77,41 +77,41 @@ NOTHING_TO_DELETE = Refusal(
 
 
 class DelayWish(NamedTuple):
-    """When messages ask to be delivered; numbers of one message, or arrays."""
+    """The requested delivery of one message (numbers), or of many (arrays)."""
 
     levels: Numbers
-    """Below 1 it names none."""
+    """Below 1: no level."""
     asks_time: Truths
-    """Where it names no level, it names a time."""
+    """Without a level, whether there is a time."""
     deliver_ms: Numbers
-    """That time; times up to 1970 must come as 1: the wheel has no slot before that."""
+    """That time; times up to 1970 must be given as 1: the wheel has no earlier slot."""
     is_empty: Truths
     """Messages without a body."""
     is_deletion: Truths = False
-    """Messages that take another one off the timer."""
+    """Messages that remove another one from the timer."""
     parks_overdue: bool = False
-    """Also those whose time has passed go to the timer, which delivers them at once. So the clock never decides where a message
+    """Messages with a past time also go to the timer, which delivers them at once. So the clock never decides where a message
     waits. Java puts them into their topics."""
 
 
 class Waits(NamedTuple):
-    """Where messages wait and until when; numbers of one message, or arrays."""
+    """Where messages wait and until when; numbers for one message, or arrays."""
 
     levels: Numbers
-    """0 = at none; one above the last is the last."""
+    """0 = no level; a level above the last is the last."""
     is_timed: Truths
     """In the timer's topic."""
     out_ms: Numbers
     """TIMER_OUT_MS, where `is_timed`."""
     refusals: tuple[tuple[Truths, Refusal], ...]
-    """Which messages may not be put, and why; of a message's reasons the first one counts."""
+    """Which messages are refused, and why; the first reason of each message counts."""
 
     def refused_rows(self) -> Iterator[tuple[np.ndarray, Refusal]]:
-        """Of arrays the numbers of refused rows, ascending, by their first reasons."""
-        told: Truths = False
+        """For arrays: the row numbers of refused messages, ascending, by their first reasons."""
+        reported: Truths = False
         for is_refused, refusal in self.refusals:
-            new = np.asarray(is_refused) & ~np.asarray(told)
-            told = told | is_refused
+            new = np.asarray(is_refused) & ~np.asarray(reported)
+            reported = reported | is_refused
             if new.any():
                 yield np.flatnonzero(new), refusal
 
@@ -124,9 +124,9 @@ def judge_delays(
     now_ms: int,
     is_congested: Congestion | None = None,
 ) -> Waits:
-    """Where messages wait that name a level or a time. The one rule for a request, a put and a row.
+    """Decide where messages with a level or a time wait. The same rule for a request, a put and a row.
 
-    `is_congested` says for times which the timer takes nothing more for; None = it takes all.
+    `is_congested` selects the times for which the timer accepts nothing more; None = it accepts all.
     """
     levels, asks_time, deliver_ms, is_empty, is_deletion, parks_overdue = wish
     has_level, most_ms = levels > 0, timer.timer_max_delay_sec * 1_000
@@ -145,12 +145,12 @@ def judge_delays(
 
 
 def timer_out_ms(deliver_ms: Numbers, precision_ms: int) -> Numbers:
-    """When the timer lets it go: the last multiple of the precision before the deliver time, which itself does not count."""
+    """When the timer delivers it: the last multiple of the precision strictly before the delivery time."""
     return (deliver_ms - 1) // precision_ms * precision_ms
 
 
 def is_slot_full(waiting_counts: Numbers, per_slot: int, draws: Numbers) -> Truths:
-    """Whether the timer takes nothing more for a slot in which so many wait: never up to `per_slot`, always from twice as many on,
+    """Whether the timer refuses messages for a slot with so many: never up to `per_slot`, always from twice as many on,
     and in between by draws out of 1,000. Java: TimerMessageStore.isReject.
     """
     excess = waiting_counts - per_slot
@@ -158,7 +158,7 @@ def is_slot_full(waiting_counts: Numbers, per_slot: int, draws: Numbers) -> Trut
 
 
 def _congested(is_ahead: Truths, out_ms: Numbers, is_congested: Congestion | None) -> Truths:
-    """Which messages ask for a time that the timer takes nothing more for. Each distinct time is asked about once."""
+    """Which messages request a time that the timer refuses. Each distinct time is checked once."""
     if is_congested is None or not np.any(is_ahead):
         return is_ahead & False
     times, which = np.unique(np.atleast_1d(out_ms)[np.atleast_1d(is_ahead)], return_inverse=True)
@@ -181,23 +181,23 @@ def route_delayed(
     now_ms: int,
     is_congested: Congestion | None = None,
 ) -> InnerMessage:
-    """The message as it is to be put: parked, or itself. How large it may be is asked by `sizes.py`.
+    """The message to put: parked, or unchanged. `sizes.py` checks its size.
 
-    Raises PutRefusedError. A half message with a delay is parked too, as Java does, and discarded when it is due: who prepares
-    one takes the delay off or refuses it.
+    Raises PutRefusedError. A half message with a delay is parked too, as in Java, and discarded when it is due: code that prepares
+    halves must remove the delay or refuse it.
     """
     if not has_queue_entry(message.sys_flag):
         return message
     level = delay_level(message)
-    asked = None
+    time_name = None
     if level <= 0 and message.topic != TIMER_TOPIC and TIMER_OUT_MS not in message.properties:
-        asked = next((name for name in TIMES if name in message.properties), None)
-    if level <= 0 and asked is None:
+        time_name = next((name for name in TIMES if name in message.properties), None)
+    if level <= 0 and time_name is None:
         return message
     wish = DelayWish(
         level,
-        asked is not None,
-        0 if asked is None or not timer.timer_wheel_enable else _deliver_ms(message, asked, now_ms),
+        time_name is not None,
+        0 if time_name is None or not timer.timer_wheel_enable else _deliver_ms(message, time_name, now_ms),
         not message.body,
         TIMER_DELETED_KEY in message.properties,
     )
@@ -208,7 +208,7 @@ def route_delayed(
     if level > 0:
         # A message that the timer rolled keeps its times.
         dropped = () if message.topic == TIMER_TOPIC else TIMES
-        queue_id, text = int(waits.levels) - 1, str(waits.levels)  # Java keeps "+3", which few read
+        queue_id, text = int(waits.levels) - 1, str(waits.levels)  # Java keeps "+3", which few readers understand
         return _parked(message, SCHEDULE_TOPIC, queue_id, {DELAY: text}, dropped)
     return _parked(message, TIMER_TOPIC, 0, {TIMER_OUT_MS: str(waits.out_ms)}) if waits.is_timed else message
 
@@ -222,7 +222,7 @@ def _parked(
 
 
 def delay_level(message: InnerMessage) -> int:
-    """The level that the message asks for, 0 where it names none; below 1 it asks for nothing.
+    """The requested level of a message, 0 if it has none; below 1 it has no effect.
 
     Java: Message.getDelayTimeLevel, whose NumberFormatException ends the request in SYSTEM_ERROR. Raises PutRefusedError.
     """
@@ -260,30 +260,30 @@ Queue = tuple[str, int]
 
 
 class DelayRules(NamedTuple):
-    """What tasks must know of store and options to judge the delays of rows."""
+    """The settings and options that tasks need for the delays of rows."""
 
     delays_ms: tuple[int, ...]
     """The delay of each level, from level 1."""
     timer: TimerConfig
     is_congested: Congestion | None = None
-    """For which times the timer takes nothing more; None = it does."""
+    """Selects the times for which the timer accepts nothing more; None = it accepts all."""
     parks_overdue: bool = False
-    """A row whose deliver time has passed goes to the timer, too: the same rows make the same messages at any time."""
+    """A row with a past delivery time goes to the timer, too: the same rows always make the same messages."""
     is_sent: bool = False
-    """A broker will judge delays: rows only say what they ask for, as a client's messages do."""
+    """A broker will apply the delays: rows keep their properties, as a client's messages do."""
     most_level: int | None = None
-    """The highest delay level that a row may ask a broker for; None = any."""
+    """The highest delay level that a row may send to a broker; None = any."""
 
 
 class Delays(NamedTuple):
-    """What n rows have of it; columns of equal length."""
+    """The delays of n rows; columns of equal length."""
 
     waits: np.ndarray
     """int32: 0 = not, level, or −1 = in the timer's topic."""
     properties: dict[str, pa.Array]
     """DELAY, TIMER_DELIVER_MS and TIMER_OUT_MS as large_string, null in rows that have none."""
     tags_codes: np.ndarray
-    """int64: DUE_IN and its delay of each row with a level, else 0."""
+    """int64: DUE_IN plus its delay for each row with a level, else 0."""
 
     def filter(self, keep: pa.Array) -> Delays:
         """Some of the rows, by a mask."""
@@ -297,17 +297,17 @@ class Delays(NamedTuple):
 
     @property
     def queues(self) -> list[Queue]:
-        """Where each row that waits does so, by `waits`: the timer's queue is the last."""
+        """The queues where rows wait, by `waits`: the timer's queue is the last."""
         count = int(self.waits.max(initial=0))
         return [*((SCHEDULE_TOPIC, level) for level in range(count)), (TIMER_TOPIC, 0)]
 
     def codes(self) -> np.ndarray:
-        """Of each row that waits, its place in `queues`."""
+        """For each waiting row, its index in `queues`."""
         waits = self.waits[self.are_waiting]
         return np.where(waits > 0, waits - 1, len(self.queues) - 1)
 
     def added_sizes(self, topic_sizes: np.ndarray, queue_digits: np.ndarray) -> np.ndarray:
-        """Bytes of properties that waiting needs, of the topic that waits too."""
+        """Bytes of the properties for waiting, including those for the topic."""
         sizes = np.zeros(len(self.waits), np.int64)
         for name, values in self.properties.items():
             sizes += np.where(is_valid(values), sizes_of(values) + len(name) + 2, 0)
@@ -323,7 +323,7 @@ def read_delays(
     rules: DelayRules,
     now_ms: int,
 ) -> Delays | None:
-    """The rows' delays; None where no row asks for one. `levels` are 0 where a row asks for none."""
+    """The rows' delays; None if no row has one. `levels` are 0 in rows without a level."""
     count = len(body_sizes)
     is_timed = is_valid(time_column) if time_column is not None else np.zeros(count, bool)
     if not (levels.any() or is_timed.any()):
@@ -335,7 +335,7 @@ def read_delays(
         why = f"above {most}: exactlyOnce cannot look for such a row, because brokers let no client read where it waits"
         rejections.add(np.flatnonzero(levels > most), "delay_level", lambda row: f"{levels[row]} is {why}")
     if rules.is_sent:
-        return _asked_delays(levels, is_timed, read_times_ms(time_column, count, 0))
+        return _requested_delays(levels, is_timed, read_times_ms(time_column, count, 0))
     deliver_ms = np.maximum(read_times_ms(time_column, count, 0), 1)
     wish = DelayWish(levels, is_timed, deliver_ms, body_sizes == 0, parks_overdue=rules.parks_overdue)
     waits = judge_delays(
@@ -359,8 +359,8 @@ def read_delays(
     return Delays(np.where(in_timer, -1, effective).astype(np.int32), present, tags_codes)
 
 
-def _asked_delays(levels: np.ndarray, is_timed: np.ndarray, deliver_ms: np.ndarray) -> Delays:
-    """What rows ask a broker for. Java: Message.setDelayTimeLevel, setDeliverTimeMs."""
+def _requested_delays(levels: np.ndarray, is_timed: np.ndarray, deliver_ms: np.ndarray) -> Delays:
+    """Delays as properties for a broker. Java: Message.setDelayTimeLevel, setDeliverTimeMs."""
     count = len(levels)
     properties = {DELAY: decimal_texts(levels, levels > 0), TIMER_DELIVER_MS: decimal_texts(deliver_ms, is_timed)}
     present = {name: values for name, values in properties.items() if values.null_count < count}
@@ -368,7 +368,7 @@ def _asked_delays(levels: np.ndarray, is_timed: np.ndarray, deliver_ms: np.ndarr
 
 
 def check_levels(levels: np.ndarray, rejections: Rejections) -> None:
-    """A row names no level below 1, which a broker would take for none."""
+    """Reject rows with a level below 1, which a broker would ignore."""
     rejections.add(
         np.flatnonzero(levels < 0),
         "delay_level",
@@ -382,7 +382,7 @@ def decimal_texts(numbers: np.ndarray, rows: np.ndarray) -> pa.Array:
 
 
 def real_places(queues: tuple[Queue, ...], codes: np.ndarray, rows: np.ndarray | None = None) -> dict[str, pa.Array]:
-    """REAL_TOPIC and REAL_QID of messages for these queues, as columns of large_string; null but in `rows` (a mask) if it is given."""
+    """REAL_TOPIC and REAL_QID of messages for these queues, as columns of large_string; null outside `rows` (a mask) if it is given."""
     taken = pa.array(codes, mask=None if rows is None else ~rows)
     return {
         REAL_TOPIC: pa.array([topic for topic, _ in queues], pa.large_string()).take(taken),
@@ -393,7 +393,7 @@ def real_places(queues: tuple[Queue, ...], codes: np.ndarray, rows: np.ndarray |
 def moved(
     queues: tuple[Queue, ...], codes: np.ndarray, rows: np.ndarray, other: list[Queue], other_codes: np.ndarray
 ) -> tuple[tuple[Queue, ...], np.ndarray]:
-    """The distinct queues and each row's, when the rows of a mask go to other ones."""
+    """The distinct queues and each row's, if the rows of a mask go to other ones."""
     all_codes = codes.astype(np.int64)
     all_codes[rows] = len(queues) + other_codes
     used, renumbered = np.unique(all_codes, return_inverse=True)

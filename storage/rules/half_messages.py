@@ -1,18 +1,18 @@
-"""A transaction's messages: the half that waits for an answer, what is committed of it, what is put back, given up and resumed.
+"""A transaction's messages: the waiting half, its committed message, and halves that are put back, given up and resumed.
 
-A half is an ordinary message of queue 0 of the half topic, transaction bits cleared, so it has a queue offset and an entry. It ends by
-an op message that names its queue offset; where it is committed, a commit record stands before that in the
-topic that it was sent to, and names the half by its place in the log.
+A half is an ordinary message in queue 0 of the half topic without transaction bits, so it has a queue offset and an entry. It is ended
+by an op message that names its queue offset. If it is committed, a commit record precedes that in the topic that it was sent to, and
+names the half by its log offset.
 
-Rules take one message's values or columns of them; what works on whole messages takes columns, of one row where there is one.
+Rules take one message's values or columns of them; functions on whole messages take columns, with one row for a single one.
 
-Of rows every one is a half; where its state is known, what ends it goes into the log with the same batch:
+For rows every one is a half; if its state is known, the messages that end it go into the log with the same batch:
 
     commit (null)   half · commit · op       visible
     rollback        half · op                never visible
-    unknown         half                     a transaction check asks back
+    unknown         half                     a transaction check decides
 
-An op message says which halves are ended. Body: their queue offsets, each with a comma behind it; tag `d`.
+An op message names ended halves. Body: their queue offsets, each followed by a comma; tag `d`.
 
     half queue   0 1 2 3 4 …          op queue   "0,2," "1," …
 
@@ -46,11 +46,11 @@ from storage.settings.nouns import SendConfig
 
 HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
 DISCARD_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-"""Where a half goes that nobody has answered for."""
+"""The topic of halves that were given up without an answer."""
 QUEUE_ID = 0
 """The only queue of the half, op and discard topics."""
 GROUP = "CID_RMQ_SYS_TRANS"
-"""Whose consume offsets say how far halves and op messages are dealt with."""
+"""The consumer group whose offsets say how far halves and op messages are processed."""
 
 PREPARED = "TRAN_MSG"
 PRODUCER_GROUP = "PGROUP"
@@ -60,9 +60,9 @@ WAIT = "WAIT"
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 IMMUNITY = "CHECK_IMMUNITY_TIME_IN_SECONDS"
 FIRST_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
-"""Of a half that was put back unasked: the queue offset of the first one."""
+"""Property of a half that was put back unchecked: the queue offset of the first one."""
 
-_TOPIC = "[%|a-zA-Z0-9_.-]{0,254}[%|a-zA-Z0-9_-]"  # it becomes a directory; a last dot would leave room for . and ..
+_TOPIC = "[%|a-zA-Z0-9_.-]{0,254}[%|a-zA-Z0-9_-]"  # it becomes a directory; a last dot would allow . and ..
 _BELONGS_NOWHERE = f"{REAL_TOPIC} is no topic, or {REAL_QUEUE_ID} no queue id"
 _NO_END = b"[^\x02]$"
 
@@ -76,35 +76,35 @@ Value = TypeVar("Value", str, pa.Array)
 
 
 class TransactionState(Enum):
-    """What became of a transaction. Java: LocalTransactionState."""
+    """The outcome of a transaction. Java: LocalTransactionState."""
 
     COMMIT = "commit"
     ROLLBACK = "rollback"
     UNKNOWN = "unknown"
-    """Ask again later."""
+    """Check again later."""
 
 
 def takes_transactions(send: SendConfig) -> bool:
-    """Whether the broker takes halves at all. Java: rejectTransactionMessage, for sends and rows alike."""
+    """Whether the broker accepts halves at all. Java: rejectTransactionMessage, for sends and rows alike."""
     return not send.reject_transaction_message
 
 
 def half_refusals(levels: Numbers, asks_time: Truths, is_empty: Truths) -> tuple[tuple[Truths, Refusal], ...]:
-    """Which messages become no halves, and why; of a message's reasons the first one counts. The one rule for a request and a row.
+    """Which messages cannot be halves, and why; the first reason of each counts. The same rule for a request and a row.
 
-    Departures: a broker of 5.3 takes both. It parks a half with a delay in the schedule topic and throws it away when it is due, and it
+    Departures: a broker of 5.3 accepts both. It parks a half with a delay in the schedule topic and discards it when it is due, and it
     refuses the commit of one without a body, which it reads back as null.
     """
     return ((levels > 0) | asks_time, HALF_DELAYED), (is_empty, HALF_EMPTY)
 
 
 def client_properties(producer_group: Value) -> dict[str, Value | str]:
-    """What a client says of a half. Java: DefaultMQProducerImpl.sendMessageInTransaction."""
+    """The properties that a client gives a half. Java: DefaultMQProducerImpl.sendMessageInTransaction."""
     return {PREPARED: "true", PRODUCER_GROUP: producer_group}
 
 
 def half_properties(topic: Value, queue_id: Value, unique_key: Value) -> dict[str, Value]:
-    """What a broker says of a half, of one or of columns of them: where it belongs, and its transaction.
+    """The properties that a broker gives halves, as values or columns: where they belong, and their transaction.
 
     Java: TransactionalMessageBridge.parseHalfMessageInner.
     """
@@ -112,9 +112,9 @@ def half_properties(topic: Value, queue_id: Value, unique_key: Value) -> dict[st
 
 
 def half_message(message: InnerMessage, producer_group: str | None = None) -> InnerMessage:
-    """The half that stands for a message until its transaction ends. Java: TransactionalMessageBridge.parseHalfMessageInner.
+    """The half of a message, which waits until its transaction ends. Java: TransactionalMessageBridge.parseHalfMessageInner.
 
-    With `producer_group` also what a client adds. Raises PutRefusedError (MESSAGE_ILLEGAL) by `half_refusals`.
+    With `producer_group` also with the client's properties. Raises PutRefusedError (MESSAGE_ILLEGAL) by `half_refusals`.
     """
     asks_time = any(name in message.properties for name in TIMES)
     for is_refused, refusal in half_refusals(delay_level(message), asks_time, not message.body):
@@ -135,7 +135,7 @@ def half_message(message: InnerMessage, producer_group: str | None = None) -> In
 
 
 def real_queue(half: Message) -> tuple[str, int]:
-    """The topic and queue that a half was sent to. Raises PutRefusedError (MESSAGE_ILLEGAL) where it does not say."""
+    """The topic and queue that a half was sent to. Raises PutRefusedError (MESSAGE_ILLEGAL) if it does not name them."""
     columns = (pa.array([half.properties.get(name)], pa.string()) for name in (REAL_TOPIC, REAL_QUEUE_ID))
     topics, queue_ids = real_queues(*columns)
     if queue_ids[0] < 0:
@@ -149,11 +149,11 @@ def real_queue(half: Message) -> tuple[str, int]:
 
 
 def committed_messages(halves: InnerMessages, commitlog_offsets: np.ndarray | None = None) -> InnerMessages:
-    """What a commit of these makes visible. Java: EndTransactionProcessor.endMessageTransaction.
+    """The visible messages of committed halves. Java: EndTransactionProcessor.endMessageTransaction.
 
-    Their properties are the halves', REAL_TOPIC, REAL_QID and TRAN_MSG among them: Java clears these after it made the string.
-    `commitlog_offsets` is where the halves lie; None = not known yet, 0. Raises PutRefusedError (MESSAGE_ILLEGAL) where
-    a half does not say what topic and queue it belongs to, at which Java throws.
+    Their properties are the halves', including REAL_TOPIC, REAL_QID and TRAN_MSG: Java clears these after it made the string.
+    `commitlog_offsets` are the halves' log offsets; None = not known yet, 0. Raises PutRefusedError (MESSAGE_ILLEGAL) if
+    a half does not name its topic and queue, where Java throws.
     """
     properties = decode_property_maps(halves.properties.cast(pa.binary()))
     topics, queue_ids = real_queues(properties.values_of(REAL_TOPIC), properties.values_of(REAL_QUEUE_ID))
@@ -169,7 +169,7 @@ def committed_messages(halves: InnerMessages, commitlog_offsets: np.ndarray | No
 
 
 def put_back_messages(halves: InnerMessages, check_times: np.ndarray) -> InnerMessages:
-    """Halves that were asked back without an answer, to stand at the end of their queue. `check_times` counts this time too.
+    """Halves that were checked without an answer, for the end of their queue. `check_times` includes this check.
 
     Java: TransactionalMessageBridge.renewHalfMessageInner. Java loses `flag` here, so that a message committed after a check comes
     without it; here it stays.
@@ -179,9 +179,9 @@ def put_back_messages(halves: InnerMessages, check_times: np.ndarray) -> InnerMe
 
 
 def put_back_unchecked(halves: InnerMessages, queue_offsets: np.ndarray) -> InnerMessages:
-    """Halves that are still immune, to stand at the end of their queue. Java: TransactionalMessageBridge.renewImmunityHalfMessageInner.
+    """Halves that are still immune, for the end of their queue. Java: TransactionalMessageBridge.renewImmunityHalfMessageInner.
 
-    Each remembers the first one's queue offset; `queue_offsets` are their own. Nobody waits for it (WAIT), which Java says in these
+    Each keeps the first one's queue offset; `queue_offsets` are their own. The put does not wait (WAIT), which Java sets in these
     copies only. Java counts a check here (apache/rocketmq#8311), so that a long immunity uses up all checks; here none was made and
     none is counted.
     """
@@ -204,7 +204,7 @@ def resumed_messages(discarded: InnerMessages) -> InnerMessages:
 
 
 def real_queues(topics: pa.Array, queue_ids: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Topic and queue id (int64) that halves were sent to, of REAL_TOPIC and REAL_QID; "" and −1 where one does not say both."""
+    """Topic and queue id (int64) that halves were sent to, of REAL_TOPIC and REAL_QID; "" and −1 if one lacks either."""
     topics = topics.fill_null("")
     numbers = integers(queue_ids, -1)
     numbers[~np.array(pc.match_substring_regex(topics, f"^(?:{_TOPIC})$"), bool)] = -1
@@ -212,14 +212,14 @@ def real_queues(topics: pa.Array, queue_ids: pa.Array) -> tuple[pa.Array, np.nda
 
 
 def integers(texts: pa.Array, otherwise: int, digits: int = 9) -> np.ndarray:
-    """Decimal numbers as int64; `otherwise` where there is none, or one of more digits."""
+    """Decimal numbers as int64; `otherwise` for a missing or longer one."""
     is_number = pc.match_substring_regex(texts, f"^[0-9]{{1,{digits}}}$")
     numbers = pc.if_else(is_number, texts, pa.scalar(None, texts.type)).cast(pa.int64())
     return np.array(numbers.fill_null(otherwise), np.int64)
 
 
 def closed(encoded: pa.Array) -> pa.Array:
-    """Property strings whose last separator, which Java may leave out, stands."""
+    """Property strings with their last separator, which Java may omit."""
     is_open = pc.match_substring_regex(encoded, _NO_END)
     if not pc.any(is_open).as_py():
         return encoded
@@ -228,7 +228,7 @@ def closed(encoded: pa.Array) -> pa.Array:
 
 
 def with_property(encoded: pa.Array, name: str, values: pa.Array | str) -> pa.Array:
-    """Closed property strings with a property set in place of what they had under that name; a null or empty value sets nothing."""
+    """Closed property strings with a property set, replacing the present one; a null or empty value sets nothing."""
     pieces: pa.Array | pa.Scalar
     if isinstance(values, str):
         pieces = pa.scalar(f"{name}\x01{values}\x02".encode(), pa.large_binary())
@@ -258,7 +258,7 @@ def _is_binary(values: pa.Array) -> bool:
 
 
 def _moved(messages: InnerMessages, topic: str) -> InnerMessages:
-    """The same in queue 0 of a topic."""
+    """The same messages in queue 0 of a topic."""
     count = messages.row_count
     return messages._replace(
         topics=pa.repeat(pa.scalar(topic, pa.string()), count), queue_ids=np.full(count, QUEUE_ID, np.int32)
@@ -274,7 +274,7 @@ _OFFSET = "^[0-9]{1,18}$"
 def op_bodies(half_queue_offsets: np.ndarray, max_size_bytes: int) -> list[bytes]:
     """The bodies that name these halves, in order. Java: getOpMessage, which ends a body with the offset that fills it.
 
-    With a size of 0 each body is one offset without a comma: as releases before 5.1 write them, and the only form that these read.
+    With a size of 0 each body is one offset without a comma: the form of releases before 5.1, and the only one that these read.
     """
     numbers = pa.array(half_queue_offsets, pa.int64()).cast(pa.large_string())
     if max_size_bytes == 0:
@@ -303,7 +303,7 @@ def op_messages(half_queue_offsets: np.ndarray, max_size_bytes: int, now_ms: int
 
 
 class EndedHalves(NamedTuple):
-    """What a range of the op queue says; one row for each half that it names."""
+    """The halves that a range of the op queue names; one row for each."""
 
     op_offsets: np.ndarray
     """int64: queue offset of the op message, ascending."""
@@ -311,7 +311,7 @@ class EndedHalves(NamedTuple):
     """int64: queue offset of the half."""
 
     def done_before(self, end: int, half_offset: int) -> int:
-        """Up to which op offset all are dealt with, of the op messages before `end`, once the halves before `half_offset` are.
+        """Op offset up to which all op messages before `end` are processed, once the halves before `half_offset` are.
 
         Java: calculateOpOffset.
         """
@@ -320,7 +320,7 @@ class EndedHalves(NamedTuple):
 
 
 def ended_halves(op_offsets: np.ndarray, records: Records) -> EndedHalves:
-    """What records of the op topic say. One without the tag, and parts of a body that are no number, end nothing."""
+    """The halves that records of the op topic end. A record without the tag, and a body's parts that are no number, end nothing."""
     tags = decode_property_maps(records.raw_properties()).values_of("TAGS")
     is_op = pc.fill_null(pc.equal(tags, ENDED_TAG), False)
     lists = pc.split_pattern(records.bodies().cast(pa.large_binary()).filter(is_op), ",")
@@ -336,15 +336,15 @@ class OpBatch:
     """Ended halves that no op message names yet: one is due when they fill it, or some time after the last. Java:
     MessageQueueOpContext.
 
-    They live in memory, and a crash loses them. Of a commit its record tells the same, so nothing is committed twice; a
-    rollback is known only here, so whoever acknowledges one writes at once.
+    They live in memory, and a crash loses them. A commit is also known by its record, so nothing is committed twice. A rollback is
+    known only here, so a broker that acknowledges one writes at once.
     """
 
     def __init__(self, max_size_bytes: int, interval_ms: int, now_ms: int) -> None:
         self.max_size_bytes = max_size_bytes
-        """Of the text of one op message."""
+        """The text size of one op message."""
         self.interval_ms = interval_ms
-        """For how long the last may wait."""
+        """How long the last may wait."""
         self._last_write_ms = now_ms
         self._offsets: list[int] = []
         self._size_bytes = 0
@@ -353,7 +353,7 @@ class OpBatch:
         return len(self._offsets)
 
     def add(self, half_queue_offset: int) -> None:
-        """One more half that is ended."""
+        """Add an ended half."""
         self._offsets.append(half_queue_offset)
         self._size_bytes += len(str(half_queue_offset)) + 1
 
@@ -363,46 +363,46 @@ class OpBatch:
         return bool(self._offsets) and (waited or self._size_bytes >= self.max_size_bytes)
 
     def messages(self, now_ms: int) -> list[InnerMessage]:
-        """The op messages of all that wait. `written` says that they stand in the log."""
+        """The op messages of all waiting halves. Call `written` after they are in the log."""
         return op_messages(np.array(self._offsets, np.int64), self.max_size_bytes, now_ms)
 
     def take(self, now_ms: int) -> list[int]:
-        """All that wait, for whoever writes them now; nothing waits then, and the time begins anew."""
+        """Remove and return all waiting halves, for a caller that writes them now; the time starts anew."""
         taken = self._offsets
         self.written(now_ms)
         return taken
 
     def written(self, now_ms: int) -> None:
-        """Begin anew."""
+        """Start anew."""
         self._offsets, self._size_bytes, self._last_write_ms = [], 0, now_ms
 
 
 TRANSACTION_COLUMNS = ("transaction_state", "producer_group")
 UNKNOWN = 0
 HALF_PROPERTIES = client_properties("") | half_properties("", "", "")
-"""What a half has besides the message's own properties."""
+"""The properties that a half has in addition to the message's own."""
 STATES = {"commit": TRANSACTION_COMMIT, "rollback": TRANSACTION_ROLLBACK, "unknown": UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionRules:
-    """That every row is a half message, whose end its column `transaction_state` says."""
+    """Makes every row a half message; its column `transaction_state` gives the outcome."""
 
     producer_group: str | None = None
-    """Whom a broker asks back about all rows; None = each row's column says."""
+    """The producer group that a broker checks for all rows; None = each row's column."""
     marks: tuple[tuple[str, str], ...] = ()
-    """Properties that a half gets besides where its end is known, for who is asked back nevertheless."""
+    """Additional properties of halves whose end is known, for a producer that is checked nevertheless."""
     is_rejected: bool = False
     """Java: rejectTransactionMessage."""
 
 
 class TransactionColumns(NamedTuple):
-    """What n rows have of it; columns of equal length."""
+    """The transactions of n rows; columns of equal length."""
 
     states: np.ndarray
-    """int8: the transaction bits of what ends each half, `UNKNOWN` where nothing does yet."""
+    """int8: the transaction bits of each half's end, `UNKNOWN` if it is open."""
     producer_groups: pa.Array | None
-    """large_string without nulls; None = all have the one of the rules."""
+    """large_string without nulls; None = all have the group of the rules."""
 
     def filter(self, keep: pa.Array) -> TransactionColumns:
         """Some of the rows, by a mask."""
@@ -452,7 +452,7 @@ def _groups(column: pa.Array | None, count: int, default: str | None, rejections
 
 
 def _group_rule(name: str | None, default: str | None) -> str | None:
-    """Why a group can be nobody's; None if it can."""
+    """Why a group is illegal; None if it is legal."""
     if name is None:
         return None if default is not None else "it is null, and the option producerGroup is not given"
     try:
@@ -463,7 +463,7 @@ def _group_rule(name: str | None, default: str | None) -> str | None:
 
 
 def _encoded(column: pa.Array) -> tuple[list[str | None], np.ndarray]:
-    """The distinct texts, and which of them each row has. What is not UTF-8 gets U+FFFD, which no name holds."""
+    """The distinct texts, and each row's index in them. Invalid UTF-8 becomes U+FFFD, which no name has."""
     encoded = as_texts(column).dictionary_encode("encode")
     names = encoded.dictionary.cast(pa.large_binary()).to_pylist()
     return [None if name is None else name.decode(errors="replace") for name in names], encoded.indices.to_numpy()

@@ -1,16 +1,16 @@
-"""Messages as a broker itself puts them, with every field of the record said: delivered, put back, sent back, halves and their commits.
+"""Messages as a broker itself puts them, with every field of the record set: delivered, put back, sent back, halves and their commits.
 
     InnerMessage (one) ─┐
     Records of the log ─┴▶ InnerMessages (columns) ─outgoing_messages▶ OutgoingMessages ─encode_block▶ records
 
-    EncodedMessage ─few_block▶ records          ordinary ones, of IPv4 clients: what a broker takes most of the time
+    EncodedMessage ─few_block▶ records          ordinary ones from IPv4 clients: most of a broker's messages
                    ─columns_of▶ InnerMessages   the others: by columns
 
-A row of columns costs next to nothing, and columns of one row as much as those of a thousand: a request that brings a thousand
-messages costs the same either way, a smaller one less by records. `few_block` makes the bytes that columns make, and leaves to
-them what is seldom: halves, waiting messages, IPv6, sums over records, and what is too large for its record.
+A row of columns costs almost nothing, but columns of one row cost as much as those of a thousand: a request with a thousand
+messages costs the same either way, a smaller one less by records. `few_block` makes the same bytes as columns do, and leaves to
+them the rare cases: halves, waiting messages, IPv6, checksums over records, and messages that are too large for their record.
 
-The caller answers for what stands in them; only what a record cannot hold is refused here. Java: MessageExtBrokerInner,
+The caller is responsible for the content; only what a record cannot hold is refused here. Java: MessageExtBrokerInner,
 MessageExtEncoder.
 """
 
@@ -51,14 +51,14 @@ _QUEUED = [flag for flag in range(0, TRANSACTION_MASK + 1, TRANSACTION_PREPARED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InnerMessage:
-    """One message; places and store time come when it is put."""
+    """One message; its places and store time are set when it is put."""
 
     topic: str
     queue_id: int
     body: bytes
     """As stored: compressed if `sys_flag` says so."""
     properties: Mapping[str, str]
-    """What the record will hold, in this order."""
+    """The record's properties, in order."""
     flag: int = 0
     sys_flag: int = 0
     """Without the bits of hosts."""
@@ -114,7 +114,7 @@ class InnerMessages(NamedTuple):
     @property
     def wait_for_disk(self) -> bool:
         """Whether any of them lacks WAIT=false. Java: Message.isWaitStoreMsgOK."""
-        if len(self.properties) == 1:  # as most are
+        if len(self.properties) == 1:  # the usual case
             texts = [decode_properties(self.properties[0].as_py()).get("WAIT")]
         else:
             texts = decode_property_maps(self.properties.cast(pa.binary())).values_of("WAIT").to_pylist()
@@ -122,7 +122,7 @@ class InnerMessages(NamedTuple):
 
     @classmethod
     def of(cls, messages: Sequence[InnerMessage]) -> InnerMessages:
-        """The columns of these."""
+        """The columns of these messages."""
         hosts, v6 = hosts_of([message.born_host for message in messages])
         return cls(
             pa.array([message.topic for message in messages], pa.string()),
@@ -140,7 +140,7 @@ class InnerMessages(NamedTuple):
 
     @classmethod
     def of_records(cls, records: Records) -> InnerMessages:
-        """What whole records hold."""
+        """The messages of whole records."""
         sys_flags = records.column("sys_flag").astype(np.int32)
         return cls(
             records.topics().cast(pa.string()),
@@ -158,7 +158,7 @@ class InnerMessages(NamedTuple):
 
     @classmethod
     def concat(cls, several: Sequence[InnerMessages]) -> InnerMessages:
-        """All of them, in order. All say where they were born, or none."""
+        """All of them, in order. Either all or none must have born hosts."""
         columns = zip(*(each._widened() for each in several), strict=True)
         return cls._make(
             None
@@ -170,7 +170,7 @@ class InnerMessages(NamedTuple):
         )
 
     def _widened(self) -> InnerMessages:
-        """With hosts as wide as any."""
+        """With hosts of the greatest width."""
         if self.born_hosts is None:
             return self
         is_wide = self.born_hosts.itemsize == V6_HOST_SIZE
@@ -205,7 +205,7 @@ class InnerMessages(NamedTuple):
         return len(self.queue_ids)
 
     def take(self, rows: np.ndarray) -> InnerMessages:
-        """Some of them, by numbers or by a mask."""
+        """Some of them, by row numbers or by a mask."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         taken = pa.array(rows)
         return InnerMessages._make(
@@ -215,12 +215,12 @@ class InnerMessages(NamedTuple):
 
 
 def is_wait(text: str | None) -> bool:
-    """Whether a message with that property WAIT is acknowledged only when it is on the disk. Java: Message.isWaitStoreMsgOK."""
+    """Whether a message with that property WAIT is acknowledged only after it is on the disk. Java: Message.isWaitStoreMsgOK."""
     return text is None or text.lower() == "true"
 
 
 def encode_properties(properties: Mapping[str, str]) -> bytes:
-    """The property string; what UTF-8 cannot say becomes "?". Java: MessageDecoder.messageProperties2String, String.getBytes."""
+    """The property string; characters that UTF-8 cannot encode become "?". Java: MessageDecoder.messageProperties2String."""
     return "".join(f"{name}\x01{value}\x02" for name, value in properties.items()).encode(errors="replace")
 
 
@@ -232,10 +232,10 @@ def outgoing_messages(
     *,
     appends_crc: bool = False,
 ) -> Iterator[OutgoingMessages]:
-    """The messages to be stored at `host`, in runs that one block can hold: born at hosts of one kind, all entering queues or none.
+    """The messages to store at `host`, in runs that one block can hold: born hosts of one kind, all with or all without queue entry.
 
-    With `appends_crc` there is room for the sum over each record, and none of another record's goes on with its message.
-    Raises MessageIllegalError for the first that a record cannot hold; then nothing was yielded.
+    With `appends_crc` there is room for a checksum in each record, and no former checksum stays in its properties.
+    Raises MessageIllegalError for the first message that a record cannot hold; then nothing was yielded.
     """
     if appends_crc:
         messages = messages._replace(properties=with_crc_room(messages.properties))
@@ -245,7 +245,7 @@ def outgoing_messages(
 
 
 def sizes_of_messages(messages: InnerMessages, host_size: int) -> Sizes:
-    """Those of their records in a store at a host of so many bytes."""
+    """The sizes of their records in a store with a host of so many bytes."""
     topics, properties, bodies = (
         np.asarray(pc.binary_length(column).to_numpy(), np.int64)
         for column in (messages.topics, messages.properties, messages.bodies)
@@ -298,7 +298,7 @@ def _outgoing(messages: InnerMessages, delays_ms: tuple[int, ...]) -> OutgoingMe
 
 
 def _runs(messages: InnerMessages) -> Iterator[InnerMessages]:
-    """Stretches of one kind, in order; most often one."""
+    """Runs of one kind, in order; usually one."""
     queued = np.isin(messages.sys_flags & TRANSACTION_MASK, _QUEUED)
     v6 = messages.born_v6 if messages.born_v6 is not None else np.zeros(messages.row_count, bool)
     kinds = queued * 2 + v6
@@ -320,7 +320,7 @@ def _narrow(hosts: np.ndarray) -> np.ndarray:
 
 
 def hosts_of(hosts: Sequence[bytes | None]) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """`born_hosts` and `born_v6` of messages. Raises ValueError where some say where they were born and others do not."""
+    """`born_hosts` and `born_v6` of messages. Raises ValueError if some have a born host and others have none."""
     if all(host is None for host in hosts):
         return None, None
     if any(host is None for host in hosts):
@@ -334,7 +334,7 @@ def hosts_of(hosts: Sequence[bytes | None]) -> tuple[np.ndarray | None, np.ndarr
 
 
 class EncodedMessage(NamedTuple):
-    """One message, all of whose record is said but places and store time."""
+    """One message whose record lacks only places and store time."""
 
     topic: str
     queue_id: int
@@ -342,7 +342,7 @@ class EncodedMessage(NamedTuple):
     raw_properties: bytes
     """The property string, as it will be stored."""
     properties: Mapping[str, str]
-    """What a reader finds in it."""
+    """The properties as a reader finds them."""
     flag: int
     sys_flag: int
     """Without the bits of hosts."""
@@ -361,7 +361,7 @@ class EncodedMessage(NamedTuple):
     def batch(
         cls, common: InnerMessage, rows: Iterable[tuple[bytes, int, bytes, Mapping[str, str]]]
     ) -> tuple[EncodedMessage, ...]:
-        """Messages with so many bodies, flags, property strings and properties, which have the rest in common."""
+        """Messages with these bodies, flags, property strings and properties, and otherwise equal fields."""
         begin = common.topic, common.queue_id
         end = (
             common.sys_flag & ~HOST_FLAGS,
@@ -374,18 +374,18 @@ class EncodedMessage(NamedTuple):
 
 
 def read_back(raw: bytes, properties: Mapping[str, str]) -> Mapping[str, str]:
-    """What a reader of the property string finds: `properties`, which it was made of, unless one of them holds what separates them."""
+    """The properties that a reader of the property string finds: `properties`, unless one of them contains a separator."""
     count = len(properties)
     is_regular = (
         raw.count(b"\x01") == count == raw.count(b"\x02") and b"?" not in raw
-    )  # which may stand for what UTF-8 cannot say
+    )  # "?" may replace a character that UTF-8 cannot encode
     if is_regular and b"\x01\x02" not in raw and b"\x02\x01" not in raw and not raw.startswith(b"\x01"):
         return properties
     return decode_properties(raw)
 
 
 def columns_of(messages: Sequence[EncodedMessage]) -> InnerMessages:
-    """The columns of these. Raises ValueError or OverflowError for what no column holds."""
+    """The columns of these messages. Raises ValueError or OverflowError for a value that no column holds."""
     hosts, v6 = hosts_of([message.born_host for message in messages])
     return InnerMessages(
         pa.array([message.topic for message in messages], pa.string()),
@@ -403,14 +403,14 @@ def columns_of(messages: Sequence[EncodedMessage]) -> InnerMessages:
 
 
 def few_block(messages: Sequence[EncodedMessage], host: bytes, limits: Limits) -> RecordBlock | None:
-    """The records of these messages in a store at `host`; None where columns are to make them, or to say what is wrong."""
+    """The records of these messages in a store at `host`; None if columns must make them, or report an error."""
     if len(host) != V4_HOST_SIZE or not all(map(_is_ordinary, messages)) or not _fit(messages, limits):
         return None
     codes: dict[tuple[str, int], int] = {}
     queue_codes = [codes.setdefault((message.topic, message.queue_id), len(codes)) for message in messages]
     try:
         data, sizes = join_records(messages, host)
-    except struct.error:  # a number that its field does not hold
+    except struct.error:  # a number that does not fit into its field
         return None
     key_counts, key_hashes = few_message_keys([message.topic for message in messages], [m.properties for m in messages])
     tags_codes = hashes_of([message.properties.get("TAGS", "") for message in messages])
@@ -432,7 +432,7 @@ def _is_ordinary(message: EncodedMessage) -> bool:
 
 
 def _fit(messages: Sequence[EncodedMessage], limits: Limits) -> bool:
-    """Whether a record would fit that has the largest of each part."""
+    """Whether a record with the largest of each part would fit."""
     topic = max(len(message.topic) for message in messages)
     properties = max(len(message.raw_properties) for message in messages)
     body = max(len(message.body) for message in messages)

@@ -1,9 +1,9 @@
-"""Rows become messages: one task's rows, batch after batch, with keys and queues of their own.
+"""Makes messages of rows: one task's rows, batch after batch, with their keys and queues.
 
-    rows ─prepare─▶ OutgoingMessages (record_block.encode_block makes records of them), and the rows that are no messages
+    rows ─prepare─▶ OutgoingMessages (record_block.encode_block makes records of them), and the rejected rows
 
-What depends on the rows before is kept here: a row's number, its rank, whose turn it is among a topic's queues. A task that is run
-again on the same rows makes the same keys and takes the same queues. Pure: no clock, no disk.
+State that depends on earlier rows is kept here: a row's number, its rank, the turns of a topic's queues. A task that is repeated
+on the same rows makes the same keys and takes the same queues. Pure: no clock, no disk.
 Java: SelectMessageQueueByHash, MessageClientIDSetter, SendMessageProcessor, CommitLog.checkMessageAndReturnSize.
 """
 
@@ -61,42 +61,42 @@ class Commits(NamedTuple):
     """What ends halves."""
 
     states: np.ndarray
-    """int8: of each half the transaction bits of its end, 0 where it is not known."""
+    """int8: for each half the transaction bits of its end, 0 if it is not known."""
     messages: OutgoingMessages
-    """Of the halves whose state is commit, in their order; where their half lies is not known yet."""
+    """Commits of the committed halves, in order; their halves' places are not known yet."""
     unresolved: Mapping[str, int]
-    """How many halves of each topic nothing ends yet."""
+    """How many halves of each topic are open."""
 
 
 class Prepared(NamedTuple):
-    """A batch of rows, judged."""
+    """A checked batch of rows."""
 
     messages: OutgoingMessages
     """With transactions the halves."""
     rejected: tuple[RejectedRow, ...]
-    """In the order of the rows."""
+    """In row order."""
     rejected_indices: np.ndarray
-    """Where the rejected rows stand in the batch."""
+    """Row indices of the rejected rows in the batch."""
     destinations: tuple[Queue, ...]
-    """The distinct (topic, queue id) that the messages are for, wherever they wait first."""
+    """The distinct final (topic, queue id) of the messages, even if they wait elsewhere first."""
     topics: Mapping[str, int]
-    """The destinations' topics, and how many queues those get that are not there yet."""
+    """The destinations' topics, and how many queues missing ones get."""
     grown: Mapping[str, int]
-    """Topics that are there with fewer queues than rows name, and how many they get."""
+    """Existing topics with fewer queues than rows name, and how many they get."""
     commits: Commits | None = None
     """With transactions."""
     passing: tuple[RejectedRow, ...] = ()
-    """Of `rejected`, those that may be taken at a later time, as they are."""
+    """The rows in `rejected` that may be accepted unchanged at a later time."""
     overruled: Mapping[str, str] = MappingProxyType({})
-    """By column, a text of these rows that has no effect, because another one is said of all rows; of each task's rows the first."""
+    """By column, a text of these rows without effect, because an option overrides it; the first in each task."""
     sent_states: np.ndarray | None = None
-    """int8, of halves that are sent: the transaction bits of each one's end, 0 where it is not known."""
+    """int8, for halves that are sent: the transaction bits of each one's end, 0 if it is not known."""
 
 
 class MessageRows:
     """Makes messages of one task's rows. `key_prefix` are the first 10 bytes of their unique keys.
 
-    Rows that are rejected take no rank and no turn.
+    Rejected rows take no rank and no turn.
     """
 
     def __init__(self, rules: MessageRules, key_prefix: bytes, round_robin_start: int = 0) -> None:
@@ -109,7 +109,7 @@ class MessageRows:
         self._leading = rules.leading
         self._target = lru_cache(_TOPICS_REMEMBERED)(rules.target)
         self._said = dict(rules.said_of_all)
-        """Of which no row has said anything else so far."""
+        """The options that no row has contradicted so far."""
 
     def prepare(self, batch: pa.RecordBatch, now_ms: int) -> Prepared:
         """The messages of a batch that has a column `body` and any of `rows.columns.COLUMNS`."""
@@ -133,7 +133,7 @@ class MessageRows:
             sent_states = columns.transactions.states
         elif columns.transactions is not None:
             commits = self._commits(columns, unique, queues, queue_codes, messages)
-        named = {topic: queue_id + 1 for topic, queue_id in sorted(queues)}  # of each topic the last one stays
+        named = {topic: queue_id + 1 for topic, queue_id in sorted(queues)}  # the last one of each topic stays
         used = {target.topic: target for target in columns.targets if target.topic in named}
         topics = {topic: max(target.queue_count, named[topic]) for topic, target in used.items()}
         grown = {
@@ -173,7 +173,7 @@ class MessageRows:
         if retries is not None:
             properties |= retries.properties
             if self._rules.is_sent:
-                properties |= retries.asked(self._rules.retries.max_reconsume_times)
+                properties |= retries.header_properties(self._rules.retries.max_reconsume_times)
         if delays is not None and self._rules.is_sent:
             properties |= delays.properties
         elif delays is not None:
@@ -214,7 +214,7 @@ class MessageRows:
         )
 
     def _marks(self, transactions: TransactionColumns) -> dict[str, pa.Array]:
-        """Properties that answer for a row whose end is decided; nobody answers for one whose end is unknown."""
+        """Additional properties of rows whose end is decided; none for rows with an unknown end."""
         assert self._rules.transaction is not None
         unknown = pa.array(transactions.states == UNKNOWN)
         nothing = pa.scalar(None, pa.large_string())
@@ -238,7 +238,7 @@ class MessageRows:
         queue_codes: np.ndarray,
         halves: OutgoingMessages,
     ) -> Commits:
-        """The commits of these halves. Their properties are the halves', REAL_TOPIC and all, as of a broker's."""
+        """The commits of these halves. Their properties are the halves', including REAL_TOPIC, as a broker's."""
         assert columns.transactions is not None
         key_counts, key_hashes = _keys_behind(_prefixes(columns), columns, unique)
         messages = halves._replace(
@@ -254,7 +254,7 @@ class MessageRows:
         return Commits(states, _rows_of(messages, states == TRANSACTION_COMMIT), unresolved)
 
     def _queues(self, columns: MessageColumns) -> tuple[tuple[Queue, ...], np.ndarray]:
-        """The distinct queues, and which of them each row goes to."""
+        """The distinct queues, and each row's index in them."""
         counts = np.array([target.queue_count for target in columns.targets], np.int64)
         codes = columns.target_codes
         of_rows = counts[codes]
@@ -298,7 +298,7 @@ class MessageRows:
 
 
 def _distinct(places: np.ndarray, end: int) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct values of numbers below `end`, ascending, and which of them each one is. Counts where that takes little memory."""
+    """The distinct values of numbers below `end`, ascending, and each number's index in them. Counts if that takes little memory."""
     if end > _COUNTED_PLACES:
         used, numbers = np.unique(places, return_inverse=True)
         return used, numbers.astype(np.int32)
@@ -334,12 +334,12 @@ def _unique_texts(columns: MessageColumns, unique: UniqueKeys) -> pa.Array:
 
 
 def _prefix(topic: str) -> int:
-    """`String.hashCode` of what precedes a topic's keys in the index, modulo 2^32."""
+    """`String.hashCode` of the part before a topic's keys in the index, modulo 2^32."""
     return string_hash(f"{topic}#") & 0xFFFFFFFF
 
 
 def _prefixes(columns: MessageColumns) -> np.ndarray:
-    """The hash of what precedes each row's keys; one for all where they have one topic."""
+    """The hash of the part before each row's keys; a single one if all rows have one topic."""
     prefixes = np.array([target.key_prefix_hash for target in columns.targets], np.uint32)
     return prefixes[columns.target_codes] if len(prefixes) > 1 else prefixes
 
@@ -384,7 +384,7 @@ def _one_value(column: str, value: object, kind: pa.DataType) -> pa.Array:
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:
-    """All of the table, each column in one piece."""
+    """The whole table, each column in one piece."""
     columns = [column.combine_chunks() for column in table.columns]
     return pa.record_batch(
         [c.chunk(0) if isinstance(c, pa.ChunkedArray) else c for c in columns], names=table.column_names
@@ -395,7 +395,7 @@ KAFKA_COLUMNS = ("key", "value", "topic", "partition", "headers", "offset", "tim
 _TEXT = pa.large_string()
 
 
-# Rows under the names of Spark's Kafka sink and source, turned into ours. Spark: KafkaRowWriter.
+# Rows with the column names of Spark's Kafka sink and source, converted to ours. Spark: KafkaRowWriter.
 #
 # | Kafka's | here |
 # | --- | --- |
@@ -405,19 +405,19 @@ _TEXT = pa.large_string()
 # | `partition` | `queue_id` |
 # | `headers` | `properties`; the headers TAGS and KEYS become `tags` and `keys` |
 #
-# `offset`, `timestamp`, `timestampType` and `_corrupt` are not looked at.
+# `offset`, `timestamp`, `timestampType` and `_corrupt` are ignored.
 
 
 def is_kafka(names: list[str]) -> bool:
-    """Whether columns of these names are Kafka's: there is a `value` and no `body`."""
+    """Whether columns with these names are Kafka's: there is a `value` and no `body`."""
     return "value" in names and "body" not in names
 
 
 def from_kafka_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows under our names. Bytes of keys and headers are taken for UTF-8 unseen.
+    """The same rows under our names. Bytes of keys and headers are assumed to be UTF-8, without a check.
 
-    Of equal header names the last one counts, as for every reader of properties; a header without a value is left out. An empty
-    key is as good as none.
+    Of equal header names the last one counts, as for every reader of properties; a header without a value is omitted. An empty
+    key counts as none.
     """
     given = {name: batch.column(name) for name in KAFKA_COLUMNS if name in batch.schema.names}
     columns = {"body": given["value"]}

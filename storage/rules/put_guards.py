@@ -1,7 +1,7 @@
-"""What keeps a message out of the store, whoever puts it: the broker's state, the message itself, too few copies.
+"""Why a message may not be put, from any caller: the broker's state, the message itself, too few copies.
 
-The guards run in Java's order, on the message as it will be stored but for its delay; sizes are judged in the end
-(`storage/rules/sizes.py`), when the broker has added its own properties. Each raises PutRefusedError with a put's status.
+The guards run in Java's order, on the message as it will be stored except its delay; sizes are checked last
+(`storage/rules/sizes.py`), after the broker has added its own properties. Each raises PutRefusedError with a put's status.
 
 Java: HookUtils.checkBeforePutMessage, checkInnerBatch; CommitLog.asyncPutMessage, needHandleHA, handleHA.
 """
@@ -22,22 +22,22 @@ from storage.tables.topics import TopicConfig
 
 @dataclass(frozen=True, slots=True)
 class BrokerState:
-    """Whether the broker can take anything at the moment. Java: RunningFlags, BrokerRole, isOSPageCacheBusy."""
+    """Whether the broker can accept anything now. Java: RunningFlags, BrokerRole, isOSPageCacheBusy."""
 
     is_shut_down: bool = False
     is_slave: bool = False
-    """With `duplicationEnable` a slave counts as none."""
+    """With `duplicationEnable` a slave does not count as one."""
     acts_as_master: bool = False
-    """`enableSlaveActingMaster`: a slave's requests are then not turned away at the door."""
+    """`enableSlaveActingMaster`: then a slave's requests are not refused before they are read."""
     is_writable: bool = True
     is_os_page_cache_busy: bool = False
-    """The log has been locked by one put for longer than `osPageCacheBusyTimeOutMills`."""
+    """One put has held the log's lock for longer than `osPageCacheBusyTimeOutMills`."""
     is_transient_store_pool_deficient: bool = False
-    """The memory in which puts wait to be written is full."""
+    """The memory for puts that wait to be written is full."""
 
     @property
     def rejects_requests(self) -> bool:
-        """Whether sends are turned away unread. Java: SendMessageProcessor.rejectRequest."""
+        """Whether sends are refused unread. Java: SendMessageProcessor.rejectRequest."""
         is_congested = self.is_os_page_cache_busy or self.is_transient_store_pool_deficient
         return (self.is_slave and not self.acts_as_master) or is_congested
 
@@ -60,7 +60,7 @@ def check_before_put(topic: str, body: bytes | None, state: BrokerState) -> None
 
 
 def check_inner_batch(properties: Mapping[str, str], sys_flag: int, config: TopicConfig | None) -> None:
-    """Property and bit of an inner batch belong together, and to a topic with batch queues. Java: HookUtils.checkInnerBatch."""
+    """An inner batch must have both property and bit, and a topic with batch queues. Java: HookUtils.checkInnerBatch."""
     if "INNER_NUM" in properties and not sys_flag & INNER_BATCH:
         raise PutRefusedError(
             PutStatus.MESSAGE_ILLEGAL, "property INNER_NUM stands in a message that is no inner batch"
@@ -71,31 +71,31 @@ def check_inner_batch(properties: Mapping[str, str], sys_flag: int, config: Topi
 
 ALL_IN_SET = -1
 """Every replica of the SyncStateSet. Java: MixAll.ALL_ACK_IN_SYNC_STATE_SET."""
-NOBODY = 0
+NO_COPIES = 0
 
 
 def is_in_sync(acknowledged: int, end: int, max_gap_bytes: int) -> bool:
     """Whether a replica is near enough to the log's end to count. Java: DefaultHAService.inSyncReplicasNums.
 
-    Departure: one that has not said yet where it stands (a negative place) does not count.
+    Departure: a replica that has not reported its end yet (a negative offset) does not count.
     """
     return acknowledged >= 0 and end - acknowledged < max_gap_bytes
 
 
 def may_wait(mode: StoreModeConfig) -> bool:
-    """Whether puts of such a broker wait for copies at all. Java: needHandleHA."""
+    """Whether puts to such a broker wait for copies at all. Java: needHandleHA."""
     return mode.broker_role == "SYNC_MASTER" and not mode.duplication_enable
 
 
 def copies_needed(mode: StoreModeConfig, replication: ReplicationConfig, *, in_sync: int, alive: int) -> int:
-    """How many copies a put must have that waits for them: `NOBODY`, `ALL_IN_SET`, or a count.
+    """How many copies a put must have that waits for them: `NO_COPIES`, `ALL_IN_SET`, or a count.
 
-    `in_sync` copies are near enough to the log's end, the master's among them, or, with a controller, in the SyncStateSet; `alive`
-    brokers of the group are known to the name server. A message with WAIT=false waits for nobody and is not asked about.
-    Raises PutRefusedError (IN_SYNC_REPLICAS_NOT_ENOUGH): there are too few, and nothing is to be stored.
+    `in_sync` copies, including the master's, are near enough to the log's end or, with a controller, in the SyncStateSet; the name
+    server knows `alive` brokers of the group. A message with WAIT=false waits for no copies; do not call this for it.
+    Raises PutRefusedError (IN_SYNC_REPLICAS_NOT_ENOUGH): there are too few, and nothing may be stored.
     """
     if not may_wait(mode):
-        return NOBODY
+        return NO_COPIES
     if mode.enable_controller_mode:
         _refuse_fewer(in_sync, replication.min_in_sync_replicas, "minInSyncReplicas")
         needed = ALL_IN_SET if replication.all_ack_in_sync_state_set else replication.in_sync_replicas
@@ -107,19 +107,19 @@ def copies_needed(mode: StoreModeConfig, replication: ReplicationConfig, *, in_s
         _refuse_fewer(near, needed, "inSyncReplicas")
     else:
         needed = replication.in_sync_replicas
-    return NOBODY if 0 <= needed <= 1 else needed
+    return NO_COPIES if 0 <= needed <= 1 else needed
 
 
-def copies_of_batch(mode: StoreModeConfig, replication: ReplicationConfig, asked: int | None) -> int:
-    """How many copies a batch of many messages must have: what its writer asks for, else what the settings say of a message.
+def copies_of_batch(mode: StoreModeConfig, replication: ReplicationConfig, requested: int | None) -> int:
+    """How many copies a batch of many messages must have: its writer's number, else the settings' for a message.
 
     Java has no such batch.
     """
-    if asked is None and may_wait(mode):
+    if requested is None and may_wait(mode):
         if mode.enable_controller_mode and replication.all_ack_in_sync_state_set:
             return ALL_IN_SET
-        asked = replication.in_sync_replicas
-    return NOBODY if asked is None or 0 <= asked <= 1 else asked
+        requested = replication.in_sync_replicas
+    return NO_COPIES if requested is None or 0 <= requested <= 1 else requested
 
 
 def _refuse_fewer(present: int, needed: int, setting: str) -> None:

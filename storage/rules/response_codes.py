@@ -5,12 +5,12 @@ from __future__ import annotations
 from enum import IntEnum
 
 REJECTED = "[REJECTREQUEST]system busy, start flow control for a while"
-"""The remark of a request that is turned away unread. Java: NettyRemotingAbstract.processRequestCommand."""
+"""The remark of a request that is refused unread. Java: NettyRemotingAbstract.processRequestCommand."""
 _FAQ = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 
 
 class ResponseCode(IntEnum):
-    """What a response begins with: those of 5.3.3. A peer may send others: commands carry plain numbers."""
+    """The codes of responses in 5.3.3. A peer may send others: commands carry plain numbers."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -77,9 +77,9 @@ class ResponseCode(IntEnum):
 
 
 class RequestRefusedError(Exception):
-    """A request that is answered without a put. The code is all that a client acts on, the remark is for people.
+    """A request that is answered without a put. Clients react only to the code; the remark is for people.
 
-    `reason` says the same to who writes rows: which rule, by which setting or entry. Without one it is the remark.
+    `reason` is for users who write rows: which rule, by which setting or entry. Without one it is the remark.
     """
 
     def __init__(self, code: ResponseCode, remark: str | None, reason: str | None = None) -> None:
@@ -93,5 +93,5 @@ class RequestRefusedError(Exception):
 
 
 def with_advice(remark: str) -> str:
-    """The remark and where to read on. Java: FAQUrl.suggestTodo."""
+    """The remark and a link to more help. Java: FAQUrl.suggestTodo."""
     return f"{remark}\nSee {_FAQ} for further details."

@@ -1,7 +1,7 @@
-"""Rows that consumers of a group failed on, by the same rules as one message (`retries.py`). No loop over rows. Pure.
+"""Rows that consumers of a group failed to process, by the same rules as one message (`retries.py`). No loop over rows. Pure.
 
-A client sends a row to the group's retry topic itself (columns `retry_group` and `reconsume_times`, read by `read_retries`): an orderly
-consumer's way, and every consumer's that could not send a message back. The row's topic becomes RETRY_TOPIC, and column `origin_msg_id`
+A client itself sends a row to the group's retry topic (columns `retry_group` and `reconsume_times`, read by `read_retries`): so do
+orderly consumers, and consumers that could not send a message back. The row's topic becomes RETRY_TOPIC, and column `origin_msg_id`
 ORIGIN_MESSAGE_ID.
 
     reconsume_times >  maximum   %DLQ%GROUP, DELAY −1
@@ -9,8 +9,8 @@ ORIGIN_MESSAGE_ID.
 
 Or rows are sent back as they were consumed, as the Spark source gives them:
 
-    rows ─ReturnedRows.prepare─▶ OutgoingMessages for %DLQ%GROUP or, by way of the schedule topic, %RETRY%GROUP, and the rows that
-                                 cannot go back, with the column and the rule that each breaks
+    rows ─ReturnedRows.prepare─▶ OutgoingMessages for %DLQ%GROUP or, by way of the schedule topic, %RETRY%GROUP, and the rejected
+                                 rows, with the column and the rule that each breaks
 
 Java: SendMessageProcessor.handleRetryAndDLQ, ConsumeMessageOrderlyService.sendMessageBack; AbstractSendMessageProcessor.
 consumerSendMsgBack.
@@ -65,11 +65,11 @@ RETRY_COLUMNS = ("retry_group", "reconsume_times", "origin_msg_id")
 RETRY_TOPIC, ORIGIN_MESSAGE_ID = "RETRY_TOPIC", "ORIGIN_MESSAGE_ID"
 
 Targets = tuple[tuple[TopicTarget, ...], np.ndarray]
-"""Distinct topics, and which of them each row goes to."""
+"""Distinct topics, and each row's index in them."""
 
 
 class Retries(NamedTuple):
-    """What n rows have of it; columns of equal length."""
+    """The retries of n rows; columns of equal length."""
 
     rows: np.ndarray
     """bool: which rows name a group."""
@@ -86,17 +86,17 @@ class Retries(NamedTuple):
         kept = {name: values.filter(keep) for name, values in self.properties.items()}
         return Retries(self.rows[mask], self.dead[mask], self.reconsume_times[mask], kept)
 
-    def levels(self, asked: np.ndarray, is_asked: np.ndarray) -> np.ndarray:
-        """The levels of all rows: those asked for, else what a client asks for; dead letters wait for nothing."""
-        own = np.where(is_asked, asked, FIRST_RETRY_LEVEL + self.reconsume_times.astype(np.int64))
-        return np.asarray(np.where(self.rows, np.where(self.dead, 0, own), asked), np.int64)
+    def levels(self, requested: np.ndarray, is_requested: np.ndarray) -> np.ndarray:
+        """The levels of all rows: the requested ones, else a client's default; dead letters do not wait."""
+        own = np.where(is_requested, requested, FIRST_RETRY_LEVEL + self.reconsume_times.astype(np.int64))
+        return np.asarray(np.where(self.rows, np.where(self.dead, 0, own), requested), np.int64)
 
     def dead_letter_levels(self) -> pa.Array:
         """DELAY of dead letters, null in other rows."""
         return pa.array(np.full(len(self.dead), SENT_DEAD_LETTER_LEVEL), mask=~self.dead).cast(pa.large_string())
 
-    def asked(self, max_reconsume_times: int | None) -> dict[str, pa.Array]:
-        """What a client says besides, for its request's header: RECONSUME_TIME, and MAX_RECONSUME_TIMES where it knows one."""
+    def header_properties(self, max_reconsume_times: int | None) -> dict[str, pa.Array]:
+        """Additional properties for the request's header, as a client sends them: RECONSUME_TIME, and MAX_RECONSUME_TIMES if known."""
         said = {RECONSUME_TIMES: decimal_texts(self.reconsume_times, self.rows)}
         if max_reconsume_times is not None:
             said[MAX_RECONSUME_TIMES] = decimal_texts(np.full(len(self.rows), max_reconsume_times), self.rows)
@@ -106,9 +106,9 @@ class Retries(NamedTuple):
 def read_retries(
     given: dict[str, pa.Array], origins: Targets, rules: MessageRules, rejections: Rejections
 ) -> tuple[Retries, Targets] | None:
-    """What rows that name a group have of it, and where all rows go, when `origins` are the topics that they name.
+    """The retries of rows that name a group, and the targets of all rows; `origins` are the topics that the rows name.
 
-    None where no row names a group.
+    None if no row names a group.
     """
     texts = as_texts(given["retry_group"])
     rows = is_valid(texts)
@@ -140,7 +140,7 @@ def read_retries(
 
 
 def _refusal_of_origin(origin: TopicTarget) -> str | None:
-    """Why it can be no topic that a message was consumed from. Its name alone is asked for: a broker looks for no entry of it."""
+    """Why no message can have been consumed from this topic. Only its name is checked: a broker does not look for its entry."""
     try:
         validate_topic(origin.topic)
     except NameIllegalError as error:
@@ -156,7 +156,7 @@ SENT_BACK_COLUMNS = (
     *("topic", "msg_id", "properties", "body"),
     *("reconsume_times", "born_timestamp", "born_host", "flag", "sys_flag", "delay_level"),
 )
-"""What is read of a row. The first four must be there; `delay_level` is the consumer's wish, the others are as they were consumed."""
+"""The columns read. The first four are required; `delay_level` is the consumer's choice, the others are as consumed."""
 
 NEEDED_COLUMNS = SENT_BACK_COLUMNS[:4]
 _REPLACED_BY_DELAY = (REAL_TOPIC, REAL_QUEUE_ID, *TIMES)
@@ -165,14 +165,14 @@ _UNSPECIFIED_HOST = "0.0.0.0:0"
 
 
 class SentBack(NamedTuple):
-    """What rows become."""
+    """The messages that rows become."""
 
     messages: InnerMessages
-    """As they are to be put: retries in the schedule topic."""
+    """The messages to put: retries in the schedule topic."""
     dead: np.ndarray
     """bool: which are dead letters."""
     rows: np.ndarray
-    """The row of each, ascending: rejected ones are missing, and all where the group takes no retries."""
+    """The row of each, ascending: without rejected ones, and without any if the group takes no retries."""
 
 
 def send_back_rows(
@@ -188,12 +188,12 @@ def send_back_rows(
 ) -> SentBack:
     """The messages that put `rows` back; `rejections` gets the rows that cannot be.
 
-    `max_reconsume_times` comes before the group's. Retry queues, as many as `group` says (`ReturnRules.spread_group`), take turns by
-    `first_row` + the row's number, where Java draws one, so that a task that runs again makes the same messages. With `appends_crc`
-    properties leave room for a sum over the record. A group whose `retry_queue_count` is 0 or less takes no retries: what it failed on
-    is dropped, as Java does.
-    Bodies are stored as they come, uncompressed: the source's rows are, unless decompress=false, whose rows must not come here.
-    Departure: a dead letter keeps its TIMER properties and is no timer message again, whatever they say.
+    `max_reconsume_times` overrides the group's. Retry queues, as many as `group` says (`ReturnRules.spread_group`), take turns by
+    `first_row` + the row's number, where Java draws one, so that a repeated task makes the same messages. With `appends_crc`
+    properties leave room for a checksum of the record. If a group's `retry_queue_count` is 0 or less, it takes no retries: its failed
+    messages are dropped, as in Java.
+    Bodies are stored as they come, uncompressed: so are the source's rows, except with decompress=false, which must not be used here.
+    Departure: a dead letter keeps its TIMER properties, but does not become a timer message again.
     """
     count = rows.num_rows
     given = {name: rows.column(name) for name in SENT_BACK_COLUMNS if name in rows.schema.names}
@@ -203,8 +203,8 @@ def send_back_rows(
     def integers(name: str) -> np.ndarray:
         return read_integers(name, given.get(name), count, 0, np.int32, rejections)
 
-    times, asked = integers("reconsume_times"), integers("delay_level")
-    dead, levels = sent_back_to(times, asked, most_retries(group, max_reconsume_times))
+    times, requested = integers("reconsume_times"), integers("delay_level")
+    dead, levels = sent_back_to(times, requested, most_retries(group, max_reconsume_times))
     bodies = _bodies(given["body"], rejections)
     hosts, are_v6 = _hosts(given.get("born_host"), rejections)
     dead_letters = dead_letter_topic(group.group)
@@ -264,9 +264,9 @@ def read_origin_topics(column: pa.Array, rejections: Rejections) -> pa.Array:
 
 
 def _topic_rule(name: bytes | None) -> str | None:
-    """Why a topic's name can be none that a message was consumed from; None if it can."""
+    """Why no message can have been consumed from a topic of this name; None if it is possible."""
     if name is None:
-        return "it is null: nobody knows where the message came from"
+        return "it is null: the message has no origin"
     if any(separator in name for separator in SEPARATORS):
         return UNWANTED[SEPARATORS]
     try:
@@ -277,7 +277,7 @@ def _topic_rule(name: bytes | None) -> str | None:
 
 
 def read_origin_ids(column: pa.Array, rejections: Rejections) -> pa.Array:
-    """The ids that rows had there, large_string."""
+    """The rows' message ids in their first topics, large_string."""
     texts = as_texts(column)
     if texts.null_count:
         rejections.add(np.flatnonzero(~is_valid(texts)), "msg_id", "it is null: it is the origin message's id")
@@ -299,7 +299,7 @@ def _properties(
     entries = MapEntries.of(column)
     is_delayed = levels > 0
     says = sent_back_says(topics, msg_ids, pa.array(levels).cast(pa.large_string()))
-    keep = pc.greater(pc.binary_length(entries.values), 0).to_numpy(zero_copy_only=False)  # no reader sees an empty one
+    keep = pc.greater(pc.binary_length(entries.values), 0).to_numpy(zero_copy_only=False)  # readers ignore empty ones
     for name, (given, _) in says.items():
         found = entries.entries_of(name)
         if given is Given.ALWAYS:
@@ -332,7 +332,7 @@ def _where_missing(entries: MapEntries, name: str, values: pa.Array) -> pa.Array
 
 
 def _well_formed(texts: pa.Array) -> pa.Array:
-    """The texts with what is not UTF-8 replaced by a letter: only blanks are asked for."""
+    """The texts with invalid UTF-8 replaced by a letter, for a search for blanks."""
     malformed = malformed_rows(texts)
     if not len(malformed):
         return texts
@@ -342,7 +342,7 @@ def _well_formed(texts: pa.Array) -> pa.Array:
 
 
 def _check_entries(entries: MapEntries, rejections: Rejections) -> None:
-    """A value may hold 0x01, which no reader takes for a separator there."""
+    """Reject only values with other separators: readers accept 0x01 inside a value."""
     rejections.add(np.unique(entries.rows[malformed_rows(entries.names)]), "properties", "a name is not UTF-8")
     rejections.add(np.unique(entries.rows[malformed_rows(entries.values)]), "properties", "a value is not UTF-8")
     names, values = rows_with(entries.names, SEPARATORS), rows_with(entries.values, b"\x02")
@@ -353,13 +353,13 @@ def _check_entries(entries: MapEntries, rejections: Rejections) -> None:
 
 
 def _sys_flags(flags: np.ndarray) -> np.ndarray:
-    """The flags that a message keeps when it is sent back, its body as the source gives it: several tags, committed."""
+    """The flags that a message keeps when it is sent back, with its body as the source gives it: several tags, committed."""
     committed = np.where(flags & TRANSACTION_MASK == TRANSACTION_COMMIT, TRANSACTION_COMMIT, 0)
     return ((flags & _KEPT_SYS_FLAG) | committed).astype(np.int32)
 
 
 def _hosts(column: pa.Array | None, rejections: Rejections) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """`address:port` as records hold it, and which are IPv6. Distinct hosts are few, so each is read once."""
+    """`address:port` as records hold it, and which are IPv6. There are few distinct hosts, so each is parsed once."""
     if column is None or column.null_count == len(column):
         return None, None
     encoded = as_texts(column).fill_null(_UNSPECIFIED_HOST).dictionary_encode()
@@ -377,7 +377,7 @@ def _hosts(column: pa.Array | None, rejections: Rejections) -> tuple[np.ndarray 
 
 
 def host_of_text(text: str) -> bytes:
-    """Address and port of `record.host_text`, as a record holds them. Raises ValueError where it is none."""
+    """Address and port of `record.host_text`, as a record holds them. Raises ValueError for another text."""
     port = text.rpartition(":")[2]
     try:
         return ipaddress.ip_address(host_of(text)).packed + int(port).to_bytes(4, "big", signed=True)
@@ -387,11 +387,11 @@ def host_of_text(text: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class ReturnRules:
-    """What tasks must know of group and store to send rows back; a value that is sent to them."""
+    """The group and settings that tasks need to send rows back; a value that is sent to them."""
 
     group: SubscriptionGroupConfig
     host: bytes
-    """Of the store."""
+    """The store's host."""
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
     max_reconsume_times: int | None = None
     """How often the consumer tries again; None = as the group's entry says."""
@@ -403,7 +403,7 @@ class ReturnRules:
 
     @property
     def spread_group(self) -> SubscriptionGroupConfig:
-        """The group, with as many retry queues as its topic has of them."""
+        """The group, with at most as many retry queues as its topic has."""
         count = retry_queue_count(self.group, retry_topic_config(self.group, self.topics))
         return replace(self.group, retry_queue_count=count)
 
@@ -417,9 +417,9 @@ def return_refusal(
     topics: Mapping[str, TopicConfig] | None = None,
     broker_permission: int = PERM_READ | PERM_WRITE,
 ) -> str | None:
-    """Why nothing can be sent back for a group that has this entry; None if it can.
+    """Why nothing can be sent back for a group with this entry; None if it can.
 
-    Departure: of a group without retry queues a broker says that it took the message, and forgets it.
+    Departure: for a group without retry queues a broker acknowledges the message, and drops it.
     """
     target = retry_topic_config(group, topics or {})
     match return_bar(group, target, broker_permission):
@@ -428,23 +428,23 @@ def return_refusal(
         case ReturnBar.NO_RETRIES:
             return f"group {group.group} takes no retries (retryQueueNums {group.retry_queue_count}): it would be lost"
         case ReturnBar.TOPIC_FORBIDS:
-            return f"nobody may write to topic {target.topic!r} (perm {target.perm})"
+            return f"topic {target.topic!r} cannot be written (perm {target.perm})"
     return None
 
 
 class Returned(NamedTuple):
-    """A batch of rows, judged."""
+    """A checked batch of rows."""
 
     parts: tuple[OutgoingMessages, ...]
-    """One for each kind of born host, stretch by stretch."""
+    """Runs with one kind of born host each."""
     rejected: tuple[RejectedRow, ...]
     rejected_indices: np.ndarray
     topics: Mapping[str, int]
-    """Topics that must be there, and with how many queues they are made."""
+    """Required topics, and with how many queues missing ones are made."""
 
 
 class ReturnedRows:
-    """Sends one task's rows back. Retry queues take turns by the rows' numbers, so that a task that is run again does the same."""
+    """Sends one task's rows back. Retry queues take turns by the rows' numbers, so that a repeated task does the same."""
 
     def __init__(self, rules: ReturnRules) -> None:
         self._rules = rules
@@ -484,7 +484,7 @@ class ReturnedRows:
         return {topic.topic: topic.write_queue_count for topic in wanted}
 
     def _too_large(self, messages: InnerMessages, rows: np.ndarray, rejections: Rejections) -> np.ndarray:
-        """Which of the messages are too large to be stored; a body that was compressed may be, as the source shows it."""
+        """Which messages are too large to be stored; a body that was compressed may be, as the source gives it decompressed."""
         with_room = messages
         if self._rules.appends_crc:
             with_room = messages._replace(properties=with_crc_room(messages.properties))

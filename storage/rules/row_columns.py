@@ -1,8 +1,8 @@
-"""Rows as they come, held to the rules: which of them are messages, and their columns as a record needs them. Pure.
+"""Checks rows and makes the columns that records need. Pure.
 
     rows ─read_columns─▶ MessageColumns of all rows, and for each row that is no message the first rule that it breaks
 
-Nothing here depends on other rows. What does (ranks, turns of queues) is given by `message_rows.py` to the rows that are left.
+Nothing here depends on other rows. `message_rows.py` then gives the accepted rows what does (ranks, turns of queues).
 Java: Message, Validators.checkMessage, DefaultMQProducerImpl.tryToCompressMessage.
 """
 
@@ -74,12 +74,12 @@ COLUMNS = (
     *RETRY_COLUMNS,
     *TRANSACTION_COLUMNS,
 )
-"""What is read of a row; other columns are not looked at."""
+"""The columns read of a row; others are ignored."""
 
 UNIQUE_KEY_LIMIT = 255
 _NOT_GIVEN = -1
 _COLUMN_OF = {"topic": "topic", "properties": "properties", "body": "body", "record": "body"}
-assert len(SCHEDULE_TOPIC) == len(TIMER_TOPIC)  # where rows wait
+assert len(SCHEDULE_TOPIC) == len(TIMER_TOPIC)  # the topics where rows wait
 LEFT_COLUMNS = (
     *("broker_name", "queue_offset", "msg_id", "store_timestamp", "born_host", "store_host", "sys_flag"),
     *("body_crc", "prepared_transaction_offset", "commitlog_offset", "store_size"),
@@ -90,7 +90,7 @@ LEFT_COLUMNS = (
 
 @dataclass(slots=True)
 class MessageColumns:
-    """Columns of n rows; texts are large_string or None, a null text is not there. Rejected rows hold anything."""
+    """Columns of n rows; texts are large_string or None, a null text is missing. Values of rejected rows are undefined."""
 
     targets: tuple[TopicTarget, ...]
     target_codes: np.ndarray
@@ -98,7 +98,7 @@ class MessageColumns:
     """large_binary, as stored, no nulls."""
     sys_flags: np.ndarray
     queue_ids: np.ndarray
-    """int64, −1 where none is asked for."""
+    """int64, −1 if none is requested."""
     flags: np.ndarray
     born_times_ms: np.ndarray
     tags: pa.Array | None
@@ -108,11 +108,11 @@ class MessageColumns:
     maps: pa.Array | None
     """The encoded entries of the row's own properties, large_string without nulls."""
     delays: Delays | None = None
-    """None where no row is delayed."""
+    """None if no row is delayed."""
     transactions: TransactionColumns | None = None
-    """None where rows are ordinary messages."""
+    """None if rows are ordinary messages."""
     retries: Retries | None = None
-    """None where no row goes to a retry topic."""
+    """None if no row goes to a retry topic."""
 
     def __len__(self) -> int:
         return len(self.target_codes)
@@ -133,10 +133,10 @@ class MessageColumns:
 def read_columns(
     batch: pa.RecordBatch, rules: MessageRules, target: Callable[[str | None], TopicTarget], now_ms: int
 ) -> tuple[MessageColumns, Rejections]:
-    """The rows' columns and the rows that are no messages. `target` is `rules.target`, or remembers what it said.
+    """The rows' columns and the rejected rows. `target` is `rules.target`, or a cache of it.
 
-    An empty text column is as good as null. Tags are kept as they are, as a Java client keeps them, although a subscription to
-    one with blanks around it can only be `*`. An empty body is allowed: a broker takes it, only a Java client does not send it.
+    An empty text column counts as null. Tags are kept unchanged, as by a Java client, although tags with blanks around them can only
+    be subscribed to by `*`. An empty body is allowed: a broker accepts it, only a Java client does not send it.
     """
     taken = [name for name in COLUMNS if name in batch.schema.names and name not in rules.said_of_all]
     given = {name: batch.column(name) for name in taken}
@@ -149,7 +149,7 @@ def read_columns(
         targets, codes = retried[1]
         if "queue_id" in given:  # a queue of the topic that the row was consumed from
             given["queue_id"] = pc.if_else(pa.array(retried[0].rows), None, given["queue_id"])
-    for code, found in enumerate(named):  # of rows that go there: the topic that a retried row came from may be gone
+    for code, found in enumerate(named):  # only for rows that go there: the original topic of a retried row may be gone
         if found.refusal is not None:
             rejections.add(np.flatnonzero(codes == code), "topic", found.refusal)
     bodies, sys_flags = _bodies(given["body"], rules.compress_body_over, rejections)
@@ -199,7 +199,7 @@ def read_columns(
 
 
 def overruled(batch: pa.RecordBatch, said: Mapping[str, str]) -> dict[str, str]:
-    """By column of `said`, the first text in the rows that says something else. It has no effect (`MessageRules.said_of_all`)."""
+    """For each column of `said`, the first different text in the rows. It has no effect (`MessageRules.said_of_all`)."""
     found: dict[str, str] = {}
     for column, text in said.items():
         if column in batch.schema.names:
@@ -211,15 +211,15 @@ def overruled(batch: pa.RecordBatch, said: Mapping[str, str]) -> dict[str, str]:
 
 
 def _levels(columns: MessageColumns, column: pa.Array | None, rejections: Rejections) -> np.ndarray:
-    """The delay level of each row, 0 where it is not to wait."""
-    asked = read_integers("delay_level", column, len(columns), 0, np.int32, rejections)
+    """The delay level of each row, 0 if it must not wait."""
+    requested = read_integers("delay_level", column, len(columns), 0, np.int32, rejections)
     if columns.retries is None:
-        return asked
-    return columns.retries.levels(asked, np.zeros(len(asked), bool) if column is None else is_valid(column))
+        return requested
+    return columns.retries.levels(requested, np.zeros(len(requested), bool) if column is None else is_valid(column))
 
 
 def _check_halves(columns: MessageColumns, given: dict[str, pa.Array], rejections: Rejections) -> None:
-    """What a broker could not commit, by `half_refusals`."""
+    """Reject rows that a broker could not commit, by `half_refusals`."""
     levels = read_integers("delay_level", given.get("delay_level"), len(columns), 0, np.int32, rejections)
     check_levels(levels, rejections)
     has_time = is_valid(given["deliver_at"]) if "deliver_at" in given else np.zeros(len(columns), bool)
@@ -242,14 +242,14 @@ def _of_targets(targets: tuple[TopicTarget, ...], codes: np.ndarray, values: lis
 def _targets(
     topics: pa.Array | None, count: int, target: Callable[[str | None], TopicTarget]
 ) -> tuple[tuple[TopicTarget, ...], np.ndarray]:
-    """The distinct topics, and which of them each row names."""
+    """The distinct topics, and each row's index in them."""
     if topics is None or topics.null_count == count:
         targets: tuple[TopicTarget, ...] = (target(None),)
         codes = np.zeros(count, np.int32)
     else:
         encoded = as_texts(topics).dictionary_encode("encode")
         names = encoded.dictionary.cast(pa.large_binary()).to_pylist()
-        # A name that is not UTF-8 gets U+FFFD, which no topic may hold.
+        # A name with invalid UTF-8 gets U+FFFD, which no topic may hold.
         targets = tuple(target(None if name is None else name.decode(errors="replace")) for name in names)
         codes = encoded.indices.to_numpy()
     return targets, codes
@@ -274,7 +274,7 @@ def _bodies(column: pa.Array, compress_over: int | None, rejections: Rejections)
 
 
 def _joined_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | None:
-    """KEYS as one text: keys of a list are joined by blanks, empty ones left out."""
+    """KEYS as one text: keys of a list are joined by blanks, empty ones omitted."""
     if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
         return column
     counts = pc.list_value_length(column).fill_null(0).to_numpy().astype(np.int64)
@@ -291,7 +291,7 @@ def _joined_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | 
 def _unique_keys(column: pa.Array | None, rejections: Rejections) -> pa.Array | None:
     texts = read_texts("unique_key", column, WORD_SEPARATORS, rejections)
     if texts is not None:
-        # No text has more characters than bytes; only long ones are counted, for some may not be UTF-8.
+        # A text has at most as many characters as bytes; only long ones are counted, as some may not be UTF-8.
         for row in np.flatnonzero(sizes_of(texts) > UNIQUE_KEY_LIMIT).tolist():
             if row not in rejections and (length := len(texts[row].as_py())) > UNIQUE_KEY_LIMIT:
                 rule = f"it has {length} characters, the limit is {UNIQUE_KEY_LIMIT}"
@@ -305,16 +305,16 @@ def _queue_ids(
     if column is None or column.null_count == len(codes):
         return np.full(len(codes), _NOT_GIVEN, np.int64)
     given = is_valid(column)
-    asked = np.asarray(column.fill_null(0).to_numpy(), np.int64)
-    queue_ids = asked.copy()
+    requested = np.asarray(column.fill_null(0).to_numpy(), np.int64)
+    queue_ids = requested.copy()
     for code, target in enumerate(targets):
         if target.led is not None:
             named = given & (codes == code)
-            queue_ids[named] = target.led.ranks(asked[named])
+            queue_ids[named] = target.led.ranks(requested[named])
     limits = _of_targets(targets, codes, [target.queue_limit for target in targets], np.int64)
 
     def rule(row: int) -> str:
-        target, queue_id = targets[codes[row]], int(asked[row])
+        target, queue_id = targets[codes[row]], int(requested[row])
         if queue_id < 0:
             return f"{queue_id} is no queue: they are counted from 0"
         if target.led is not None:
@@ -329,12 +329,12 @@ def _queue_ids(
 
 
 def _check_keys(columns: MessageColumns, rejections: Rejections) -> None:
-    """Topics that keep the newest message of each key take none without. Java: SendMessageProcessor (StringUtils.isBlank)."""
+    """Topics that keep the newest message of each key refuse messages without key. Java: SendMessageProcessor (StringUtils.isBlank)."""
     for code, target in enumerate(columns.targets):
         if target.needs_keys:
             of_topic = columns.target_codes == code
             if columns.keys is not None:
-                # Which of these bytes are blank does not depend on whether they are UTF-8.
+                # The blanks among these bytes are the same whether they are UTF-8 or not.
                 texts = columns.keys.filter(pa.array(of_topic)).cast(pa.large_binary()).to_pylist()
                 of_topic[of_topic] = [not (text or b"").strip() for text in texts]
             rule = f"topic {target.topic!r} keeps the newest message of each key (COMPACTION): a key is needed"
@@ -383,7 +383,7 @@ def _real_sizes(columns: MessageColumns) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _limits(target: TopicTarget, rules: MessageRules) -> Limits:
-    """Those of its broker, where it has said them."""
+    """The limits of the topic's broker, if known."""
     body, file = target.max_message_size, target.log_file_size
     return Limits(rules.max_message_size if body is None else body, rules.log_file_size if file is None else file)
 
@@ -391,7 +391,7 @@ def _limits(target: TopicTarget, rules: MessageRules) -> Limits:
 def _check_sizes(
     columns: MessageColumns, property_sizes: np.ndarray, rules: MessageRules, rejections: Rejections
 ) -> None:
-    """Every limit of `rules/sizes.py`, by the column that a row is over it with."""
+    """Check every limit of `rules/sizes.py`; a violation names the column that exceeds it."""
     topics = [len(target.topic) for target in columns.targets]
     topic_sizes: np.ndarray | int
     topic_sizes = topics[0] if len(topics) == 1 else np.array(topics, np.int64)[columns.target_codes]
@@ -421,10 +421,10 @@ def _check_sizes(
 def read_properties(
     column: pa.Array | None, stated: dict[str, pa.Array | None], strict: bool, rejections: Rejections
 ) -> pa.Array | None:
-    """The rows' own properties, encoded as large_string; None where no row has any.
+    """The rows' own properties, encoded as large_string; None if no row has any.
 
-    Reserved names (see `property_encoding`) are left out, or refused where `strict`. `stated` are the columns of properties that have
-    one; what a row's map says of them must agree.
+    Reserved names (see `property_encoding`) are omitted, or refused if `strict`. `stated` are the columns of properties that have
+    one; the values in a row's map must agree with them.
     """
     if column is None or column.null_count == len(column):
         return None
@@ -442,7 +442,7 @@ def read_properties(
                 agrees = np.asarray(equal.to_numpy(zero_copy_only=False), bool)
             wrong = ~agrees
             if name == "__SHARDINGKEY":
-                # The source has no such column, so where none is given its rows state it here.
+                # The source has no such column, so without one its rows have the value in the map.
                 alone = np.ones(len(found), bool) if values is None else ~is_valid(values)[rows]
                 keep[found[alone]], refused[found[alone]] = True, False
                 wrong &= ~alone
@@ -481,14 +481,14 @@ def _of_entry(entries: MapEntries, entry: int, what: str, rule: str) -> str:
 
 
 def check_columns(schema: pa.Schema) -> None:
-    """Raises ColumnIllegalError for a column that no message has, that is there twice, or whose type does not fit; or without `body`.
+    """Raises ColumnIllegalError for an unknown or repeated column, one of a wrong type, or a missing `body`.
 
-    A column of Arrow's type null is as good as none, and a dictionary's values count, not its codes.
+    A column of Arrow's type null counts as missing. For a dictionary the type of its values counts.
 
-    Which columns a table of messages may have, told by its schema before a row is looked at. Pure.
+    Only the schema is checked, before a row is read. Pure.
 
-    `rows.columns.COLUMNS` become messages. What else the Spark source gives of a message belongs to its place in a store, or to its
-    earlier life; it is accepted and not looked at, so that what was read can be written as it is.
+    `rows.columns.COLUMNS` become messages. The other columns of the Spark source belong to a message's place in a store, or to its
+    history; they are accepted and ignored, so that rows can be written as they were read.
     """
     check_names(schema.names, COLUMNS, LEFT_COLUMNS, needed="body")
     for column in schema:
@@ -498,8 +498,8 @@ def check_columns(schema: pa.Schema) -> None:
 
 
 def check_names(names: Sequence[str], known: Collection[str], left: Collection[str], *, needed: str) -> None:
-    """Raises ColumnIllegalError for a name that is neither known nor left, for a known one that is there twice, and where the needed
-    one is not there.
+    """Raises ColumnIllegalError for a name that is neither known nor ignored (`left`), for a repeated known one, and if the `needed`
+    one is missing.
     """
     if needed not in names:
         raise ColumnIllegalError(needed, f"it is missing; there are {', '.join(names) or 'no columns'}")

@@ -1,6 +1,6 @@
-"""What a store takes as a message: the rules that rows are held to, and the topics that they may go to.
+"""The rules of a store for rows, and the topics that they may go to.
 
-Which topics those are is decided in `storage/rules/topics.py`, once for each topic that rows name.
+`storage/rules/topics.py` decides which topics those are, once for each topic that rows name.
 Java: Validators, HookUtils.checkBeforePutMessage, MessageExtEncoder.
 """
 
@@ -26,56 +26,56 @@ from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.topics import TopicConfig, TopicQueueMapping
 
 DEFAULT_QUEUE_COUNT = SendConfig().default_topic_queue_nums
-"""What a topic gets that rows make where no setting and no option says more or less. Java: BrokerConfig.defaultTopicQueueNums."""
+"""Queues of a topic that rows make, unless a setting or an option says otherwise. Java: BrokerConfig.defaultTopicQueueNums."""
 NAMED_QUEUES_LIMIT = 4_096
-"""So many queues a topic gets at most because rows name them; whoever wants more says how many. A broker sets no limit."""
+"""The most queues that a topic gets because rows name them; for more, a user must give a number. A broker has no limit."""
 DEFAULT_DELAYS_MS = parse_delay_levels(DEFAULT_LEVELS)
 
 
 class TopicTarget(NamedTuple):
-    """A topic as rows need to know it. Where `refusal` says why it takes no message, the rest means nothing."""
+    """A topic for rows. With a `refusal`, the reason why it takes no message, the other fields are meaningless."""
 
     topic: str
     queue_count: int = 1
     """Rows that name no queue are spread over so many."""
     queue_limit: int = 1
-    """A queue that a row names is below this. Above `there_count` where the topic gets the queues that rows name."""
+    """A queue that a row names must be below this. Above `there_count` if the topic gets the queues that rows name."""
     there_count: int = 1
-    """So many queues are there, to be written or read."""
+    """How many queues exist, to write or read."""
     led: LedQueues | None = None
-    """Of a static topic: the logical queues that rows may name, and that others are spread over; the counts are of these."""
+    """For a static topic: the logical queues that rows may name, and that others are spread over; the counts refer to them."""
     is_new: bool = False
     needs_keys: bool = False
     sys_flag: int = 0
-    key_prefix_hash: int = 0  # `String.hashCode` of what precedes a key in the index, modulo 2^32
+    key_prefix_hash: int = 0  # `String.hashCode` of the part before a key in the index, modulo 2^32
     refusal: str | None = None
     is_fixed: bool = False
-    """No row adds a queue, and no option either."""
+    """Neither a row nor an option adds a queue."""
     max_message_size: int | None = None
-    """Bytes of a body as stored that its broker takes; None = as many as the rules say."""
+    """The largest stored body in bytes that its broker accepts; None = as the rules say."""
     log_file_size: int | None = None
-    """Of its broker's log; None = as the rules say."""
+    """The size of its broker's log files; None = as the rules say."""
     size_cure: str = ""
-    """Whose limit that is, and what raises it."""
+    """Which broker has that limit, and how to raise it."""
 
     def physical_queue(self, place: int) -> int:
-        """The queue of the store that one of `queue_limit` places is: itself, but for a static topic's."""
+        """The queue of the store for one of `queue_limit` places: the same number, except for a static topic."""
         return place if self.led is None else int(self.led.physical[place])
 
     @property
     def greatest_queue(self) -> int:
-        """No queue id of rows of this topic is greater."""
+        """An upper bound of the queue ids of this topic's rows."""
         return self.queue_limit if self.led is None else int(self.led.physical.max())
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRules:
-    """What tasks must know of store and options to make messages of rows; a value that is sent to them."""
+    """The settings and options that tasks need to make messages of rows; a value that is sent to them."""
 
     topic: str | None = None
-    """Where all rows go; None = each goes where its column says."""
+    """The topic of all rows; None = each row's column."""
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
-    """The topics that there are."""
+    """The existing topics."""
     create_topic: bool | None = None
     """Whether missing topics are made; None = as `autoCreateTopicEnable` says."""
     queue_count: int | None = None
@@ -84,9 +84,9 @@ class MessageRules:
     mappings: Mapping[str, TopicQueueMapping] = field(default_factory=dict, hash=False)
     """The static topics."""
     grow_to: int = 0
-    """A topic that is there with fewer write queues gets, up to this many, those that rows name."""
+    """An existing topic with fewer write queues gets, up to this many, those that rows name."""
     growing: frozenset[str] = frozenset()
-    """Topics that are there and get the queues that rows name, as if they were created."""
+    """Existing topics that get the queues that rows name, as if they were created."""
     broker_name: str | None = None
     cluster_name: str = "DefaultCluster"
     region: str = "DefaultRegion"
@@ -94,35 +94,35 @@ class MessageRules:
     max_message_size: int = 4 * 1024 * 1024
     """Bytes of a body as stored."""
     log_file_size: int = 1024 * 1024 * 1024
-    """Bytes; a record and the filler behind it must fit into one file."""
+    """Bytes; a record and the filler after it must fit into one file."""
     host_size: int = V4_HOST_SIZE
     """Bytes of the store's address and port: 8, or 20 for IPv6."""
     appends_crc: bool = False
-    """Whether records end in a sum over themselves, for which their properties need room."""
+    """Whether records end in a checksum of themselves, for which their properties need room."""
     compress_body_over: int | None = None
-    """Bodies of at least so many bytes are compressed, as a Java client does (compressMsgBodyOverHowmuch)."""
+    """Bodies of at least so many bytes are compressed, as by a Java client (compressMsgBodyOverHowmuch)."""
     keep_unique_key: bool = False
     strict_properties: bool = False
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
     """The delay of each level, from level 1."""
     timer: TimerConfig = field(default_factory=TimerConfig)
     is_congested: Congestion | None = None
-    """For which times the timer takes nothing more; None = it does."""
+    """Selects the times for which the timer accepts nothing more; None = it accepts all."""
     is_repeatable: bool = False
-    """The same rows make the same messages at any time: a row whose deliver time has passed goes to the timer, too."""
+    """The same rows always make the same messages: a row with a past delivery time goes to the timer, too."""
     transaction: TransactionRules | None = None
     """None = rows are ordinary messages."""
     retries: RetryRules = field(default_factory=RetryRules)
     is_sent: bool = False
-    """A broker will judge delays and move the rows: these only say what they ask for, as a client's messages do."""
+    """A broker will apply delays and move the rows: here they keep their properties, as a client's messages do."""
     most_level: int | None = None
-    """The highest delay level that a row may ask a broker for; None = any."""
+    """The highest delay level that a row may send to a broker; None = any."""
     row_mark: str | None = None
     """Each message gets the property ROW_MARK: this text and its rank in the task, by which it can be found again."""
 
     @property
     def said_of_all(self) -> Mapping[str, str]:
-        """By column, what is said of all rows beside them. It comes before what a row says, as option `topic` of Spark's Kafka sink."""
+        """Column → the option's value for all rows. It overrides the rows' values, as option `topic` of Spark's Kafka sink does."""
         group = None if self.transaction is None else self.transaction.producer_group
         said = {"topic": self.topic, "producer_group": group}
         return {column: text for column, text in said.items() if text is not None}
@@ -134,7 +134,7 @@ class MessageRules:
         return leading if self.transaction is None else leading | {PREPARED: "true"}
 
     def target(self, topic: str | None) -> TopicTarget:
-        """What is to be known of the topic that a row names; None where it names none."""
+        """The target of the topic that a row names; None if it names none."""
         name = self.topic if topic is None else topic
         if name is None:
             return TopicTarget("", refusal="it is null, and the option topic is not given")
@@ -158,14 +158,14 @@ class MessageRules:
 
     @property
     def delay_rules(self) -> DelayRules:
-        """What is said about delays."""
+        """The rules for delays."""
         return DelayRules(
             self.delays_ms, self.timer, self.is_congested, self.is_repeatable, self.is_sent, self.most_level
         )
 
     @property
     def topic_rules(self) -> TopicRules:
-        """What is said about topics."""
+        """The rules for topics."""
         return TopicRules(self.topics, self.send, self.timer, self.broker_name, self.cluster_name, self.mappings)
 
     def max_reconsume_times(self, group: str) -> int:
@@ -173,7 +173,7 @@ class MessageRules:
         return most_retries(self.retries.group(group), self.retries.max_reconsume_times)
 
     def retry_target(self, group: str, is_dead: bool) -> TopicTarget:
-        """What is to be known of a group's retry topic, or of its dead letters'. A broker makes them, whatever `create_topic` says."""
+        """The target of a group's retry topic, or of its dead letters'. A broker makes them regardless of `create_topic`."""
         config = self.retries.group(group)
         if config is None:
             return TopicTarget("", refusal=_refusal_of_group(group))

@@ -1,12 +1,12 @@
-"""How large a message may be: each limit once, for one message and for columns of them. Pure.
+"""The size limits of a message: each limit once, for one message and for columns of them. Pure.
 
-    topic        255 bytes in a record; what a client may name is shorter (`topic_limit`)
-    properties   32,767 bytes, with what a timer adds later where the message waits there
+    topic        255 bytes in a record; a client's limit is lower (`topic_limit`)
+    properties   32,767 bytes, including what a timer adds later if the message waits there
     body         maxMessageSize
-    record       maxMessageSize and 64 KiB; in the timer's topic maxMessageSize and 100 bytes, which is what a timer reads back
-    record       a log file, with the filler behind it
+    record       maxMessageSize and 64 KiB; in the timer's topic maxMessageSize and 100 bytes, which is what a timer can read back
+    record       a log file, with the filler after it
 
-Every size is a number or an array of them. Limits come in the order in which Java asks; the first that is broken counts.
+Every size is a number or an array of them. Limits come in Java's order; the first that is exceeded counts.
 Java: MessageExtEncoder.encode, calMsgLength; HookUtils.checkBeforePutMessage (topic); TimerMessageStore.getMessageByCommitOffset.
 Departures: Java stores a record that its timer cannot read back, and properties to which it can add nothing; its timer then stops.
 """
@@ -27,11 +27,11 @@ from storage.put_status import PutStatus
 MAX_MESSAGE_SIZE = 4 << 20
 """Java: MessageStoreConfig.maxMessageSize, its default."""
 RECORD_ROOM = 64 * 1024
-"""Bytes that a record may have beyond the greatest body."""
+"""Bytes that a record may have in addition to the largest body."""
 TIMER_BUFFER_ROOM = 100
-"""The same of a record in the timer's topic."""
+"""The same for a record in the timer's topic."""
 TIMER_PROPERTIES_ROOM = 2 * (len("TIMER_DEQUEUE_MS") + 20)
-"""Bytes of properties that the timer adds when it takes a message up and delivers it."""
+"""Bytes of properties that the timer adds when it enters and delivers a message."""
 _HOST_GROWTH = 12  # of an IPv6 host over an IPv4 one
 
 Numbers = int | np.integer[Any] | np.ndarray
@@ -39,12 +39,12 @@ Truths = bool | np.bool_ | np.ndarray
 
 
 class Limits(NamedTuple):
-    """What a store says of sizes."""
+    """A store's size limits."""
 
     max_message_size: Numbers = MAX_MESSAGE_SIZE
     """Of one store, or of each message's."""
     log_file_size: Numbers | None = None
-    """None = somebody else asks whether the record fits into a log file."""
+    """None = other code checks whether the record fits into a log file."""
 
 
 class Sizes(NamedTuple):
@@ -59,9 +59,9 @@ class Sizes(NamedTuple):
     def of(
         cls, topic: Numbers, properties: Numbers, body: Numbers, v6_hosts: Numbers, is_timed: Truths = False
     ) -> Sizes:
-        """Those of records, `v6_hosts` of whose two hosts are IPv6. Java: MessageExtEncoder.calMsgLength.
+        """The sizes of records; of their two hosts `v6_hosts` are IPv6. Java: MessageExtEncoder.calMsgLength.
 
-        What waits for its time (`is_timed`) is counted with two IPv6 hosts, as a later roll by the timer may write it.
+        A message that waits for its time (`is_timed`) is counted with two IPv6 hosts, as a later roll by the timer may write it.
         """
         v6_hosts = v6_hosts + (2 - v6_hosts) * is_timed
         topic_length_size = 1 + (topic > TOPIC_LENGTH_LIMIT)
@@ -70,7 +70,7 @@ class Sizes(NamedTuple):
 
 
 class Excess(NamedTuple):
-    """One limit, and who is over it."""
+    """One limit, and the messages above it."""
 
     what: str
     """topic, properties, body or record."""
@@ -78,11 +78,11 @@ class Excess(NamedTuple):
     limits: Numbers
     status: PutStatus
     text: str
-    """With places for size and limit."""
+    """With placeholders for size and limit."""
 
     @property
     def over(self) -> Truths:
-        """Who is over the limit."""
+        """Which messages exceed the limit."""
         return self.sizes > self.limits
 
     def reason(self, row: int | None = None) -> str:
@@ -96,7 +96,7 @@ class Excess(NamedTuple):
 
 
 def excesses(sizes: Sizes, limits: Limits, is_timed: Truths = False) -> Iterator[Excess]:
-    """Every limit in Java's order. `is_timed` tells which messages wait in the timer's topic."""
+    """Every limit in Java's order. `is_timed` selects the messages that wait in the timer's topic."""
     largest = limits.max_message_size
     illegal = PutStatus.MESSAGE_ILLEGAL
     yield Excess("topic", sizes.topic, RETRY_TOPIC_LENGTH_LIMIT, illegal, "it has {} bytes, the limit is {}")
@@ -130,19 +130,19 @@ def timer_record_limit(max_message_size: Numbers) -> Numbers:
 
 
 def topic_limit(topic: str) -> int:
-    """So many bytes may a topic have. Java: HookUtils.checkBeforePutMessage."""
+    """The longest topic in bytes. Java: HookUtils.checkBeforePutMessage."""
     return RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
 
 
 def refuse_excess(sizes: Sizes, limits: Limits, *, is_timed: bool) -> None:
-    """Raises PutRefusedError for the first limit that one message breaks."""
+    """Raises PutRefusedError for the first limit that one message exceeds."""
     for excess in excesses(sizes, limits, is_timed):
         if excess.over:
             raise PutRefusedError(excess.status, f"{excess.what}: {excess.reason()}")
 
 
 def refuse_any_excess(sizes: Sizes, limits: Limits, is_timed: Truths) -> None:
-    """Raises MessageIllegalError for the first limit that any of many messages breaks."""
+    """Raises MessageIllegalError for the first limit that any of many messages exceeds."""
     for excess in excesses(sizes, limits, is_timed):
         if (over := np.flatnonzero(excess.over)).size:
             size, limit = excess.of_row(int(over[0]))
@@ -150,7 +150,7 @@ def refuse_any_excess(sizes: Sizes, limits: Limits, is_timed: Truths) -> None:
 
 
 def refuse_first_excess(sizes: Sizes, limits: Limits, *, is_timed: bool) -> None:
-    """Raises PutRefusedError for the first of many messages that breaks a limit, and for the first limit that it breaks."""
+    """Raises PutRefusedError for the first of many messages that exceeds a limit, and for the first limit that it exceeds."""
     broken = [
         (int(np.argmax(excess.over)), excess) for excess in excesses(sizes, limits, is_timed) if np.any(excess.over)
     ]
@@ -160,5 +160,5 @@ def refuse_first_excess(sizes: Sizes, limits: Limits, *, is_timed: bool) -> None
 
 
 def is_within(sizes: Sizes, limits: Limits) -> bool:
-    """Whether one message, which does not wait for its time, breaks no limit."""
+    """Whether one message, which does not wait for its time, exceeds no limit."""
     return not any(excess.over for excess in excesses(sizes, limits))

@@ -1,9 +1,9 @@
-"""Static topics in requests and answers: a client speaks of logical queues and offsets, the store of physical ones.
+"""Static topics in requests and answers: clients use logical queues and offsets, the store physical ones.
 
     request (logical queue) ──rewrite──▶ leader's physical queue ──put──▶ physical offset ──rewrite──▶ answer (logical queue, offset)
 
-Only the leader of a logical queue takes messages for it. A pull goes to the leader too, which may have to ask the broker that holds
-an earlier link. All functions are pure.
+Only the leader of a logical queue accepts messages for it. A pull goes to the leader too, which may have to forward it to the broker
+with an earlier link. All functions are pure.
 Java: TopicQueueMappingManager, TopicQueueMappingContext, SendMessageProcessor.rewriteResponseForStaticTopic,
 PullMessageProcessor.rewriteRequestForStaticTopic and rewriteResponseForStaticTopic.
 """
@@ -27,7 +27,7 @@ from storage.tables.topics import (
 
 @dataclass(frozen=True, slots=True)
 class LogicalQueue:
-    """The queue that a request names, with what the mapping says of it. Java: TopicQueueMappingContext."""
+    """The queue that a request names, with its mapping. Java: TopicQueueMappingContext."""
 
     topic: str
     queue_id: int | None = None
@@ -36,14 +36,14 @@ class LogicalQueue:
 
     @property
     def items(self) -> tuple[MappingItem, ...]:
-        """The chain of physical queues; empty where this broker never had a part of it."""
+        """The chain of physical queues; empty if this broker never had a part of it."""
         if self.mapping is None or self.queue_id is None:
             return ()
         return self.mapping.hosted_queues.get(self.queue_id, ())
 
     @property
     def leader(self) -> MappingItem | None:
-        """The link that takes messages."""
+        """The link that accepts messages."""
         return self.items[-1] if self.items else None
 
     @property
@@ -62,11 +62,11 @@ def logical_queue(
     logical: bool | None = None,
     choose_queue: bool = False,
 ) -> LogicalQueue:
-    """What a request's topic and queue are. Java: TopicQueueMappingManager.buildTopicQueueMappingContext.
+    """The topic and queue of a request. Java: TopicQueueMappingManager.buildTopicQueueMappingContext.
 
-    `logical` is the request's field `lo`: False says that a broker forwards it and its queue is physical. With `choose_queue` a
-    negative queue id, which says that the client does not care, becomes the first logical queue that this broker knows, led here
-    or not.
+    `logical` is the request's field `lo`: False means that a broker forwards it and its queue is physical. With `choose_queue` a
+    negative queue id, which leaves the choice to the broker, becomes the first logical queue that this broker knows, even if
+    another one leads it.
     """
     mapping = None if logical is False else table.mappings.get(topic)
     if mapping is None:
@@ -79,7 +79,7 @@ def logical_queue(
 def physical_queue_id(queue: LogicalQueue, requested: int) -> int:
     """The queue id that a send goes to: the requested one of an ordinary topic, the leader's of a static one.
 
-    Raises RequestRefusedError with NOT_LEADER_FOR_QUEUE where another broker leads, upon which the client looks for its route anew.
+    Raises RequestRefusedError with NOT_LEADER_FOR_QUEUE if another broker leads; then the client fetches its route again.
     Java: TopicQueueMappingManager.rewriteRequestForStaticTopic.
     """
     if queue.mapping is None:
@@ -100,7 +100,7 @@ def _why_not_here(queue: LogicalQueue, mapping: TopicQueueMapping) -> str:
 
 
 class LedQueues(NamedTuple):
-    """The logical queues of a static topic that this broker leads, ascending, and the physical queue of each: where rows may go."""
+    """The logical queues of a static topic that this broker leads, ascending, and each one's physical queue: the targets of rows."""
 
     mapping: TopicQueueMapping
     logical: np.ndarray
@@ -108,7 +108,7 @@ class LedQueues(NamedTuple):
 
     @classmethod
     def of(cls, mapping: TopicQueueMapping, queue_limit: int) -> LedQueues:
-        """Those whose physical queue is below the limit. Raises RequestRefusedError where there is none."""
+        """The queues whose physical queue is below the limit. Raises RequestRefusedError if there is none."""
         refusal = None
         led: list[tuple[int, int]] = []
         for queue_id in sorted(mapping.hosted_queues):
@@ -128,13 +128,13 @@ class LedQueues(NamedTuple):
         return cls(mapping, numbers[:, 0], numbers[:, 1])
 
     def ranks(self, logical_queue_ids: np.ndarray) -> np.ndarray:
-        """Which of the led queues each of these is; as many as there are for one that is not led here."""
+        """The index of each in the led queues; their number for one that is not led here."""
         ranks = np.searchsorted(self.logical, logical_queue_ids)
         found = self.logical[np.minimum(ranks, len(self.logical) - 1)] == logical_queue_ids
         return np.where(found, ranks, len(self.logical))
 
     def refusal(self, logical_queue_id: int) -> str:
-        """Why a row that names this queue, which is none of them, is refused."""
+        """Why a row is refused that names this queue, which is not led here."""
         queue = LogicalQueue(self.mapping.topic, logical_queue_id, self.mapping)
         try:
             physical = physical_queue_id(queue, logical_queue_id)
@@ -144,7 +144,7 @@ class LedQueues(NamedTuple):
 
 
 def answered_place(queue: LogicalQueue, queue_id: int, queue_offset: int) -> tuple[int, int]:
-    """(queue id, offset) as the client is told them. The offset is −1 while the leader's place in the queue is not decided.
+    """(queue id, offset) for the client's answer. The offset is −1 while the leader's place in the queue is not decided.
 
     Java: SendMessageProcessor.rewriteResponseForStaticTopic.
     """
@@ -157,31 +157,31 @@ def answered_place(queue: LogicalQueue, queue_id: int, queue_offset: int) -> tup
 
 
 class PhysicalPull(NamedTuple):
-    """A pull as the broker that holds the link is asked for it."""
+    """A pull for the broker that holds the link."""
 
     item: MappingItem
     queue_offset: int
-    """Physical; negative or behind the link's end where the logical one lies in no link."""
+    """Physical; negative or after the link's end if the logical one lies in no link."""
     max_count: int | None
     is_here: bool
-    """Whether this broker holds the link. If not, it asks the other one, without suspending and without committing offsets."""
+    """Whether this broker holds the link. If not, it forwards the pull, without suspending and without committing offsets."""
 
 
 class PullPlace(NamedTuple):
-    """What a pull's answer says of offsets."""
+    """The offsets in a pull's answer."""
 
     code: ResponseCode
     next_begin_offset: int
     min_offset: int
     max_offset: int
     offset_delta: int = 0
-    """Logical minus physical: what the client adds to the offsets of the messages."""
+    """Logical minus physical: the client adds it to the offsets of the messages."""
 
 
 def physical_pull(queue: LogicalQueue, logical_offset: int, max_count: int | None = None) -> PhysicalPull | None:
     """The pull of a logical offset; None for an ordinary topic. Java: PullMessageProcessor.rewriteRequestForStaticTopic.
 
-    Raises RequestRefusedError with NOT_LEADER_FOR_QUEUE; with SYSTEM_ERROR where no link's place is decided, as Java answers then.
+    Raises RequestRefusedError with NOT_LEADER_FOR_QUEUE; with SYSTEM_ERROR if no link's place is decided, as in Java.
     """
     if queue.mapping is None:
         return None
@@ -200,8 +200,8 @@ def physical_pull(queue: LogicalQueue, logical_offset: int, max_count: int | Non
 def logical_pull(queue: LogicalQueue, pull: PhysicalPull, found: PullPlace) -> PullPlace:
     """A pull's answer in logical offsets. Java: PullMessageProcessor.rewriteResponseForStaticTopic.
 
-    A pull that found nothing because its link is at its end goes on at once with the next link; one before the first link's
-    first message is told to move there.
+    A pull that found nothing because its link is at its end continues at once with the next link; one before the first link's
+    first message is moved there.
     """
     assert queue.mapping is not None, "the topic is static"
     assert queue.leader is not None, "it is led here"
@@ -220,7 +220,7 @@ def logical_pull(queue: LogicalQueue, pull: PhysicalPull, found: PullPlace) -> P
 
 
 def _moved_on(queue: LogicalQueue, pull: PhysicalPull, found: PullPlace) -> tuple[MappingItem, PullPlace]:
-    """Where a pull without messages goes on: the link, and the answer in its physical offsets."""
+    """Where a pull without messages continues: the link, and the answer in its physical offsets."""
     item, offset, place = pull.item, pull.queue_offset, found
     first = find_item(queue.items, 0)
     is_leader = queue.leader is not None and queue.leader.generation == item.generation

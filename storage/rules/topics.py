@@ -1,18 +1,18 @@
-"""Where a message may go: the topics that a broker makes itself, what it refuses of a client, and of a row, which has no producer.
+"""The topics that a message may go to: those that a broker makes itself, and the rules for a client and for a row without a producer.
 
     a request   `check_topic` ─▶ `check_queue`                          (the broker's rule)
     a row       no topic of the system's or of a group's ─▶ `check_topic` ─▶ what the topic's route would say
                 (the sink's own rule)                                        (the producer's rule)
 
-A user's word in the options comes before the store's settings (`RowWish`), never before a refusal of the broker's. Retry and
+A user's options override the store's settings (`RowWish`), but never a refusal of the broker. Retry and
 dead-letter topics are made in `storage/rules/retries.py`.
 
-Departure: two topics more than Java's six take no message from a client: the timer's, because a record there that the timer cannot read
-stops it for ever, and the ledger of this package's sinks. A broker checks no topic's permission on a send; neither is it checked here.
+Departure: two more topics than Java's six accept no message from a client: the timer's, because a record there that the timer cannot
+read stops it forever, and the ledger of this package's sinks. A broker checks no topic's permission on a send; nor is it checked here.
 
 Java: TopicConfigManager (its constructor, createTopicInSendMessageMethod), TopicSysFlag; AbstractSendMessageProcessor.msgCheck,
-SendMessageProcessor.preSend, TopicValidator; BrokerController.registerBrokerAll, which takes brokerPermission off each route;
-MQClientInstance.topicRouteData2TopicPublishInfo, which leaves queues without write permission away.
+SendMessageProcessor.preSend, TopicValidator; BrokerController.registerBrokerAll, which removes brokerPermission from each route;
+MQClientInstance.topicRouteData2TopicPublishInfo, which omits queues without write permission.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from storage.tables.topics import (
 AUTO_CREATE_TOPIC = "TBW102"
 """The template of topics that a first message makes, unless the client names another."""
 DEFAULT_TOPIC_QUEUE_COUNT = 4
-"""What a Java producer asks for. Java: DefaultMQProducer.defaultTopicQueueNums."""
+"""The number that a Java producer requests. Java: DefaultMQProducer.defaultTopicQueueNums."""
 READ_WRITE = PERM_READ | PERM_WRITE
 _SCHEDULE_QUEUE_COUNT = 18
 _BENCHMARK_QUEUE_COUNT = 1024
@@ -72,7 +72,7 @@ def unit_sys_flag(topic: str, unit_mode: bool) -> int:
 def built_in_topics(
     broker_name: str | None, cluster_name: str, send: SendConfig, timer: TimerConfig
 ) -> dict[str, TopicConfig]:
-    """The topics that every broker has, in its file or not; entries of the file go before them. Java: TopicConfigManager.init."""
+    """The topics that every broker has, in its file or not; entries of the file override them. Java: TopicConfigManager.init."""
     queues = send.default_topic_queue_nums
     topics = [
         TopicConfig("SELF_TEST_TOPIC", 1, 1),
@@ -95,7 +95,7 @@ def built_in_topics(
 def known_topics(
     topics: Mapping[str, TopicConfig], broker_name: str | None, cluster_name: str, send: SendConfig, timer: TimerConfig
 ) -> Mapping[str, TopicConfig]:
-    """The entries of topics.json over those that every broker has. A view: nothing is copied."""
+    """The entries of topics.json, and those that every broker has. A view: nothing is copied."""
     key = id(send), id(timer), broker_name, cluster_name
     found = _BUILT_IN.get(key)
     if found is None:
@@ -107,7 +107,7 @@ def known_topics(
 
 class _KnownTopics(ChainMap[str, TopicConfig]):
     def get(self, key: str, default: Any = None) -> Any:
-        """As any mapping's; a request asks several times."""
+        """As in any mapping; a request calls it several times."""
         own, built_in = self.maps
         found = own.get(key)
         return built_in.get(key, default) if found is None else found
@@ -119,7 +119,7 @@ class _KnownTopics(ChainMap[str, TopicConfig]):
 
 _KEPT = 16
 _BUILT_IN: dict[tuple[int, int, str | None, str], tuple[SendConfig, TimerConfig, dict[str, TopicConfig]]] = {}
-"""By the settings' identity, which holds while they are kept here: comparing them costs more than all the rest of a request's rules."""
+"""By the settings' identity, which is valid while they are kept here: comparing them costs more than all other rules for a request."""
 
 
 def topic_from_template(
@@ -131,10 +131,10 @@ def topic_from_template(
     *,
     auto_create: bool,
 ) -> TopicConfig | None:
-    """The topic that a first message makes, None where its template does not allow it.
+    """The topic that a first message makes, None if its template does not allow it.
 
-    The template must hand its permissions on (perm bit "inherit"); TBW102 does so only while `autoCreateTopicEnable` is set,
-    whatever an old entry of it says. Queues: the client's wish, at most the template's; all of them where nobody wishes.
+    The template's permissions must be inheritable (perm bit "inherit"); TBW102's are so only while `autoCreateTopicEnable` is set,
+    regardless of an old entry. Queues: the client's number, at most the template's; without one the template's.
     Java: TopicConfigManager.createTopicInSendMessageMethod.
     """
     model = topics.get(template)
@@ -158,7 +158,7 @@ NOT_ALLOWED_SEND_TOPICS = frozenset(
         TIMER_TOPIC,  # ours
     }
 )
-"""Java: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET, but for what is marked."""
+"""Java: TopicValidator.NOT_ALLOWED_SEND_TOPIC_SET, except the marked ones."""
 _REMARKS = {
     NameFault.BLANK: "The specified topic is blank.",
     NameFault.CHARACTER: "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
@@ -168,17 +168,17 @@ _REMARKS = {
 
 
 def topic_name_remark(topic: str) -> str | None:
-    """Why no topic may have this name, as a broker says it; None if one may. Java: TopicValidator.validateTopic."""
+    """A broker's remark on an illegal topic name; None if it is legal. Java: TopicValidator.validateTopic."""
     fault = topic_name_fault(topic)
     return None if fault is None else _REMARKS[fault]
 
 
 class CheckedTopic(NamedTuple):
-    """The topic of a request that may be sent."""
+    """The topic of an accepted request."""
 
     config: TopicConfig
     is_new: bool
-    """It is not there yet: save it before the message."""
+    """It does not exist yet: save it before the message."""
 
 
 def check_start(send: SendConfig, now_ms: int) -> None:
@@ -193,25 +193,25 @@ def check_start(send: SendConfig, now_ms: int) -> None:
 
 
 class TopicWish(NamedTuple):
-    """What a topic shall be like that a message makes."""
+    """The requested properties of a topic that a message makes."""
 
     template: str = AUTO_CREATE_TOPIC
     queue_count: int | None = DEFAULT_TOPIC_QUEUE_COUNT
-    """At most the template's; None = as many as that."""
+    """At most the template's; None = the template's."""
     unit_mode: bool = False
     create: bool | None = None
-    """What a user said, which comes before `autoCreateTopicEnable` and the template's permission; None = nobody said it."""
+    """A user's option, which overrides `autoCreateTopicEnable` and the template's permission; None = not given."""
     exact_queue_count: int | None = None
-    """What a user said, which comes before the template's."""
+    """A user's option, which overrides the template's number."""
 
 
 def check_topic(
     topic: str, wish: TopicWish, topics: Mapping[str, TopicConfig], send: SendConfig, broker_address: str
 ) -> CheckedTopic:
-    """The topic that a message goes to. Raises RequestRefusedError. Java: AbstractSendMessageProcessor.msgCheck.
+    """The topic of a message. Raises RequestRefusedError. Java: AbstractSendMessageProcessor.msgCheck.
 
-    `topics` are the file's entries over the built-in ones. A broker without write permission refuses order topics only; producers
-    leave it because its route says so.
+    `topics` are the file's entries and the built-in ones. A broker without write permission refuses only order topics; producers
+    avoid it because of its route.
     """
     config = topics.get(topic)
     if not send.broker_permission & PERM_WRITE and config is not None and config.order:
@@ -232,7 +232,7 @@ def check_topic(
 
 
 def _made(topic: str, wish: TopicWish, topics: Mapping[str, TopicConfig], send: SendConfig) -> TopicConfig | None:
-    """The entry that a first message gives its topic, None where it may give none."""
+    """The entry that a first message gives its topic, None if it may give none."""
     if wish.create is False:
         return None
     sys_flag = unit_sys_flag(topic, wish.unit_mode)
@@ -268,7 +268,7 @@ def check_queue(queue_id: int, config: TopicConfig, client_address: str) -> None
 
 
 def queue_limit(config: TopicConfig) -> int:
-    """A queue that is named must be below this: also one that can only be read takes messages."""
+    """A named queue must be below this: queues that can only be read also accept messages."""
     return max(config.write_queue_count, config.read_queue_count)
 
 
@@ -286,25 +286,25 @@ def topic_text(config: TopicConfig) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RowWish:
-    """What the user of a put or a sink named; None = as the store's settings say."""
+    """The options of a put or a sink; None = the store's settings decide."""
 
     create_topic: bool | None = None
-    """Comes before `autoCreateTopicEnable`."""
+    """Overrides `autoCreateTopicEnable`."""
     queue_count: int | None = None
-    """Comes before the template's, which has `defaultTopicQueueNums`."""
+    """Overrides the template's number, which is `defaultTopicQueueNums`."""
 
     @property
     def of_topic(self) -> TopicWish:
-        """Rows ask for as many queues as the template has; a Java client asks for 4."""
+        """Rows request as many queues as the template has; a Java client requests 4."""
         return TopicWish(queue_count=None, create=self.create_topic, exact_queue_count=self.queue_count)
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRules:
-    """What the store's settings and tables say about topics. Equal rules refuse equally."""
+    """The store's settings and tables for topics. Equal rules refuse equally."""
 
     topics: Mapping[str, TopicConfig] = field(hash=False)
-    """Those of topics.json."""
+    """The entries of topics.json."""
     send: SendConfig
     timer: TimerConfig
     broker_name: str | None
@@ -313,7 +313,7 @@ class TopicRules:
     """Static topics."""
 
     def check(self, topic: str, wish: RowWish) -> CheckedTopic:
-        """The topic that a row names, or the one that it makes. Raises RequestRefusedError, whose reason says why it takes no row."""
+        """The topic that a row names, or the one that it makes. Raises RequestRefusedError with the reason why it takes no row."""
         try:
             validate_user_topic(topic, broker_name=self.broker_name, cluster_name=self.cluster_name)
         except NameIllegalError as error:
@@ -324,7 +324,7 @@ class TopicRules:
         return checked
 
     def led_queues(self, config: TopicConfig) -> LedQueues | None:
-        """The logical queues of a static topic that rows may go to; None for an ordinary topic. Raises RequestRefusedError where it
+        """The logical queues of a static topic that rows may go to; None for an ordinary topic. Raises RequestRefusedError if it
         has none here.
         """
         mapping = self.mappings.get(config.topic)
@@ -333,9 +333,9 @@ class TopicRules:
     def refusal_of_staged(
         self, topic: str, queue_ids: Sequence[int], wish: RowWish, made: int | None, grown: int
     ) -> tuple[int, str] | None:
-        """The first of these (physical) queues, for which rows were staged, that takes none by now, and why; None = all do.
+        """The first of these (physical) queues with staged rows that accepts none now, and why; None = all do.
 
-        `made` is how many queues the topic gets if it is not there, `grown` how many if it is there with fewer.
+        `made` is how many queues a missing topic gets, `grown` how many an existing one with fewer.
         """
         try:
             config = self._staged_topic(topic, wish)
@@ -351,8 +351,8 @@ class TopicRules:
         return None
 
     def _staged_topic(self, topic: str, wish: RowWish) -> TopicConfig | None:
-        """The entry of a topic that is there, None of one that the commit makes."""
-        if is_retry_or_dead_letter_topic(topic):  # by its group's rules (`storage/rules/retries.py`)
+        """The entry of an existing topic, None for one that the commit makes."""
+        if is_retry_or_dead_letter_topic(topic):  # its group's rules decide (`storage/rules/retries.py`)
             there = self.topics.get(topic)
             if there is not None:
                 check_permission(there)
@@ -379,26 +379,26 @@ def has_batch_queues(config: TopicConfig | None) -> bool:
 
 
 def check_route(config: TopicConfig, broker_permission: int) -> None:
-    """Whether a producer's route has a queue to write, and this package can write it. Raises RequestRefusedError."""
+    """Check that a producer's route has a queue to write, and that this package can write it. Raises RequestRefusedError."""
     if has_batch_queues(config):
         reason = f"topic {config.topic!r} has batch consume queues (queue.type=BatchCQ), which are not supported"
         raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
     check_permission(config)
     if not broker_permission & PERM_WRITE:
-        reason = f"nobody may write to topic {config.topic!r}: its broker takes no writes (brokerPermission={broker_permission})"
+        reason = f"topic {config.topic!r} cannot be written: its broker takes no writes (brokerPermission={broker_permission})"
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
     check_queue_count(config)
 
 
 def check_permission(config: TopicConfig) -> None:
-    """A topic that only is read takes no rows. Raises RequestRefusedError."""
+    """A read-only topic takes no rows. Raises RequestRefusedError."""
     if not config.perm & PERM_WRITE:
-        reason = f"nobody may write to topic {config.topic!r} (perm {config.perm})"
+        reason = f"topic {config.topic!r} cannot be written (perm {config.perm})"
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
 
 
 def check_queue_count(config: TopicConfig) -> None:
-    """Rows without a queue go to all in turn, and each queue is a directory. Raises RequestRefusedError; a broker sets no limit."""
+    """Rows without a queue go to all in turn, and each queue is a directory. Raises RequestRefusedError; a broker has no limit."""
     if config.write_queue_count < 1:
         raise RequestRefusedError(ResponseCode.NO_PERMISSION, f"topic {config.topic!r} has no write queues")
     if config.write_queue_count > QUEUE_COUNT_LIMIT:

@@ -1,4 +1,4 @@
-"""What may stand in a property or in a column of rows: of one message; and of columns, the first rule that each row breaks. Pure."""
+"""Rules for the values of properties and of columns; for columns with the first rule that each row breaks. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ UNWANTED = {
     CONTROL_CHARACTERS: "it holds a control character",
     WORD_SEPARATORS: "it holds a control character or a blank",
 }
-"""By the ASCII characters that a text must not hold: the rule that one breaks which does."""
+"""Unwanted ASCII characters in a text → the rule against them."""
 NOT_UTF8 = "it is not UTF-8"
 BLANK_IN_KEY = "a key of the list holds a blank: a reader would take it for two keys"
 EMPTY = "it is empty: no reader would see it"
@@ -47,12 +47,12 @@ class RejectedRow(NamedTuple):
 
 
 class Rejections(dict[int, Rejection]):
-    """By row, the first rule that it breaks; one that it breaks for ever comes before one that it breaks for a time."""
+    """Row → the first rule that it breaks; a permanent one precedes a temporary one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.passing: set[int] = set()
-        """Rows that break a rule for a time: later the same row may be taken."""
+        """Rows that break only temporary rules: the same row may be accepted later."""
 
     def add(self, rows: np.ndarray, column: str, rule: str | Callable[[int], str], *, passes: bool = False) -> None:
         """The rows (ascending numbers) break a rule; its text may depend on the row."""
@@ -64,7 +64,7 @@ class Rejections(dict[int, Rejection]):
 
 
 def read_texts(name: str, column: pa.Array | None, unwanted: bytes, rejections: Rejections) -> pa.Array | None:
-    """A column that becomes a property, large_string, null where it is empty; None where no row has it."""
+    """A column that becomes a property, large_string, null where it is empty; None if no row has it."""
     if column is None:
         return None
     texts = empty_as_null(as_texts(column))
@@ -89,7 +89,7 @@ def read_integers(
 
 
 def read_times_ms(column: pa.Array | None, count: int, absent: int) -> np.ndarray:
-    """Timestamps, or whole numbers of milliseconds, as milliseconds; parts of one are cut off towards the past."""
+    """Timestamps, or whole numbers of milliseconds, as milliseconds; fractions are rounded down."""
     if column is None or column.null_count == count:
         return np.full(count, absent, np.int64)
     ticks = 1
@@ -106,14 +106,14 @@ def read_times_ms(column: pa.Array | None, count: int, absent: int) -> np.ndarra
 
 @lru_cache(4_096)
 def text_fault(text: str, unwanted: bytes) -> str | None:
-    """Why a text may not become the value of a property; None where it may."""
+    """Why a text cannot be the value of a property; None if it can."""
     if _PATTERNS[unwanted].search(text):
         return UNWANTED[unwanted]
     return None if _is_utf8(text) else NOT_UTF8
 
 
 def property_fault(name: object, value: object, *, allowed: str = "") -> str | None:
-    """Why a program may not give its message that property; None where it may. `allowed` is a reserved name that it may use here."""
+    """Why a program may not give its message that property; None if it may. `allowed` is a reserved name that it may use here."""
     for what, text in (("name", name), ("value", value)):
         if not isinstance(text, str):
             return f"property {name!r}: its {what} is {type(text).__name__}, not text"
@@ -126,7 +126,7 @@ def property_fault(name: object, value: object, *, allowed: str = "") -> str | N
 
 
 def of_property(name: str, what: str, rule: str) -> str:
-    """The words of a rule that the name or the value of a property breaks."""
+    """Text of a rule for the name or the value of a property."""
     return f"property {name!r}: {rule.replace('it ', f'its {what} ', 1)}"
 
 

@@ -42,7 +42,7 @@ from storage.put.put import InnerPut, Places, PutOptions, Putter, put_few
 from storage.put.settings import PutSettings
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
-from storage.rules.put_guards import NOBODY, may_wait
+from storage.rules.put_guards import NO_COPIES, may_wait
 from storage.service.put_group import (
     ACKNOWLEDGED,
     PATIENCE_SECONDS,
@@ -422,7 +422,7 @@ class PutService:
             with self._failing_all():
                 self._write_held()
         try:
-            return self.acks.needed(self._writer.log_end) if waits else NOBODY
+            return self.acks.needed(self._writer.log_end) if waits else NO_COPIES
         except PutRefusedError as refused:
             return refused.status
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from storage.put.store_writer import EVERYTHING, NOTHING_NEW
 from storage.put_status import PutStatus
-from storage.rules.put_guards import ALL_IN_SET, NOBODY, copies_needed, copies_of_batch, is_in_sync, may_wait
+from storage.rules.put_guards import ALL_IN_SET, NO_COPIES, copies_needed, copies_of_batch, is_in_sync, may_wait
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 
 
@@ -49,7 +49,7 @@ class ReplicaAcks:
     def needed(self, log_end: int) -> int:
         """How many copies a put that starts now must have. Raises PutRefusedError if there are too few replicas."""
         if not may_wait(self._mode):
-            return NOBODY
+            return NO_COPIES
         return copies_needed(self._mode, self._config, in_sync=self.in_sync(log_end), alive=self.alive)
 
     def in_sync(self, log_end: int) -> int:
@@ -87,7 +87,7 @@ class ReplicaAcks:
 
     def want(self, end: int, needed: int) -> CopiesWanted | None:
         """What a put that ends there must wait for; None = nothing."""
-        if needed == NOBODY:
+        if needed == NO_COPIES:
             return None
         with self._lock:
             if self._is_closed:

@@ -109,7 +109,7 @@ CASES = [
         {},
         "ReadOnly",
         TopicConfig("ReadOnly", 2, 2, perm=4),
-        row_refusal="nobody may write to topic 'ReadOnly' \\(perm 4\\)",
+        row_refusal="topic 'ReadOnly' cannot be written \\(perm 4\\)",
     ),
     TopicCase(
         "before its start a broker takes nothing",

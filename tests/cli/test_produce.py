@@ -294,7 +294,7 @@ def test_a_topic_is_entered_beside_the_brokers_own(fixture_store: FixtureStore) 
     assert {name: config for name, config in after.topics.items() if name != "NewTopic"} == before.topics
     assert after.version.counter == before.version.counter + 1
     assert not (root / "abort").exists()
-    assert "nobody may write" in produce(root, "--topic", "NewTopic", lines=[b"x"], exit_code=1)
+    assert "cannot be written" in produce(root, "--topic", "NewTopic", lines=[b"x"], exit_code=1)
 
 
 def test_a_topic_that_is_there_is_never_changed(tmp_path: Path) -> None:

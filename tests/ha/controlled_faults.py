@@ -20,7 +20,7 @@ from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.replicas import SyncState
 from storage.ha.sessions import MasterSession
 from storage.put.store_writer import Confirmed
-from storage.rules.put_guards import ALL_IN_SET, NOBODY
+from storage.rules.put_guards import ALL_IN_SET, NO_COPIES
 from storage.service.replica_acks import ReplicaAcks
 from storage.tables.consumer_groups import OFFSETS_FILE
 from tests.ha.faults import FAULTS as OPERATED_FAULTS
@@ -91,7 +91,7 @@ def _alone_is_enough() -> Planted:
     """As with inSyncReplicas=1."""
     needed = ReplicaAcks.needed
     return patch.object(
-        ReplicaAcks, "needed", lambda acks, end: NOBODY if needed(acks, end) == ALL_IN_SET else ALL_IN_SET
+        ReplicaAcks, "needed", lambda acks, end: NO_COPIES if needed(acks, end) == ALL_IN_SET else ALL_IN_SET
     )
 
 

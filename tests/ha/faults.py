@@ -19,7 +19,7 @@ from storage.ha.sessions import Acknowledged, MasterSession, SessionEvent, Start
 from storage.log.dispatch import RawCheck
 from storage.log.writer import CommitLogWriter
 from storage.put.store_writer import StoreWriter
-from storage.rules.put_guards import NOBODY
+from storage.rules.put_guards import NO_COPIES
 from storage.service import replica_acks
 from storage.service.replica_acks import AckFrontier, CopiesWanted, ReplicaAcks
 from tests.ha.lives import OPERATED, Kind, lived
@@ -167,7 +167,7 @@ def _refused_too_late() -> AbstractContextManager[Any]:
 
 
 def _nobody_waits() -> AbstractContextManager[Any]:
-    return patch.object(ReplicaAcks, "needed", lambda acks, end: NOBODY)
+    return patch.object(ReplicaAcks, "needed", lambda acks, end: NO_COPIES)
 
 
 def _begins_further() -> AbstractContextManager[Any]:

@@ -8,7 +8,14 @@ import pytest
 
 from storage.errors import PutRefusedError
 from storage.put_status import PutStatus
-from storage.rules.put_guards import ALL_IN_SET, NOBODY, BrokerState, check_before_put, check_inner_batch, copies_needed
+from storage.rules.put_guards import (
+    ALL_IN_SET,
+    NO_COPIES,
+    BrokerState,
+    check_before_put,
+    check_inner_batch,
+    copies_needed,
+)
 from storage.settings.load import parse_config
 from storage.tables.topics import TopicConfig
 
@@ -105,7 +112,7 @@ def needed(text: str, in_sync: int = 1, alive: int = 1) -> int:
     ],
 )
 def test_nobody_is_waited_for(settings: str) -> None:
-    assert needed(settings) == NOBODY
+    assert needed(settings) == NO_COPIES
 
 
 def test_without_an_acting_master_a_put_waits_however_few_replicas_there_are() -> None:
@@ -122,7 +129,7 @@ ACTING = "brokerRole=SYNC_MASTER\nenableSlaveActingMaster=true\ntotalReplicas=3\
         ("inSyncReplicas=2", 3, 2, 2),
         ("inSyncReplicas=3\nenableAutoInSyncReplicas=true", 2, 3, 2),
         ("inSyncReplicas=3\nminInSyncReplicas=2\nenableAutoInSyncReplicas=true", 3, 3, 3),
-        ("inSyncReplicas=2\nenableAutoInSyncReplicas=true", 1, 1, NOBODY),
+        ("inSyncReplicas=2\nenableAutoInSyncReplicas=true", 1, 1, NO_COPIES),
     ],
 )
 def test_with_an_acting_master_it_waits_for_those_that_are_near(
