@@ -11,4 +11,4 @@ JOBS = {
     "replay_dead_letters": "Put a consumer group's dead letters back into their topics, or into the group's retry topic.",
     "verify_store": "Compare a store's queues, index and checkpoint with its log, reading only.",
 }
-"""Each job, and the line that its --help begins with."""
+"""Each job, and the first line of its --help."""

@@ -56,8 +56,8 @@ def check_transactions(
 ) -> CheckReport:
     """One run. `clock` gives milliseconds, `put` counts what is put.
 
-    Answers that were given already wait behind a sink's commit for ANSWERS_PATIENCE_MS at least. Raises StorageError,
-    StoreLockedError where another writer has the store.
+    If a sink's commit holds the store, answers wait for it at least ANSWERS_PATIENCE_MS. Raises StorageError,
+    StoreLockedError if another writer has the store.
     """
     waits_ms = chain([lock_timeout_ms], repeat(max(lock_timeout_ms, ANSWERS_PATIENCE_MS)))
     return check_half_messages(
@@ -69,12 +69,12 @@ def check_transactions(
 
 
 class CheckpointChecker:
-    """Answers from the checkpoint of a structured streaming query: DIR/metadata has the query's id, DIR/commits/N says
-    that batch N is done.
+    """Answers from the checkpoint of a structured streaming query: DIR/metadata has the query's id, DIR/commits/N means that batch N
+    is done.
 
-    Batches are done one after the other, so a later commit says the same of an earlier batch, whose own file Spark may have removed.
+    Batches are done in order, so a later commit confirms an earlier batch, whose own file Spark may have removed.
     A batch without commit is unknown: the query, running or started again, will finish it. Nothing is ever rolled back.
-    Raises OptionError where DIR is no checkpoint.
+    Raises OptionError if DIR is no checkpoint.
     """
 
     def __init__(self, directory: str) -> None:
@@ -126,7 +126,7 @@ def load_checker(text: str) -> Checker:
 
 
 def first_answer(checkers: Sequence[Checker]) -> Checker:
-    """Calls the checkers in turn until one knows. Raises OptionError for an answer that is none."""
+    """A checker that calls these in turn until one knows the answer. Raises OptionError for an invalid answer."""
 
     def ask(message: Message) -> TransactionState:
         answers = (_state(checker(message)) for checker in checkers)

@@ -39,9 +39,9 @@ def delete_expired_files(
     sleep: Callable[[float], None] = time.sleep,
     used_percent: Callable[[str], int] = disk_used_percent,
 ) -> tuple[ExpiryPlan, int]:
-    """One run; returns what went (or would) and how many sinks' last batches were written into the ledger again.
+    """One run; returns what was (or would be) deleted, and how many sinks' last batches were written into the ledger again.
 
-    `clock` gives milliseconds. Raises StorageError, StoreLockedError where another writer has the store.
+    `clock` gives milliseconds. Raises StorageError, StoreLockedError if another writer has the store.
     """
     files = file_system_of(path)
     if not isinstance(files, LocalFileSystem):

@@ -34,9 +34,9 @@ def deliver_delayed(
     put: PutStatistics | None = None,
     clock: Callable[[], int] = current_time_ms,
 ) -> tuple[DeliveryReport, TimerReport]:
-    """One run: what was done for delay levels, and for deliver times.
+    """One run; returns the reports for delay levels and for delivery times.
 
-    `max_messages` bounds what the levels deliver; `clock` gives milliseconds. Raises StorageError, StoreLockedError where another
+    `max_messages` limits what the levels deliver; `clock` gives milliseconds. Raises StorageError, StoreLockedError if another
     writer has the store.
     """
     with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms, put=put) as store:
@@ -88,7 +88,7 @@ def _figures(levels: DeliveryReport, timed: TimerReport) -> dict[str, object]:
 
 
 def _is_idle(levels: DeliveryReport, timed: TimerReport) -> bool:
-    """Nothing was delivered, passed over or corrected; what waits or is stranded, does so still."""
+    """Whether nothing was delivered, skipped or corrected; waiting and stranded messages are unchanged."""
     by_level = levels.delivered_count or levels.half_count or levels.undeliverable_count or levels.corrected
     by_time = timed.delivered or timed.rolled or timed.cancelled or timed.undeliverable_count or timed.missing
     return not (by_level or by_time or levels.found_delivered or timed.found_delivered)

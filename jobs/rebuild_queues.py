@@ -36,11 +36,11 @@ from storage.log.checkpoint import read_checkpoint, write_checkpoint
 
 _DERIVED = ("consumequeue", "consumequeue_ext", "index")
 _PATIENCE_MS = 60_000
-"""How long to wait for a writer that came in between two steps: nothing may stay half-way."""
+"""How long to wait for a writer that came in between two steps: the rebuilding must not stop half-way."""
 
 
 def rebuild_queues(path: str, *, conf: str | None = None, lock_timeout_ms: int = 0) -> RecoveryReport:
-    """Build them again; returns what the rebuilding wrote. Raises StorageError, and then the store is as recovered before."""
+    """Rebuild them; returns the report of the rebuilding. Raises StorageError, and then the store is as recovered before."""
     path = plain_path(path)
     root, file_system = Path(path), LocalFileSystem()
     with open_store(
@@ -73,7 +73,7 @@ def _rebuild(path: str, root: Path, conf: str | None, file_system: LocalFileSyst
 
 
 def _move(root: Path, aside: Path) -> None:
-    if aside.exists():  # of a run that was killed; the store was complete again before this one began
+    if aside.exists():  # from a killed run; the store was complete again before this one started
         shutil.rmtree(aside)
     LocalFileSystem().make_directories(str(aside))
     for name in _DERIVED:

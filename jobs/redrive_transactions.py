@@ -30,7 +30,7 @@ def redrive_transactions(
     put: PutStatistics | None = None,
     clock: Callable[[], int] = current_time_ms,
 ) -> RedriveReport:
-    """One run, for all topics or for these. Raises StorageError, StoreLockedError where another writer has the store."""
+    """One run, for all topics or for these. Raises StorageError, StoreLockedError if another writer has the store."""
     with open_to_write(path, conf=conf, clock=clock, lock_timeout_ms=lock_timeout_ms, put=put) as store:
         return redrive(store, clock(), topics=frozenset(topics) or None)
 

@@ -73,20 +73,20 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 BURST = 500
-"""Messages of one put, at most."""
+"""The most messages of one put."""
 NOTE_EVERY = 1_000
-"""Outcomes that one commit of the audit takes, at least: a killed run finds the others in the log."""
+"""The fewest outcomes of one commit of the audit: a killed run finds the others in the log."""
 LIMIT = 100_000
 PATIENCE_MS = 60_000
 LEFT = "left: another writer has the store"
-"""Beside the results: letters of the run that it did not come to."""
+"""A result beside the others: letters that the run did not reach."""
 LOCK = "spark_mq/replay.lock"
 SMALL_TABLES = {"spark.sql.shuffle.partitions": "2", "spark.databricks.delta.snapshotPartitions": "1"}
 """The audit has a row for each dead letter; Delta plans for 50 partitions of its log, Spark for 200 of a join."""
 
 
 class Audit(Protocol):
-    """What `replay_letters` needs of a `ReplayAudit`."""
+    """The part of a `ReplayAudit` that `replay_letters` needs."""
 
     def open_plans(self) -> list[OpenPlan]: ...
     def plan(self, run: str, letters: Sequence[DeadLetter], log_end: int) -> None: ...
@@ -94,20 +94,20 @@ class Audit(Protocol):
 
 
 class NoAudit:
-    """Where the log alone tells what was replayed."""
+    """Used if only the log says what was replayed."""
 
     def open_plans(self) -> list[OpenPlan]:
         return []
 
     def plan(self, run: str, letters: Sequence[DeadLetter], log_end: int) -> None:
-        """Not noted."""
+        """Does nothing."""
 
     def note(self, run: str, outcomes: Sequence[Outcome]) -> None:
-        """Not noted."""
+        """Does nothing."""
 
 
 class Letters(Protocol):
-    """Dead letters of one group, where they lie: in a store, or at the brokers of a cluster (`ClusterLetters`)."""
+    """Dead letters of one group, in a store or at the brokers of a cluster (`ClusterLetters`)."""
 
     def exist(self) -> bool: ...
     def locked(self) -> AbstractContextManager[None]: ...
@@ -119,7 +119,7 @@ class Letters(Protocol):
 
 
 class StoreLetters:
-    """Those of a store, which is open for as long as each call takes. Its lock may be another writer's then."""
+    """Dead letters in a store, which is opened for each call. In between another writer may have its lock."""
 
     def __init__(
         self, path: str, group: str, to: Target = "topic", *, conf: str | None = None, lock_timeout_ms: int = 0
@@ -139,7 +139,7 @@ class StoreLetters:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """No other run replays letters of the store meanwhile. Raises StoreNotWritableError, StoreLockedError."""
+        """Keeps other runs from replaying letters of the store. Raises StoreNotWritableError, StoreLockedError."""
         files = file_system_of(self._path)
         if not isinstance(files, LocalFileSystem):
             raise StoreNotWritableError(self._path, "it does not lie on a local file system")
@@ -150,34 +150,34 @@ class StoreLetters:
             yield
 
     def listed(self, since_ms: int | None = None, until_ms: int | None = None) -> list[DeadLetter]:
-        """Those that became such in [since_ms, until_ms), by queue and offset."""
+        """Those that became dead letters in [since_ms, until_ms), by queue and offset."""
         with open_store(self._path, config=self._conf) as store:
             return list_letters(store, self._group, since_ms=since_ms, until_ms=until_ms)
 
     def without_copies(self, letters: Sequence[DeadLetter]) -> list[DeadLetter]:
-        """Those that the log holds no copy of."""
+        """The letters without a copy in the log."""
         with open_store(self._path, config=self._conf) as store:
             return without_copies(store, self._group, letters)
 
     def mark(self) -> int:
-        """Where the log ends. Raises StoreLockedError where another writer has the store."""
+        """The log's end. Raises StoreLockedError if another writer has the store."""
         with open_to_write(self._path, conf=self._conf, lock_timeout_ms=self._lock_timeout_ms) as store:
             return store.log_end
 
     def copies(self, letters: Sequence[DeadLetter], mark: int) -> tuple[dict[str, str], bool]:
-        """The letters' copies from a place in the log on, and whether all of the log from there on is there."""
+        """The letters' copies from a log offset on, and whether the log is complete from there on."""
         with open_to_write(self._path, conf=self._conf) as store:  # which recovers what a kill left
             ids = {letter.msg_id for letter in letters}
             return find_copies(store, targets_of(letters, self._group), ids, mark), store.log.minimum <= mark
 
     def replay(self, letters: Sequence[DeadLetter]) -> list[Outcome]:
-        """Put copies. A writer of ours that has the store is waited for up to PATIENCE_MS; then StoreLockedError."""
+        """Put copies. Waits up to PATIENCE_MS for another writer of ours; then StoreLockedError."""
         with open_to_write(self._path, conf=self._conf, lock_timeout_ms=PATIENCE_MS, put=self.put) as store:
             return replay(store, self._group, letters, self._to)
 
 
 def settle_open_plans(place: Letters, audit: Audit) -> int:
-    """Find out what became of attempts that earlier runs planned, and note it; returns how many there were."""
+    """Find the outcomes of attempts that earlier runs planned, and note them; returns how many there were."""
     count = 0
     for plan in audit.open_plans():
         copies, can_tell = place.copies(plan.letters, plan.log_end)
@@ -197,14 +197,14 @@ def settle_open_plans(place: Letters, audit: Audit) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast letters are put: at most `rate` a second. `clock` and `sleep` are in seconds."""
+    """Limits the rate to at most `rate` letters a second. `clock` and `sleep` are in seconds."""
 
     rate: float | None = None
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def bursts(self, letters: Sequence[DeadLetter]) -> Iterator[Sequence[DeadLetter]]:
-        """What is put at once, each when it is due: as many as one second may have, and no more than BURST."""
+        """The letters to put at once, each burst when it is due: those of one second, at most BURST."""
         size = BURST if self.rate is None else min(BURST, max(1, int(self.rate)))
         due = self.clock()
         for start in range(0, len(letters), size):
@@ -222,15 +222,15 @@ def replay_letters(
     pace: Pace = Pace(),
     on_progress: OnProgress = lambda done, total: None,
 ) -> Counter[str]:
-    """Replay them, oldest first; how many had which result.
+    """Replay them, oldest first; returns how many had which result.
 
-    Raises StoreLockedError, with nothing planned, where another writer has the store. One of ours that comes in between two bursts is
-    waited for, up to PATIENCE_MS, and a broker is not; what is LEFT then stays planned.
+    Raises StoreLockedError, with nothing planned, if another writer has the store. Between two bursts it waits up to PATIENCE_MS for
+    a writer of ours, but not for a broker; what is LEFT then stays planned.
     """
     results: Counter[str] = Counter()
     if not letters:
         return results
-    mark = place.mark()  # where that is refused, nothing is planned
+    mark = place.mark()  # if that is refused, nothing is planned
     run_id = uuid.uuid4().hex
     audit.plan(run_id, letters, mark)
     unnoted: list[Outcome] = []
@@ -295,7 +295,7 @@ class Replay:
     ] = None
 
     def between_ms(self) -> tuple[int | None, int | None]:
-        """Since and until, seen from now. Raises OptionError."""
+        """Since and until, relative to now. Raises OptionError."""
         now_ms = current_time_ms()
         since = None if self.since is None else parse_time(self.since, "--since").at(now_ms)
         return since, None if self.until is None else parse_time(self.until, "--until").at(now_ms)
@@ -339,7 +339,7 @@ def run(
 
 
 def _locked_run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobReport:
-    """`source` says as options of Spark's source where the letters are."""
+    """`source` are the options of Spark's source for the letters' place."""
     if not place.exist():
         return JobReport([f"group {options.group} has no dead letters"])
     if options.dry_run:
@@ -382,7 +382,7 @@ def _replay(
     audit: Audit | None = None,
     lines: Sequence[str] = (),
 ) -> JobReport:
-    """Replay the letters up to the limit, or list them. Without an audit those that have a copy in the log are passed over."""
+    """Replay the letters up to the limit, or list them. Without an audit letters with a copy in the log are skipped."""
     if audit is None and not options.again:
         letters = place.without_copies(letters)
     said = list(lines)

@@ -1,4 +1,4 @@
-"""What every job's command line shares: its options, repeated runs, and stepping back from another writer's store.
+"""The common command line of all jobs: their options, repeated runs, and giving way to another writer of the store.
 
 A job is a module of this package, listed in `jobs/__init__.py`. It has a function for Python, and
 
@@ -62,7 +62,7 @@ StorePath = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """The options that every job has."""
+    """The options of every job."""
 
     conf: Conf = None
     every: Annotated[
@@ -79,10 +79,10 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """What one run did, in lines for people and in figures for programs.
+    """The result of one run, as lines to display and as figures for programs.
 
-    `exit_code` 1 says that it found something that an operator must look at. `is_idle` says that it did nothing and found nothing
-    new: of several such runs in a row only the first is printed. `is_busy` says that it left a part, because another process has the
+    `exit_code` 1 means that it found something that an operator must examine. `is_idle` means that it did and found nothing
+    new: of several such runs in a row only the first is printed. `is_busy` means that it left a part, because another process has the
     store.
     """
 
@@ -93,7 +93,7 @@ class JobReport:
     figures: Mapping[str, object] = field(default_factory=dict)
     """The same for programs: what `--json` prints."""
     put: PutStatistics | None = None
-    """What was put into the store; None of a job that puts nothing."""
+    """What was put into the store; None for a job that puts nothing."""
 
 
 Run = Callable[..., JobReport]
@@ -108,9 +108,9 @@ def run_job(
 ) -> int:
     """Run a job by its command line, once, or with `--every` repeatedly. Returns the exit code of the last run; 2 for wrong usage.
 
-    Repeated runs begin `--every` apart; one that takes longer is followed by the next at once. SIGTERM or SIGINT lets the current run
-    finish and ends then; a second signal ends at once, as SIGINT does where the job runs once: exit code 130.
-    A store that is locked, a full disk, or any error that is `retriable`, is tried again at the next turn; other errors end the job.
+    Repeated runs start `--every` apart; a longer run is followed by the next at once. After SIGTERM or SIGINT the current run
+    finishes and the job ends. A second signal ends it at once, as SIGINT does if the job runs once: exit code 130.
+    After a locked store, a full disk, or any `retriable` error the next turn tries again; other errors end the job.
     A run that left anything because another process has the store ends with BUSY, or with DONE under `--busy-ok`.
     `clock` and `sleep` are in seconds.
     """
@@ -140,10 +140,10 @@ def job_command(
 
 
 class _JobCommand(TyperCommand):
-    """With --json it prints what is wrong with the command line as an object, too."""
+    """With --json it also prints errors of the command line as an object."""
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
-        prints_json = "--json" in args  # parsing takes words away
+        prints_json = "--json" in args  # parsing removes words
         try:
             return super().make_context(info_name, args, *more, **extra)
         except _UsageError as error:
@@ -162,11 +162,11 @@ def open_to_write(
     lock_timeout_ms: int = 0,
     put: PutStatistics | None = None,
 ) -> Iterator[MessageStore]:
-    """The store, open for writing. It is left as it was found: closed cleanly if it was, else only given back.
+    """The store, open for writing. It is left as it was found: closed cleanly if it was, else only released.
 
-    So what commits of sinks keep open between them stays cheap to open. Waits `lock_timeout_ms` for its turn: behind commits and jobs
-    that began to wait before, ahead of those that begin later. Does not wait for a broker. `put` counts what is put from the
-    opening on. Raises StoreLockedError where another writer has the store.
+    So the state that commits of sinks keep open between them stays cheap to open. Waits `lock_timeout_ms` for its turn: after commits
+    and jobs that started to wait before, ahead of later ones. Does not wait for a broker. `put` counts what is put from the
+    opening on. Raises StoreLockedError if another writer has the store.
     """
     with open_store(
         path, config=conf, read_only=False, clock=clock, lock_timeout_ms=lock_timeout_ms, holder="job"
@@ -179,7 +179,7 @@ def open_to_write(
 
 
 def job_name(run: Run) -> str:
-    """The module's."""
+    """The module's name."""
     return Path(sys.modules[run.__module__].__file__ or run.__module__).stem
 
 
@@ -188,12 +188,12 @@ class _Job(NamedTuple):
 
     run: Callable[[], JobReport]
     head: Mapping[str, object]
-    """What --json prints first: which job, and where."""
+    """The first fields that --json prints: which job, and where."""
     shared: Shared
 
 
 class _Turn(NamedTuple):
-    """How a run ended."""
+    """The end of a run."""
 
     exit_code: int
     goes_on: bool = True
@@ -215,7 +215,7 @@ def _turns(job: _Job, clock: Callable[[], float], sleep: Callable[[float], None]
 
 
 def _run_once(job: _Job, *, after_idle: bool = False) -> _Turn:
-    """One run, printed; an idle run behind another idle one is not printed."""
+    """One run, printed; an idle run after another idle one is not printed."""
     begin_s = time.monotonic()
     try:
         report, may_pass, text = job.run(), True, None

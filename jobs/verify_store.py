@@ -25,12 +25,12 @@ from storage.tables.topics import TOPICS_FILE, TopicTable
 def verify_store(
     path: str, *, conf: str | None = None, on_progress: Callable[[int, int], None] | None = None
 ) -> VerifyReport:
-    """The audit of one store. Raises StorageError where it cannot be read."""
+    """The audit of one store. Raises StorageError if it cannot be read."""
     root = plain_path(path).rstrip("/") or "/"
     file_system = file_system_of(path)
     known_topics = _known_topics(
         file_system, root
-    )  # before the store is opened: a large table is not held beside its queues
+    )  # before the store is opened, so that a large table is not held beside its queues
     checkpoint = read_checkpoint(file_system, root)  # before the log: it must not be ahead
     with open_store(path, config=conf) as store:
         return verify(
@@ -46,7 +46,7 @@ def verify_store(
 
 
 def _known_topics(file_system: FileSystem, root: str) -> frozenset[str] | None:
-    """The topics that have settings; None where no table tells."""
+    """The topics that have settings; None if there is no table."""
     topics = read_state(file_system, root, TOPICS_FILE, TopicTable.load)
     return frozenset(topics.topics) if topics is not None else None
 

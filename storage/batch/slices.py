@@ -68,7 +68,6 @@ class SharedLog:
         self.turn = turn
         self.is_shared = turn is not nullcontext
         """Whether other threads can put at all."""
-        """Whether anybody else can put at all."""
         self._own_end = writer.log_end
         self._left, self._largest = room
         self._lacks_room = False

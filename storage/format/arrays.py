@@ -1,7 +1,7 @@
-"""How values become arrays: one declaration of a layout for many values and for one, memory that is used again, Arrow columns of text.
+"""Arrays of values: one layout declaration for many values and for one, reusable memory, Arrow columns of text.
 
-A column of text from outside becomes Arrow `large_string` without its bytes being moved or believed: a caller that needs them
-well-formed asks `malformed_rows`.
+A column of text from outside becomes Arrow `large_string` without a copy and without a check: a caller that needs well-formed text
+calls `malformed_rows`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def as_int64(numbers: np.ndarray) -> np.ndarray:
 
 
 def sealed(array: np.ndarray) -> np.ndarray:
-    """The same array, read-only and end to end: the type that signatures of kernels name for what they only read."""
+    """The same array, read-only and contiguous: the type that kernels' signatures have for read-only arguments."""
     if not (array.flags.c_contiguous and array.flags.aligned):
         array = array.copy()
     if array.flags.writeable:
@@ -79,7 +79,7 @@ def sorted_by_code(codes: np.ndarray, count: int) -> np.ndarray:
 
 
 def row_windows(places: np.ndarray, sizes: np.ndarray, window_bytes: int) -> Iterator[tuple[slice, int]]:
-    """Ranges of a buffer, whose `places` ascend, in parts of about so many bytes, or of one: which ranges, and where the last ends."""
+    """Groups of ranges of a buffer (`places` ascend), each of about `window_bytes` or one range: the ranges, and the end."""
     ends = np.maximum.accumulate(places + sizes)
     first = 0
     while first < len(places):
@@ -92,40 +92,40 @@ FEW_ROWS = 64
 
 
 def is_few(count: int) -> bool:
-    """Whether so many rows go one by one."""
+    """Whether so many rows are processed one by one."""
     return count <= FEW_ROWS
 
 
 class Memory:
-    """Memory that one reader uses again and again for what is gathered before it is copied into arrays of its size."""
+    """Reusable memory of one reader, for data that is gathered before it is copied into arrays of its size."""
 
     def __init__(self) -> None:
         self._kept: dict[str, np.ndarray] = {}
 
     def take(self, name: str, size_bytes: int) -> np.ndarray:
-        """So many bytes, holding anything, of those that were taken by this name before."""
+        """`size_bytes` bytes with any content, in the memory of this name."""
         kept = self._kept.get(name)
         if kept is None or len(kept) < size_bytes:
             kept = self._kept[name] = np.empty(size_bytes + size_bytes // 4, np.uint8)
         return kept[:size_bytes]
 
     def longs(self, name: str, count: int) -> np.ndarray:
-        """The same as int64."""
+        """Like `take`, as int64."""
         return self.take(name, 8 * count).view(np.int64)
 
     def ints(self, name: str, *shape: int) -> np.ndarray:
-        """The same as int32."""
+        """Like `take`, as int32."""
         return self.take(name, 4 * int(np.prod(shape))).view(np.int32).reshape(shape)
 
 
 SEPARATORS = b"\x01\x02"
-"""What stands between and within properties."""
+"""The separators between and within properties."""
 CONTROL_CHARACTERS = bytes(range(0x20)) + b"\x7f"
 _DELETE = 0x7F
 
 
 def as_texts(column: pa.Array) -> pa.Array:
-    """A string, binary or null column as large_string; binary is taken for UTF-8 unseen."""
+    """A string, binary or null column as large_string; binary is assumed to be UTF-8, without a check."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return column.cast(pa.large_binary()).view(pa.large_string())
     return column.cast(pa.large_string())
@@ -153,7 +153,7 @@ def is_valid(column: pa.Array) -> np.ndarray:
 
 
 def bytes_and_offsets(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
-    """The bytes of a large_string or large_binary array and where in them each row begins and ends: n + 1 offsets."""
+    """The bytes of a large_string or large_binary array, and the n + 1 offsets of its rows."""
     _, offsets_buffer, data_buffer = texts.buffers()
     if not len(texts):
         return np.empty(0, np.uint8), np.zeros(1, np.int64)
@@ -189,12 +189,12 @@ def malformed_rows(texts: pa.Array) -> np.ndarray:
 
 
 def _is_present(texts: pa.Array, rows: np.ndarray) -> np.ndarray:
-    """Of these rows those that are not null: bytes of a null row say nothing."""
+    """Those of these rows that are not null: the bytes of a null row are meaningless."""
     return rows[is_valid(texts)[rows]] if texts.null_count else rows
 
 
 def is_utf8(text: bytes) -> bool:
-    """Whether a strict decoder takes the bytes."""
+    """Whether a strict decoder accepts the bytes."""
     try:
         text.decode()
     except UnicodeDecodeError:

@@ -3,8 +3,8 @@
     0      4     8     12     16            20       20 + n              22 + n
     | size | (0) | (0) | flag | body length | body n | properties length | properties |
 
-What stands in parentheses is left zero, as Java's producer leaves it; a broker reads over it. Items one behind another are a
-batch's body, so any run of them is a batch. Java: MessageDecoder.encodeMessage; the way back is `spark_mq/remoting/messages.py`.
+The fields in parentheses stay zero, as in Java's producer; a broker ignores them. Concatenated items are a batch's body, so any run of
+them is a batch. Java: MessageDecoder.encodeMessage; the inverse is `spark_mq/remoting/messages.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from storage.format.arrays import sizes_of, view_at
 
 HEAD = np.dtype([("size_bytes", ">i4"), ("unread", "V8"), ("flag", ">i4"), ("body_size_bytes", ">i4")])
-"""What stands before the body."""
+"""The part before the body."""
 _LENGTH = np.dtype(">i2")
 ITEM_OVERHEAD = HEAD.itemsize + _LENGTH.itemsize
 """Bytes of an item without its body and properties."""

@@ -1,4 +1,4 @@
-"""Bit maps of filters: which groups' expressions were true for a message, in so many bits. Pure.
+"""Bit maps of filters: for which groups a message's filter expressions were true, in a few bits. Pure.
 
 A group has a few positions in the maps of a topic, and a message's map has the positions of every group whose expression is true for
 it. So where one of a group's positions is not set, the group does not want the message; where all are, it may.
@@ -22,7 +22,7 @@ _BLOCK = 16
 MapsOf = Callable[[Sequence[bytes]], np.ndarray]
 """The maps of messages, a row of bytes each, by their encoded properties."""
 MapRule = Callable[[str], MapsOf | None]
-"""Who makes the maps of a topic's messages; None where nobody filters it by an expression."""
+"""Makes the maps of a topic's messages; None if no group filters it by an expression."""
 
 
 class BloomFilter(NamedTuple):
@@ -33,7 +33,7 @@ class BloomFilter(NamedTuple):
 
     @classmethod
     def of(cls, error_percent: int, expected_count: int) -> BloomFilter:
-        """The shape in which so many groups are mistaken for each other at that rate. Raises ValueError. Java: createByFn."""
+        """The shape in which so many groups collide at that rate. Raises ValueError. Java: createByFn."""
         if not 1 <= error_percent < 100:
             raise ValueError(f"the error rate is 1 to 99 %, not {error_percent}")
         if expected_count < 1:
@@ -72,7 +72,7 @@ class BloomFilter(NamedTuple):
 
 
 class BitTest(NamedTuple):
-    """A group's positions, which tell something of messages that were stored behind a time (ms): when the group was known."""
+    """A group's positions. They are valid for messages stored after a time (ms): when the group was known."""
 
     shape: BloomFilter
     positions: tuple[int, ...]

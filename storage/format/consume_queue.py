@@ -46,11 +46,11 @@ def is_pre_blank(entries: np.ndarray) -> np.ndarray:
 
 
 def hole_filler(start: int) -> np.ndarray:
-    """The entry that fills a hole which begins at queue offset `start`: Java's pre-blank entry, and the start in the upper half of the
+    """The entry that fills a hole which begins at queue offset `start`: Java's pre-blank entry, with the start in the upper half of the
     tags code.
 
-    So a look at any entry of a hole tells where the last message before it stands. Java looks at the lower half only when it
-    compares tags. Of a start that needs more than 31 bits nothing is said.
+    So any entry of a hole shows where the last message before it is. Java only reads the lower half when it compares tags. A start
+    of more than 31 bits is not stored.
     """
     blank = PRE_BLANK.copy()
     blank["tags_code"] = start << _HALF_BITS if start <= _MAX_HOLE_START else 0
@@ -58,7 +58,7 @@ def hole_filler(start: int) -> np.ndarray:
 
 
 def hole_start(filler: np.ndarray) -> int:
-    """The queue offset at which the hole of a `hole_filler` begins; 0 of Java's pre-blank entry, which says nothing."""
+    """The queue offset at which the hole of a `hole_filler` begins; 0 for Java's pre-blank entry, which does not name it."""
     return max(0, int(filler["tags_code"]) >> _HALF_BITS)
 
 
@@ -78,7 +78,7 @@ def is_ext_address(tags_codes: np.ndarray) -> np.ndarray:
 
 
 def ext_address(position: int) -> int:
-    """The tags code that stands for a byte position in consumequeue_ext. Java: ConsumeQueueExt.decorate."""
+    """The tags code for a byte position in consumequeue_ext. Java: ConsumeQueueExt.decorate."""
     return position + _LONG_MIN
 
 
@@ -88,6 +88,6 @@ def ext_position(address: int) -> int:
 
 
 def may_be_torn(tags_codes: np.ndarray) -> np.ndarray:
-    """Which codes read as if only a part of their entry had been written: a page may end four bytes into the code."""
+    """Which codes look like a half-written entry: a page may end four bytes into the code."""
     codes = tags_codes.astype(np.int64)
     return (codes & (1 << _HALF_BITS) - 1 == 0) & (codes >= -(1 << _HALF_BITS))

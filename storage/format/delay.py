@@ -1,4 +1,4 @@
-"""Delay levels (`messageDelayLevel`), and the files of RocketMQ's timer, which keeps messages with a deliver time until they are due.
+"""Delay levels (`messageDelayLevel`), and the files of RocketMQ's timer, which keeps messages with a delivery time until they are due.
 
 Java: MessageStoreConfig, DefaultMessageStore.parseDelayLevel; Slot, TimerLog, TimerCheckpoint.
 
@@ -59,7 +59,7 @@ def due_codes(levels: np.ndarray, from_ms: np.ndarray | int, delays_ms: tuple[in
     """The tags codes of messages in the schedule topic, int64: when each is due by its level, from 1 on;
     one above the last is the last.
 
-    `from_ms` is the store time, or what stands for it. The one rule for records that are read and for those that are made.
+    `from_ms` is the store time, or a substitute. Used for records that are read and for those that are made.
     Java: CommitLog.checkMessageAndReturnSize, ScheduleMessageService.computeDeliverTimestamp.
     """
     return np.asarray(np.array(delays_ms, np.int64)[np.clip(levels, 1, len(delays_ms)) - 1] + from_ms)

@@ -1,11 +1,10 @@
 """The JSON dialect of a broker's `config/*.json`, as text to values and back.
 
-fastjson writes a map with integer keys without quotes (`{0:12,1:13}`) and, when it reads, takes unquoted names, single-quoted
-strings and a comma before a closing bracket everywhere, so operators' hand-made files may hold those too. Reading gives plain JSON
-to the standard parser. Other text is first made plain, token by token (a string is one token, whatever stands in it). Writing is
-plain JSON with quoted keys in fastjson's layout (tabs, no blank after a colon), which Java reads as well. What processes send each
-other has objects as keys too (`parse_sent`), and is written as fastjson writes it (`quoted`, `double_text`; the layout is
-`typed_json.py`).
+fastjson writes a map with integer keys without quotes (`{0:12,1:13}`). It also reads unquoted names, single-quoted strings and a comma
+before a closing bracket, so operators' hand-made files may have those too. Plain JSON goes to the standard parser. Other text is first
+made plain, token by token (a string is one token, whatever it holds). Files are written as plain JSON with quoted keys in fastjson's
+layout (tabs, no blank after a colon), which Java reads as well. Bodies between processes also have objects as keys (`parse_sent`), and
+are written as fastjson writes them (`quoted`, `double_text`; the layout is `typed_json.py`).
 
 Java: com.alibaba.fastjson 1.2.83, RemotingSerializable.toJson / fromJson.
 Not supported: comments, NaN, class names (`@type`); references (`$ref`) are kept as they
@@ -68,7 +67,7 @@ def parse(text: str, file: str | None = None) -> Any:
     Raises StateFileError with the line and column of `text` (`file` is for its message) where it is no JSON
     of the dialect.
     """
-    with suppress(ValueError, RecursionError):  # what is said of it is said in the dialect's words
+    with suppress(ValueError, RecursionError):  # errors are reported by the dialect's parser
         value = json.loads(text, strict=False, parse_float=_finite, parse_constant=_refuse)
         if _levels(value) <= _LEVELS:
             return value
@@ -76,7 +75,7 @@ def parse(text: str, file: str | None = None) -> Any:
 
 
 def parse_sent(text: str) -> Any:
-    """As `parse`, for what processes send each other: a key may be an object there, and stands here as the string of its JSON.
+    """Like `parse`, for bodies between processes: a key may be an object, and becomes the string of its JSON.
 
     Many equal keys of message queues, as in a topic's statistics, are read at the standard parser's speed.
     """
@@ -117,7 +116,7 @@ def _parse_dialect(text: str, file: str | None, *, has_object_keys: bool = False
 
 
 class _ObjectKeys:
-    """Makes strings of the objects that stand as keys among the pieces. Whether all else is JSON is the parser's business."""
+    """Turns objects that are keys into strings. The parser checks everything else."""
 
     def __init__(self, pieces: list[str]) -> None:
         self._pieces = pieces
@@ -212,7 +211,7 @@ def _escaped(match: re.Match[str]) -> str:
 
 
 def _tokens(text: str, file: str | None) -> Iterator[re.Match[str]]:
-    position = 1 if text.startswith("\ufeff") else 0  # a byte order mark, which fastjson passes over too
+    position = 1 if text.startswith("\ufeff") else 0  # a byte order mark, which fastjson ignores too
     while position < len(text):
         token = _TOKEN.match(text, position)
         assert token is not None  # every character begins one of the alternatives
@@ -234,7 +233,7 @@ def _as_json(token: re.Match[str], text: str, file: str | None) -> str:
         raise _error(text, token.start(), file, f"{piece[:40]!r} is no key: quote it")
     if _VALUE_WORD.fullmatch(piece):
         if len(piece) > _DIGITS or (_FRACTION.search(piece) and math.isinf(float(piece))):
-            raise _error(text, token.start(), file, f"{piece[:40]!r} is a number that nobody can hold")
+            raise _error(text, token.start(), file, f"{piece[:40]!r} is a number that is too large")
         return piece
     raise _error(text, token.start(), file, f"{piece[:40]!r} is no value")
 

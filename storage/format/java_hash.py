@@ -20,7 +20,7 @@ from storage.format.arrays import as_int64, sealed
 CRC_MASK = 0x7FFFFFFF
 Hashes = TypeVar("Hashes", int, np.ndarray)
 _FEW_CHARACTERS = 400
-"""Up to so many are summed up one by one."""
+"""Up to so many are added one by one."""
 _INVERSE_OF_31 = pow(31, -1, 2**32)
 
 
@@ -56,7 +56,7 @@ def string_hashes(texts: pa.Array) -> np.ndarray:
 
 
 def hashes_of(texts: Sequence[str]) -> np.ndarray:
-    """The same of a few texts, `int32`, for whom an array would cost more than their hashes."""
+    """Like `string_hashes` for a few texts, `int32`, where an array would cost more than the hashes."""
     joined = "".join(texts)
     if len(joined) <= _FEW_CHARACTERS:
         return np.array([string_hash(text) for text in texts], np.int32)

@@ -1,4 +1,4 @@
-"""A message's keys: the unique key that it gets, which keys of it the index holds, and the index file's layout.
+"""A message's keys: its new unique key, its keys in the index, and the index file's layout.
 
     unique key   | 20 hex digits: who writes | 12 hex digits: rank |     32 characters, as long as the Java client's
 
@@ -64,7 +64,7 @@ def index_key(topic: str, key: str) -> str:
 PREFIX_BYTES = 10
 RANK_BYTES = 6
 FIRST_RANKS = 1 << 16
-"""Whoever begins to write begins with one of so many ranks, at random."""
+"""A new writer starts at one of so many ranks, at random."""
 UNIQUE_KEY_LENGTH = 2 * (PREFIX_BYTES + RANK_BYTES)
 RANK_DIGITS = 2 * RANK_BYTES
 _PROCESS_BYTES = 4
@@ -77,7 +77,7 @@ _POWER_OF_PREFIX = np.uint32(pow(31, 2 * PREFIX_BYTES, 1 << 32))
 
 
 def new_prefix(process_id: int, random_bytes: Callable[[int], bytes]) -> bytes:
-    """The prefix of who begins to write: the process, and as many random bytes as it lacks."""
+    """The prefix of a new writer: the process, and as many random bytes as it lacks."""
     process = process_id.to_bytes(_PROCESS_BYTES, "big")
     return process + random_bytes(PREFIX_BYTES - _PROCESS_BYTES)
 

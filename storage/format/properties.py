@@ -4,14 +4,14 @@ Reading, as Java does: the last 0x02 may be missing; the first 0x01 of an entry 
 an entry without 0x01, or with an empty name or value, is dropped; of equal names the last wins; malformed UTF-8
 becomes U+FFFD; NUL is an ordinary character.
 
-`decode_property_maps` does it for many messages at once. If every entry of every row is regular, which a vectorised check
-tells, names and values are found by the positions of the separators alone, and only what is asked for is gathered. If
-not, the irregular rows go through `decode_properties` one by one.
+`decode_property_maps` does it for many messages at once. If every entry of every row is regular (a vectorised check), names and values
+are located by the separators alone, and only requested ones are gathered. If not, the irregular rows go through `decode_properties`
+one by one.
 
-Encoding: the strings of many outgoing messages at once, and which names a row's own map must not set (MessageDecoder.
-messageProperties2String; its STRING_HASH_SET are the names that a client refuses from an application; the others here are refused by
-nothing in Java, although brokers and clients act on them). A store with `enabledAppendPropCRC` wants room at the end of each string
-for the record's sum, which is known when it has its place.
+Encoding: the strings of many outgoing messages at once, and the names that a row's own map must not set (MessageDecoder.
+messageProperties2String; its STRING_HASH_SET are the names that a client refuses from an application; Java refuses none of the others
+here, although brokers and clients act on them). A store with `enabledAppendPropCRC` needs room at the end of each string
+for the record's checksum, which is computed when the record has its place.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def decode_properties(raw: bytes | memoryview) -> dict[str, str]:
 
 
 def _text(raw: bytes) -> str:
-    """Text as Java's String reads it: a surrogate in three bytes, or begun, becomes one U+FFFD; Python would make one of each."""
+    """Text as Java's String reads it: an encoded or incomplete surrogate becomes one U+FFFD; Python would make one for each byte."""
     try:
         return raw.decode()
     except UnicodeDecodeError:
@@ -58,7 +58,7 @@ def _text(raw: bytes) -> str:
 
 
 def stated_crc(properties: dict[str, str]) -> int | None:
-    """The sum that the properties state; None where they state none, or what Java takes for none.
+    """The checksum in the properties; None if there is none, or Java does not accept it.
 
     Digits stand with the least significant first, and overflow as an int does. Java: CommitLog.checkMessageAndReturnSize.
     """
@@ -340,13 +340,13 @@ def _irregular_rows(raw: pa.Array) -> np.ndarray:
 
 
 MADE_ANEW = ("UNIQ_KEY", "CLUSTER", "MSG_REGION", "TRACE_ON", "WAIT")
-"""What every message gets from the client that sends it or the broker that takes it."""
+"""Properties that every message gets from the client that sends it or the broker that accepts it."""
 
 ROW_MARK = "SPARK_MQ_ROW"
-"""Which row of which batch a message was made of, by a sink that looks for it again."""
+"""Property of a sink's message: the row and batch that it was made of, by which it can be found again."""
 
 COLUMN_PROPERTIES = {"TAGS": "tags", "KEYS": "keys", "__SHARDINGKEY": "sharding_key"}
-"""Properties that a row states in a column of its own."""
+"""Properties that have a column of their own."""
 
 EARLIER_LIFE = {
     # delay, retry, dead letters
@@ -365,7 +365,7 @@ EARLIER_LIFE = {
     "PGROUP": "producer group to ask back",
     "TRAN_PREPARED_QUEUE_OFFSET": "place of the half message",
     "__transactionId__": "id of the transaction",
-    "TRANSACTION_CHECK_TIMES": "how often it was asked back",
+    "TRANSACTION_CHECK_TIMES": "how often it was checked",
     "CHECK_IMMUNITY_TIME_IN_SECONDS": "how long not to ask back",
     # delivery at a given time
     "TIMER_DELAY_SEC": "time to wait",
@@ -412,7 +412,7 @@ EARLIER_LIFE = {
     # this package's sink
     ROW_MARK: "row of a batch that was sent to running brokers",
 }
-"""What brokers, clients and proxies note on a message on its way, and would act on if they met it again."""
+"""Properties that brokers, clients and proxies add to a message on its way, and would act on if it had them again."""
 
 TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 """Names that are never stored."""

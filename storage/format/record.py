@@ -174,7 +174,7 @@ class EndOfFile(NamedTuple):
 
 
 class NeedMoreBytes(NamedTuple):
-    """The record goes on behind the given bytes; it needs so many in all."""
+    """The record continues after the given bytes; it needs so many in all."""
 
     size_bytes: int
 
@@ -344,7 +344,7 @@ def find_candidates(buffer: np.ndarray, start: int, end: int) -> np.ndarray:
 # Bodies that the client compressed: zlib, LZ4 frame, Zstandard. Java: CompressorFactory, MessageSysFlag.getCompressionType.
 
 PLAIN_BODY_LIMIT_BYTES = 64 << 20
-"""What a body may grow to: sixteen times what a producer sends unless told otherwise. A few bytes of Zstandard say gigabytes."""
+"""The largest decompressed body: sixteen times a producer's default limit. A few bytes of Zstandard can claim gigabytes."""
 COMPRESSION_LEVEL = 5
 """Of zlib and Zstandard. Java: DefaultMQProducer.compressLevel."""
 _STEP_BYTES = 1 << 10  # of input; no step makes more than a few dozen MiB of it

@@ -74,9 +74,9 @@ def fail(row: int, error: CorruptMessageError) -> None:
 class Records:
     """The fixed and variable parts of the records at `positions` of a `uint8` buffer.
 
-    Every position must leave at least MINIMUM_RECORD_SIZE bytes. Nothing else is taken for granted: `is_whole` tells which
-    rows are records whose lengths add up inside the buffer, and only of those may variable parts be asked. What is `decoded` of all
-    rows already is given as it is.
+    Every position must leave at least MINIMUM_RECORD_SIZE bytes. Nothing else is assumed: `is_whole` tells which rows are records with
+    consistent lengths inside the buffer, and variable parts may be read only for those. Parts that are already `decoded` for all
+    rows are returned as they are.
     """
 
     def __init__(self, buffer: np.ndarray, positions: np.ndarray, decoded: Decoded | None = None) -> None:
@@ -84,7 +84,7 @@ class Records:
 
     @classmethod
     def of_decoded(cls, decoded: Decoded, count: int, read: Callable[[], tuple[np.ndarray, np.ndarray]]) -> Records:
-        """So many decoded records whose buffer and positions are read when somebody asks for more of them."""
+        """`count` decoded records; their buffer and positions are read only if other parts are needed."""
         records = cls.__new__(cls)
         records._start(count, read, decoded)
         return records
@@ -247,7 +247,7 @@ class Records:
         return gather_bytes(self.buffer, self._extent.topic_ends + 2, self.positions + self.column("size_bytes"))
 
     def single_properties(self, names: frozenset[str]) -> PropertyMaps | RegularProperties | Decoded:
-        """Properties of which these are asked for by name."""
+        """Properties for reading these by name."""
         if self.decoded is not None and names <= self.decoded.properties.keys():
             return self.decoded
         return self.properties()
@@ -275,10 +275,10 @@ class Records:
     def plain_parts(
         self, most_bytes: int, corrupt: Callable[[int, CorruptMessageError], None] = fail
     ) -> Iterator[tuple[slice, pa.Array]]:
-        """The rows in parts, each with its bodies decompressed. What of a part was compressed has together at most so many bytes
-        in the clear, or is one body.
+        """The rows in parts, each with its bodies decompressed. The compressed bodies of a part have together at most so many bytes
+        decompressed, or are one body.
 
-        `corrupt` is told of each row whose body does not decompress, before the row's part is given; where it does not raise, the
+        `corrupt` is called for each row whose body does not decompress, before the row's part is given; if it does not raise, the
         body is null.
         """
         bodies, sys_flags = self.bodies(), self.column("sys_flag")

@@ -127,7 +127,7 @@ class UnjoinedBlock(NamedTuple):
 
 
 class OwnBlock(NamedTuple):
-    """Records in memory that belong to whoever appends them: they are stamped where they are, without a copy."""
+    """Records in the appender's own memory: they are stamped in place, without a copy."""
 
     columns: BlockColumns
     data: np.ndarray
@@ -194,12 +194,12 @@ def encode_parts(messages: OutgoingMessages, host: bytes) -> UnjoinedBlock:
 
 def _headers(layout: np.dtype, count: int, **fields: Any) -> np.ndarray:
     """Headers of n records, of fields that are one for all or one a record; all others are zero."""
-    begun = np.zeros(1, layout)
+    first = np.zeros(1, layout)
     for name, value in fields.items():
         if np.ndim(value) == 0:
-            begun[name] = value
+            first[name] = value
     headers, whole = np.empty(count, layout), np.dtype((np.void, layout.itemsize))
-    headers.view(whole)[:] = begun.view(whole)
+    headers.view(whole)[:] = first.view(whole)
     for name, value in fields.items():
         if np.ndim(value):
             headers[name] = value

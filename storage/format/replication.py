@@ -1,4 +1,4 @@
-"""What masters and slaves send each other over a connection that replicates a log, in both dialects, and their file of epochs.
+"""Messages between masters and slaves on a replication connection, in both dialects, and the file of epochs.
 
     default      slave    | max_offset (8) |
                  master   | commitlog_offset (8) | n (4) | n bytes of the log |
@@ -85,7 +85,7 @@ _STATE = struct.Struct(">i")
 
 
 class Dialect(Enum):
-    """How two stores speak."""
+    """The two forms of the protocol."""
 
     DEFAULT = "default"
     CONTROLLER = "controller"
@@ -93,13 +93,13 @@ class Dialect(Enum):
 
 
 class Report(NamedTuple):
-    """Up to where a slave has the log. The first one asks for what follows there."""
+    """The log offset up to which a slave has the log. The first report requests what follows."""
 
     max_offset: int
 
 
 class SlaveHandshake(NamedTuple):
-    """Who a slave is."""
+    """A slave's identity."""
 
     broker_id: int
     syncs_from_last_file: bool = False
@@ -107,7 +107,7 @@ class SlaveHandshake(NamedTuple):
 
 
 class MasterHandshake(NamedTuple):
-    """Where a master's log ends, and where its epochs begin."""
+    """The end of a master's log, and the starts of its epochs."""
 
     max_offset: int
     last_epoch: int
@@ -115,7 +115,7 @@ class MasterHandshake(NamedTuple):
 
 
 class FrameEpoch(NamedTuple):
-    """What a frame of the controller's dialect says beside its bytes."""
+    """The additional fields of a frame in the controller's dialect."""
 
     epoch: int
     start_offset: int

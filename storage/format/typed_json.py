@@ -9,10 +9,10 @@ Fields are `str`, `bool`, `float`, `Int`, `Long`, `Annotated[str, …]` of an en
 arrays), `Mapping[…]` with keys `str`, `Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also `| None`. Names in the
 text are the Python names in camelCase unless `wire` says otherwise.
 
-Written are keys in alphabetical order without blanks, maps in the order that they have, nulls left out, integer keys bare and queues as
-keys as objects. Read is the dialect of `fastjson.py`; unknown fields are passed over; null counts as absent, and what is absent has its
-default. As fastjson, a reader takes a name for the one that is spelt like it but for capitals, `_` and `-`, where that one is not there
-itself: `ClientId` and `client_id` for `clientID`.
+Written are keys in alphabetical order without blanks, maps in their own order, nulls omitted, integer keys bare and queues as
+keys as objects. Read is the dialect of `fastjson.py`; unknown fields are ignored; null counts as missing, and a missing field has its
+default. Like fastjson, a reader matches names regardless of capitals, `_` and `-` if the exact name is missing: `ClientId` and
+`client_id` for `clientID`.
 
 Clients in other languages send numbers in quotes or with a fraction of zeros, booleans as 0 and 1, enums as their positions. All of
 them are read, as fastjson converts them. An unknown name of an enum is null.

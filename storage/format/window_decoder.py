@@ -1,9 +1,9 @@
-"""Records decoded while their bytes are read, a window at a time: what `Records` then need not look for.
+"""Records decoded while their bytes are read, a window at a time, so that `Records` need not decode them.
 
     windows of a buffer ──kernels──▶ fields, bodies, properties of regular rows ──▶ `Decoded`, which `Records` gives as its own
 
-One row that is not regular, or is not what its queue's entry says, and nothing counts: then there is no `Decoded`, and `Records` does
-all of it from the same bytes.
+If one row is not regular, or differs from its queue's entry, the result is dropped: then there is no `Decoded`, and `Records` decodes
+all from the same bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Parts of records. What is not named here can be asked for all the same, and is decoded then."""
+    """Parts of records to decode. Other parts can be read later, and are decoded then."""
 
     fields: frozenset[str] = frozenset()
     """Of the fixed header."""
@@ -36,9 +36,9 @@ class Wanted:
     all_properties: bool = False
     message_ids: bool = False
     topics: bool = False
-    """As numbers. Those of a queue's records are all the same, and not asked for."""
+    """As numbers. Not needed for a queue's records, which all have the same."""
     raw: bool = False
-    """The bytes of the records, for what is not named here and yet will be asked for."""
+    """The bytes of the records, for parts that are not named here but will be read."""
 
     def __or__(self, other: Wanted) -> Wanted:
         return Wanted(
@@ -134,7 +134,7 @@ class NumberedTopics(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """What was decoded of n records, all of which are regular and agree with their entries; None where it was not wanted."""
+    """The decoded parts of n records, which are all regular and agree with their entries; None for unwanted parts."""
 
     columns: dict[str, np.ndarray]
     """Fields of the header in native byte order, hosts as V8."""
@@ -152,7 +152,7 @@ class Decoded(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """What all entries of a queue claim of their records: its topic and number."""
+    """The common claims of a queue's entries about their records: topic and queue id."""
 
     topic: bytes
     queue_id: int
@@ -209,7 +209,7 @@ class Walked(NamedTuple):
 
 
 class Walker:
-    """Finds records that stand at the beginning of a buffer, and decodes what is wanted of them."""
+    """Finds the records at the start of a buffer, and decodes the wanted parts."""
 
     def __init__(self, wanted: Wanted) -> None:
         self._wanted = wanted

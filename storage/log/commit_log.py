@@ -363,9 +363,7 @@ class LogWalk:
             return CorruptRecordError(error.field, position, error.expected, error.found, file=file.path)
         if isinstance(outcome, NeedMoreBytes):
             return CorruptRecordError("size", position, f"at most {rest}", outcome.size_bytes, file=file.path)
-        return CorruptRecordError(
-            "size", position, "a record of which both decoders think the same", outcome, file=file.path
-        )
+        return CorruptRecordError("size", position, "a record that both decoders judge alike", outcome, file=file.path)
 
 
 def _decode_at(

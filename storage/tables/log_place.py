@@ -211,7 +211,7 @@ def _why_not_bound(seen: Surroundings, outside: tuple[LogDirectory, ...]) -> str
     if binding is None:
         return "nothing says that it is this store's"
     if binding.root != seen.real_root:
-        return f"its binding was made for the store at {binding.root[0]}, of which this is a copy"
+        return f"its binding was made for the store at {binding.root[0]}; this is a copy of it"
     bound = dict(binding.directories)
     for directory in outside:
         if directory.real_path not in bound:

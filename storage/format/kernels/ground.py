@@ -62,7 +62,7 @@ def inline(function: F) -> F:
 
 
 def _pointer(context: Any, builder: Any, signature: Any, args: Any, number: int, position: Any, size: Any) -> Any:
-    """The address of byte `position` of an array, of which `size` bytes are touched."""
+    """The address of byte `position` of an array, for an access of `size` bytes."""
     array = context.make_array(signature.args[number])(context, builder, args[number])
     if IS_CHECKED:
         zero = ir.Constant(I64, 0)
