@@ -274,7 +274,7 @@ class BatchServer:
         return outcome, service.acks.want(service.log_end, copies)
 
     def _admitted(self, request: HandOver, seconds: float) -> int:
-        """How many copies the batch must have. Raises ReplicasNotEnoughError where so few are in sync then, with nothing written."""
+        """The number of copies for the batch. Raises ReplicasNotEnoughError, before any write, if too few are in sync."""
         service = self._service
         copies = service.acks.needed_by_batch(request.copies)
         if copies != NOBODY:

@@ -93,9 +93,9 @@ def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0)
 
 
 def _topics(parts: BrokerParts) -> dict[str, TopicConfig]:
-    """Where the broker may not be read or written, nor may its topics; as in Java their entries say less then.
+    """The topics to register. If the broker is not readable or not writable, neither are its topics, as in Java.
 
-    Departure: that is so, too, while its store takes nothing (`BrokerStore.permission`). Java's clients send on to it, in vain.
+    Departure: nor are they writable while its store refuses puts (`BrokerStore.permission`). Java's clients keep sending, in vain.
     """
     found, permission = dict(parts.store.topics), parts.store.permission
     if permission & _READ_AND_WRITE == _READ_AND_WRITE:
@@ -300,13 +300,13 @@ class Member(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is known of a group at one moment."""
+    """The state of a group at one moment."""
 
     addresses: Mapping[int, str]
     """By broker id."""
 
     def alive_with(self, own_id: int) -> int:
-        """How many brokers live, this one among them, registered or not. Java: calcAliveBrokerNumInGroup."""
+        """Number of living brokers, with this one, registered or not. Java: calcAliveBrokerNumInGroup."""
         return len(self.addresses.keys() | {own_id})
 
     def stands_in(self, own_id: int) -> bool:
@@ -464,7 +464,7 @@ class SubscribedQueues:
         run(self._client.close())
 
     def _fresh(self, topic: str) -> _Kept | None:
-        """What was said of it, unless that is long ago or was nothing."""
+        """The cached queues, unless they are old or none."""
         kept = self._kept.get(topic)
         if kept is None or not kept.queues or is_time(self._steady(), kept.requested_at_ms, self._poll_ms()):
             return None

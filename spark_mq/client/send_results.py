@@ -47,7 +47,7 @@ _FLAGS = {
 
 
 class SendStatus(Enum):
-    """How safe a stored message is. All four mean that it is in the broker's log."""
+    """The durability of a stored message. All four mean that it is in the broker's log."""
 
     SEND_OK = int(ResponseCode.SUCCESS)
     FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -72,7 +72,7 @@ class SendResult(NamedTuple):
     queue: MessageQueue
     """With the topic as the program named it."""
     queue_offset: int
-    """Of a batch that of its first message."""
+    """For a batch, that of its first message."""
     transaction_id: str | None
     recall_handle: str | None
     """With which a timed message can be called back."""
