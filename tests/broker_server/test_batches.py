@@ -43,7 +43,7 @@ from storage.tables.sink_notes import load_batch_notes
 from storage.transaction.progress import TransactionCounts
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 
 from .test_running_broker import running
 

@@ -35,8 +35,8 @@ from storage.transaction.check import CheckReport
 from storage.transaction.discard import redrive
 from storage.transaction.progress import METRICS_FILE, TransactionCounts, read_progress
 from tests.support.clock import Clock
-from tests.support.commits import commit_of
-from tests.support.held_check import check_half_messages
+from tests.support.held_check import check_half_messages, commit_of
+from tests.support.served import served
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -102,10 +102,7 @@ def prepare(store: MessageStore, clock: Clock) -> Prepare:
 
 
 def messages(store: MessageStore, topic: str, queue_id: int = 0) -> list[Message]:
-    found: list[Message] = []
-    while (result := store.get(topic, queue_id, len(found), 100)).messages:
-        found += result.messages
-    return found
+    return list(served(store, topic, queue_id))
 
 
 def bodies(store: MessageStore, topic: str = "TopicTx", queue_id: int = 1) -> list[str]:
@@ -208,7 +205,7 @@ def test_a_half_without_an_answer_stands_at_the_end_with_one_check_more_and_its_
     copy = messages(store, HALF_TOPIC)[1]
     assert copy.properties == {**half.properties, CHECK_TIMES: "1"}
     assert (copy.born_time_ms, copy.born_host, copy.body, copy.flag) == (half.born_time_ms, half.born_host, b"u", 7)
-    assert report.asked_again == [(copy.commitlog_offset, 1)]
+    assert report.to_check_again == [(copy.commitlog_offset, 1)]
     assert (report.half_offset, report.put_back, report.waiting) == (1, 1, 1)
 
 
