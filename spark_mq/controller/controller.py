@@ -63,7 +63,7 @@ REQUEST_POOL = "Controller"
 ADMIN_CODES = frozenset(
     {RequestCode.UPDATE_CONTROLLER_CONFIG, RequestCode.GET_CONTROLLER_CONFIG, RequestCode.CLEAN_BROKER_DATA}
 )
-"""What operators ask for, with the election of a master whom they name: refused to other hosts unless it is signed."""
+"""Requests of operators, and the election of a named master: refused to other hosts unless signed."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -98,7 +98,7 @@ class Controller:
     ) -> None:
         self.configuration = configuration
         self.address = ""
-        """Where brokers reach it: set when that is known."""
+        """The controller's address for brokers: set when it is known."""
         self.state = state or ControllerState()
         self.liveness = Liveness()
         self._keep = keep
@@ -204,12 +204,12 @@ class Controller:
         self._notices.append(RoleNotice(addresses, change, SyncStateSet(broker_ids=body.broker_ids or (), epoch=epoch)))
 
     def take_notices(self) -> list[RoleNotice]:
-        """What brokers are to hear since the last call."""
+        """Notices to brokers since the last call."""
         notices, self._notices = self._notices, []
         return notices
 
     def metadata(self) -> ControllerMetadataAnswer:
-        """Which controllers there are: this one."""
+        """The controllers: this one."""
         settings = self.configuration.controller
         return ControllerMetadataAnswer(
             group=settings.group,
@@ -333,4 +333,4 @@ HANDLERS: Mapping[int, _Handler] = {
     RequestCode.UPDATE_CONTROLLER_CONFIG: _update_settings,
     RequestCode.GET_CONTROLLER_CONFIG: _settings,
 }
-"""Who answers which request; all others are not supported."""
+"""Handlers by request code; other codes are not supported."""

@@ -665,19 +665,19 @@ class Shared:
         """Those with requests that have not started, ended ones included."""
         self.is_going_away = False
         self.is_ending = False
-        """Nothing more is read."""
+        """Whether the server is closing: then no more is read."""
         self._piece = memoryview(bytearray(_PIECE_BYTES))
         self.unwritten = UnwrittenOfAll()
         self._most_bytes = 0  # of requests and unfinished frames together
         self.ended_count = 0
-        """How many requests have ended."""
+        """Number of requests that have ended."""
         self.request_count = 0
-        """How many wait or run."""
+        """Number of requests that wait or run."""
         self._request_bytes = 0
         self._unfinished_bytes = 0
 
     def piece(self, size: int = -1) -> memoryview:
-        """What is read at once, of one connection after the other; little while many have something left of theirs.
+        """The buffer for one read, shared by all connections; small while many connections have requests that have not started.
 
         With a size, which TLS asks for, all that it has decrypted: it would lose the rest at the connection's end.
         """
