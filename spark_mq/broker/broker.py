@@ -289,7 +289,7 @@ class Broker:
         self.save_offsets()
 
     def _note_topics(self) -> None:
-        """Name servers hear of topics that a request has made or changed."""
+        """Register topics at name servers that a request has made or changed."""
         seen, table = self._topics_seen, self.parts.store.service.settings.topics
         if table is seen:
             return
@@ -306,7 +306,7 @@ class Broker:
     # Connections and events
 
     def closed(self, connection: ClientConnection) -> None:
-        """A connection ended: its client has left, and others hear of it."""
+        """A connection ended: its client has left; notify other clients."""
         parts = self.parts
         with parts.clients.lock:
             parts.clients.producers.closed(connection)

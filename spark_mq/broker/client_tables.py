@@ -155,7 +155,7 @@ class ConsumerTable:
     def register(
         self, data: ConsumerData, client: KnownClient, *, notifies: bool, with_subscriptions: bool = True
     ) -> Change | None:
-        """A client is there, or there still; the change, if there is one that others are to hear of."""
+        """Note a client's heartbeat; returns the change, if other clients must be notified."""
         group = self.groups.setdefault(data.group_name, ConsumerGroup())
         group.consume_type, group.message_model = data.consume_type, data.message_model
         group.consume_from_where = data.consume_from_where
@@ -408,7 +408,7 @@ class Clients:
         self.events.append(Tell(connection, command))
 
     def tell_of(self, change: Change | None) -> None:
-        """All clients of a group hear that others came or went, if the broker tells such things."""
+        """Notify all clients of a group that others came or went, if the broker is configured to."""
         if change is None or not self._config.notify_consumer_ids_changed_enable:
             return
         fields = write_header(ConsumerGroupRequest(consumer_group=change.group))
@@ -420,5 +420,5 @@ class Clients:
         self.events.extend(RunAgain(pull.connection, pull.command) for pull in pulls)
 
     def register_topics(self, *topics: str) -> None:
-        """Name servers must hear of these topics now."""
+        """Register these topics at name servers now."""
         self.events.append(RegisterTopics(topics))

@@ -87,7 +87,7 @@ class PutRules:
     is_congested: Congestion | None = None
     """Whether the timer takes no more for a time; None = it does."""
     is_heard: bool = True
-    """Whether the client hears of a refusal; else the put waits while the store is busy."""
+    """Whether the client gets a refusal; else the put waits while the store is busy."""
 
     @property
     def address(self) -> str:

@@ -123,7 +123,7 @@ class RunAgain(NamedTuple):
 
 
 class RegisterTopics(NamedTuple):
-    """Topics are new or changed: name servers must hear of it now. No names = all of them, as after a change of permissions."""
+    """Topics are new or changed: register them at name servers now. No names = all topics, as after a change of permissions."""
 
     topics: tuple[str, ...]
 

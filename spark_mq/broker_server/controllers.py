@@ -54,7 +54,7 @@ class Controllers:
         run(self._client.close())
 
     def heartbeat(self, broker_id: int, position: Position) -> None:
-        """904, one-way, to each of them; who is not reached hears the next one."""
+        """904, one-way, to each controller; one that is not reached gets the next one."""
         header = BrokerHeartbeatRequest(
             cluster_name=self._cluster,
             broker_address=self._address,

@@ -123,7 +123,7 @@ def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand
 
 
 class Registration:
-    """Tells name servers, in a thread of its own. One that is not reached is tried again soon, alone."""
+    """Registers at name servers, in its own thread. One that is not reached is tried again soon, alone."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Registration:
         self._due.set()
 
     def close(self) -> None:
-        """Tells the name servers that know this broker that it leaves; no others, as they may know another one at its address."""
+        """Unregister at the name servers that know this broker; no others, as they may know another broker at its address."""
         self._is_closed = True
         self._due.set()
         if self._client is None:
@@ -321,7 +321,7 @@ class Group(NamedTuple):
 
 
 class MemberGroup:
-    """Tells name servers that this broker lives, and asks who else does, from `start` to `close`."""
+    """Sends heartbeats to name servers, and requests the living brokers of the group, from `start` to `close`."""
 
     def __init__(
         self,
@@ -331,7 +331,7 @@ class MemberGroup:
         *,
         period_s: float = GROUP_PERIOD_S,
     ) -> None:
-        """`on_group` hears of the group after each answer."""
+        """`on_group` is called with the group after each answer."""
         self.own = own
         """This broker."""
         self._name_servers = client.name_servers

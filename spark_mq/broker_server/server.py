@@ -302,7 +302,7 @@ class RunningBroker:
         return self._registration.missing
 
     def note_reopened(self, failure: str) -> None:
-        """Its store was opened again after this: operators hear of it."""
+        """The failure after which its store was opened again, for operators."""
         self._facts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"
 
     def on_term(self, term: Term) -> None:

@@ -419,7 +419,7 @@ class OrderlyService:
         self._is_closed = False
 
     def arrived(self, messages: Sequence[MessageExt], queue: MessageQueue, process_queue: ProcessQueue) -> None:
-        """Take in what a pull brought, and see that somebody takes it."""
+        """Add the messages of a pull, and start a taker if none runs."""
         if process_queue.put(messages):
             task = asyncio.get_running_loop().create_task(self._serve(queue, process_queue))
             self._serving.add(task)

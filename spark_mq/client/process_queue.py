@@ -67,7 +67,7 @@ class ProcessQueue:
         self.unlock_tries = 0
 
     def put(self, messages: Iterable[MessageExt]) -> bool:
-        """Take in what a pull brought, in order; whether somebody must begin to take (orderly)."""
+        """Add the messages of a pull, in order; returns whether a taker must start (orderly)."""
         for message in messages:
             if self._insert(message):
                 self._next_offset = message.queue_offset + 1

@@ -115,7 +115,7 @@ def read_send_answer(
 
 
 def stored_status(code: int) -> SendStatus | None:
-    """The status that an answer's code tells; None where the code does not say that the message is stored."""
+    """The status of an answer's code; None if the code does not say that the message is stored."""
     return _STATUSES.get(code)
 
 

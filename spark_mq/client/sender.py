@@ -341,7 +341,7 @@ class Sender:
             self._end(sending, None, None)
 
     def _refresh(self, topic: str) -> None:
-        """Ask for the topic's route now, beside the sends; `on_route` hears of a change."""
+        """Query the topic's route now, beside the sends; `on_route` is called after a change."""
         if topic in self._topics and topic not in self._refreshing:
             self._refreshing.add(topic)
             self._keep(self._refresh_route(topic))

@@ -68,7 +68,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class RoleNotice(NamedTuple):
-    """Brokers that are to hear who is master now (1008, one-way)."""
+    """A notice of the new master to brokers (1008, one-way)."""
 
     addresses: tuple[str, ...]
     header: RoleChangedRequest
@@ -123,7 +123,7 @@ class Controller:
     # Who is there.
 
     def close_channel(self, channel: Hashable, now_ms: int) -> None:
-        """A connection is gone, and the brokers that were heard of over it with it."""
+        """A connection is gone, and with it the brokers that sent heartbeats over it."""
         for key in self.liveness.close_channel(channel):
             _LOG.warning("broker %d of %s: its connection is gone", key.broker_id, key.broker_name)
             self._broker_gone(key, now_ms)
@@ -183,7 +183,7 @@ class Controller:
             _LOG.info("%s", event)
 
     def tell_of_master(self, decided: Decided, living: LivingBrokers) -> None:
-        """After a successful election all living brokers of the group are to hear of it."""
+        """After a successful election, queue a notice to all living brokers of the group."""
         header, body = decided.header, decided.body
         notifies = self.configuration.controller.notifies_brokers and decided.code == ResponseCode.SUCCESS
         if not notifies or not isinstance(header, MasterAnswer) or not isinstance(body, ElectedMasterBody):

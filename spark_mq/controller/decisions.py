@@ -242,7 +242,7 @@ def register_broker(
     living: LivingBrokers,
     limits: ControllerLimits = DEFAULT_LIMITS,
 ) -> Decided:
-    """1003. It hears of the master, if that is alive. Raises RequestRefusedError for an address or a number beyond the limits."""
+    """1003. The answer names the master, if it is alive. Raises RequestRefusedError for an address or a number beyond the limits."""
     name, broker_id = request.broker_name, request.broker_id
     answer = RegisterToControllerAnswer(cluster_name=request.cluster_name, broker_name=name)
     group = state.groups.get(name)
@@ -524,7 +524,7 @@ def _still_there(group: Group, master: int) -> Decided:
 
 
 def masterless(state: ControllerState, living: LivingBrokers) -> list[Group]:
-    """Groups whose master is not alive, and somebody else is. Java: scanNeedReelectBrokerSets."""
+    """Groups whose master is not alive, and another broker is. Java: scanNeedReelectBrokerSets."""
     return [
         group
         for group in state.groups.values()

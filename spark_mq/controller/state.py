@@ -324,9 +324,9 @@ def _state_of(group: Group) -> GroupState:
     )
 
 
-# Which brokers are alive: when and over which connection each was last heard.
+# The living brokers: time and connection of each one's last heartbeat.
 #
-# It is in memory alone: after a start no broker is alive until it is heard. Times are of any clock that goes forward.
+# In memory alone: after a start no broker is alive before its first heartbeat. Times are of a monotonic clock.
 # Java: DefaultBrokerHeartbeatManager. Departures: a broker that the controller does not know is not remembered; all brokers of a closed
 # connection are gone, where Java takes the first.
 
@@ -375,7 +375,7 @@ class Gone(NamedTuple):
 
 @dataclass(slots=True)
 class Liveness:
-    """All brokers that were heard of."""
+    """All brokers that have sent heartbeats."""
 
     live: dict[BrokerKey, LiveBroker] = field(default_factory=dict)
 

@@ -203,7 +203,7 @@ class NameServer:
         return not self.state.departures and not self.state.notices
 
     def settle(self) -> list[MinBrokerIdNotice]:
-        """Takes out the brokers that have left since the last call; what others are to hear."""
+        """Remove the brokers that have left since the last call; returns the notices to others."""
         state = self.state
         departures, state.departures = state.departures, []
         if departures:

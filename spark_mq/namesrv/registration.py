@@ -386,7 +386,7 @@ def departure_of(tables: RouteTables, who: BrokerAddress) -> BrokerAddressReques
 def unregister(
     tables: RouteTables, departures: Iterable[BrokerAddressRequest], *, notifies_min_id: bool = False
 ) -> list[MinBrokerIdNotice]:
-    """Takes brokers out of all tables, as one batch; who is to hear of it. Topics are looked through once."""
+    """Remove brokers from all tables, as one batch; returns the notices to others. Topics are searched once."""
     removed: dict[str, None] = {}
     reduced: dict[str, None] = {}
     lost: dict[str, str] = {}

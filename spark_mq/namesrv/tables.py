@@ -91,7 +91,7 @@ class BrokerGroup:
 
 
 class MinBrokerIdNotice(NamedTuple):
-    """Brokers that are to hear that another one of their name has the lowest id now (905, one-way)."""
+    """A notice to brokers that another one of their name has the lowest id now (905, one-way)."""
 
     addresses: tuple[str, ...]
     header: MinBrokerIdRequest

@@ -73,7 +73,7 @@ class QueryConsumeQueueRequest(TopicHeader):
 
 
 class MinBrokerIdRequest(Header):
-    """The name server tells that another broker of the group has the lowest id."""
+    """The name server's notice that another broker of the group has the lowest id."""
 
     min_broker_id: Long | None = None
     broker_name: str | None = None

@@ -129,7 +129,7 @@ class AlterSyncStateSetAnswer(Header):
 
 
 class RoleChangedRequest(Header):
-    """A controller tells brokers who is master; the set of those in sync is the body."""
+    """A controller's notice to brokers of the master; the set of brokers in sync is the body."""
 
     master_address: str | None = None
     master_epoch: Int | None = None

@@ -66,7 +66,7 @@ class Line(Protocol):
         """Asks the peer."""
 
     def send_oneway(self, command: RemotingCommand) -> None:
-        """Tells the peer."""
+        """Send to the peer."""
 
     def close(self, reason: str) -> None:
         """Hangs up."""
@@ -149,7 +149,7 @@ class Peer:
         return waiter
 
     def send_oneway(self, command: RemotingCommand) -> None:
-        """Tells it something that it does not answer; lost without a word where it has gone."""
+        """Send a one-way request; lost silently if the peer has gone."""
         self._on_loop(lambda: self._line.send_oneway(command))
 
     def close(self, reason: str) -> None:

@@ -153,7 +153,7 @@ class BrokerLane:
         self._raise_failure()
 
     def give_up(self) -> None:
-        """Drop what waits, and hear what becomes of what is in flight, once. Raises nothing."""
+        """Drop waiting batches, and read the answers to those in flight, once. Raises nothing."""
         with self._changed:
             self._is_given_up = self._is_finished = True
             self._waiting.clear()
@@ -356,7 +356,7 @@ class Lanes:
         return dict(sum((lane.statuses for lane in self._lanes.values()), Counter[int]()))
 
     def give_up(self) -> None:
-        """Drop what waits, and hear what becomes of what is in flight."""
+        """Drop waiting batches, and read the answers to those in flight."""
         for lane in self._lanes.values():
             lane.give_up()
 

@@ -115,7 +115,7 @@ class Brokers(Protocol):
         """Tell the sink's own topic."""
 
     def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
-        """Batches that the topic tells of for this sink, the newest among them. Brokers that are away are waited for if `patient`."""
+        """Batches that the topic announces for this sink, with the newest. With `patient` it waits for brokers that are away."""
 
 
 class Outcome(NamedTuple):
@@ -205,7 +205,7 @@ class ExactCommit:
             )
 
     def _was_sent_by_others(self, done: Done, batch: Batch, row_count: int) -> bool:
-        """Raises SinkAheadError where the sink's topic tells of a batch of the query that this journal has not sent.
+        """Raises SinkAheadError if the sink's topic announces a batch of the query that this journal has not sent.
 
         Then the staging directory is a copy or an older one, and another run sends from another directory. With `takeover`: True if the
         topic announces this batch or a later one, which the journal takes over. A broker that is away now does not stop a query whose

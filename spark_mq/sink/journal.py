@@ -122,7 +122,7 @@ def announcement_of(record: Message, sink_id: str) -> Done | None:
         return None
     is_announced = (
         done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0
-    )  # no sink tells of an empty batch
+    )  # no sink announces an empty batch
     return done if is_announced else None
 
 

@@ -370,7 +370,7 @@ class LiveBrokers:
             time.sleep(_POLL_S)
 
     def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[int]:
-        """A connection that the broker knows as the group's, and tells a fence of."""
+        """A connection that the broker knows as the group's, and reports to a fence."""
         connection = BlockingConnection[int](self._questions.address(broker_name), self._questions.settings)
         try:
             self._questions.ask(connection, heartbeat)[0].expect()

@@ -45,7 +45,7 @@ from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 
 QUERY_PROPERTY = "SPARK_MQ_QUERY"
 BATCH_PROPERTY = "SPARK_MQ_BATCH"
-"""By these a transaction check finds the checkpoint that tells whether a half's micro-batch was committed."""
+"""By these a transaction check finds the checkpoint, and there whether a half's micro-batch was committed."""
 
 
 class EncodedRows(NamedTuple):

@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks of the driver's reader
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of Spark's limits stands for all of ours: it only tells "respect the options" from Trigger.Once's "ignore them"."""
+        """One of Spark's limits stands for all options: it only separates "respect the options" from Trigger.Once's "ignore them"."""
         limits = self.options.read_limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
