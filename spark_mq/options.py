@@ -29,7 +29,7 @@ Guarantee = Literal["exactlyOnce", "atLeastOnce"]
 
 
 class Option(NamedTuple):
-    """What a field's annotation says of its option.
+    """The annotation that describes a field's option.
 
     `shown` is the default as the documentation spells it; that of a boolean need not be given.
     """
@@ -290,7 +290,7 @@ def parse_name_servers(text: str, option: str) -> tuple[str, ...]:
 
 
 def parse_request_timeout(text: str, option: str) -> int:
-    """How long an answer may take, in ms. Longer than 0."""
+    """Longest wait for an answer, in ms. Longer than 0."""
     timeout_ms = parse_duration_ms(text, option)
     if timeout_ms <= 0:
         raise OptionError(option, "must be longer than 0")
@@ -312,7 +312,7 @@ def parse_namespace(text: str, option: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """How a running cluster is reached, by source and sink; `name_server` is empty where it is a store."""
+    """The options for a running cluster, for source and sink; `name_server` is empty for a store."""
 
     name_server: Annotated[
         tuple[str, ...],

@@ -132,7 +132,7 @@ SEND_BACK_COLUMNS: dict[str, SinkColumn] = {
         SinkColumn("sys_flag", "INT", _is_integer, "of its bits those of tags and of a commit are kept"),
     )
 }  # fmt: skip
-"""What is taken with sendBack; the first four are needed."""
+"""Columns with sendBack; the first four are needed."""
 
 LIVE_SEND_BACK_COLUMNS: dict[str, SinkColumn] = {
     column.name: column
@@ -144,7 +144,7 @@ LIVE_SEND_BACK_COLUMNS: dict[str, SinkColumn] = {
         SinkColumn("delay_level", "INT", _is_integer, "when to try again; null or 0 = level 3 + its reconsume times, negative = never"),
     )
 }  # fmt: skip
-"""What is taken with sendBack of rows that a running broker holds; the first two are needed."""
+"""Columns with sendBack for rows of a running broker; the first two are needed."""
 
 KAFKA_SINK_COLUMNS: dict[str, SinkColumn] = {
     column.name: column
@@ -172,7 +172,7 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
 
 
 def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) -> InputColumns:
-    """What running brokers take of a frame's rows. Raises as `columns_to_write`."""
+    """The columns for running brokers. Raises as `columns_to_write`."""
     if mode != "append":
         raise SinkModeError(mode)
     for name in ("transaction_state", "producer_group") if options.is_exact else ():
@@ -236,7 +236,7 @@ def warn_of_overruled(tasks: Iterable[Mapping[str, str]]) -> None:
 
 
 def _columns_sent_back(schema: StructType, taken: Mapping[str, SinkColumn], needed: Sequence[str]) -> InputColumns:
-    """What to take of rows that consumers failed on. Raises SinkSchemaError."""
+    """The columns of rows that consumers failed on. Raises SinkSchemaError."""
     left = [name for name in (*LEFT_COLUMNS, *SINK_COLUMNS) if name not in (*taken, *_NOT_SENT_BACK)]
     for name in _NOT_SENT_BACK:
         if name in schema.names:

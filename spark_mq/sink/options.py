@@ -50,7 +50,7 @@ Acks = Literal["stored", "all"]
 
 DEFAULT_GROUP = "SPARK_MQ_SINK"
 MOST_BATCH_BYTES = MAX_MESSAGE_SIZE
-"""What brokers take by default. Java: MessageExtEncoder.encode(MessageExtBatch)."""
+"""The default limit of brokers. Java: MessageExtEncoder.encode(MessageExtBatch)."""
 _STAGING_SUFFIX = ".spark_mq"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -157,7 +157,7 @@ def parse_message_size(text: str, option: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """How rows are written, and under which name, for both sinks."""
+    """Options of both sinks for the writing of rows, and the sink's name."""
 
     topic: Annotated[
         str | None,
@@ -291,7 +291,7 @@ class RowOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions(RowOptions):
-    """How rows are written into a store. `parse` makes it and refuses what makes no sense."""
+    """Options of a store's sink. `parse` makes them and refuses values that make no sense."""
 
     path: Annotated[str, Option(parse_store_path, "the store: a local directory, made where it is missing")]
     conf: Annotated[
@@ -402,7 +402,7 @@ class SinkOptions(RowOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSinkOptions(RowOptions, ClusterOptions):
-    """How rows are sent to running brokers. `parse` makes it and refuses what makes no sense."""
+    """Options of the sink for running brokers. `parse` makes them and refuses values that make no sense."""
 
     create_topic: Annotated[
         bool,

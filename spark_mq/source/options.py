@@ -518,7 +518,7 @@ class SourceOptions(ClusterOptions):
 
     @property
     def stream_start(self) -> Limit:
-        """Where a streaming query without a checkpoint starts."""
+        """The start of a streaming query without a checkpoint."""
         return self._start(Edge.LATEST)
 
     @property
@@ -584,7 +584,7 @@ def option_rows() -> list[OptionRow]:
 
 
 def _refuse_start_beyond_end(option: str, starts: Mapping[NamedQueue, int], ends: Mapping[NamedQueue, int]) -> None:
-    """Where both are given as numbers, it needs no store to see that they cross."""
+    """Refuse a start after the end if both are numbers; this check needs no store."""
     for queue, start in starts.items():
         end = ends.get(queue, LATEST)
         if 0 <= end < start:

@@ -102,7 +102,7 @@ class RowSource:
 
 
 class Values(NamedTuple):
-    """How the values of a column come out of a slice, and what of its records that takes."""
+    """A column's function from a slice to its values, and the parts of records that it needs."""
 
     of: Callable[[RowSource], pa.Array]
     wanted: Wanted = Wanted()
@@ -280,11 +280,11 @@ KAFKA_COLUMNS: dict[str, Column] = {
 
 KAFKA_HEADERS = "headers"
 CORRUPT_COLUMN = "_corrupt"
-"""What a row has only with mode=PERMISSIVE, and then always, last unless it is named."""
+"""The column that exists only with mode=PERMISSIVE, and then always; it is last unless it is named."""
 EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "real_queue_id")
 """Columns only on request: in retry, dead-letter, schedule, timer and half topics they name the original message."""
 COLUMN_NAMES = tuple(name for name in COLUMNS if name not in (*EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN))
-"""What a row has unless option `columns` or a schema says otherwise."""
+"""The columns of a row unless option `columns` or a schema says otherwise."""
 KAFKA_COLUMN_NAMES = tuple(name for name in KAFKA_COLUMNS if name not in (KAFKA_HEADERS, CORRUPT_COLUMN))
 
 
@@ -296,7 +296,7 @@ def columns_named(names: Sequence[str], *, kafka: bool, permissive: bool = False
 
 
 def wanted_of(columns: Sequence[Column]) -> Wanted:
-    """What of records these columns show."""
+    """The parts of records that these columns need."""
     return Wanted.union(column.values.wanted for column in columns)
 
 
@@ -325,14 +325,14 @@ def to_record_batch(source: RowSource, columns: Sequence[Column], schema: pa.Sch
 
 
 def rows_with_tags(source: RowSource, tags: frozenset[str]) -> np.ndarray:
-    """Which rows of a slice carry one of the tags, by their text: hashes in the queue collide."""
+    """The rows of a slice with one of the tags, by text: hashes in the queue collide."""
     has = pc.is_in(source.text("TAGS"), pa.array(sorted(tags), pa.string()))
     return np.asarray(has.to_numpy(zero_copy_only=False), bool)
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """What a query wants of each message: the same for all its partitions."""
+    """A query's needs of each message: the same for all its partitions."""
 
     column_names: tuple[str, ...]
     kafka: bool = False
@@ -409,7 +409,7 @@ def _wanted_rows(source: RowSource, request: RowRequest) -> np.ndarray | None:
 
 
 def rows_with_key(source: RowSource, key: str) -> np.ndarray:
-    """Which rows have this key or unique key."""
+    """The rows with this key or unique key."""
     lists = pc.split_pattern(source.text("KEYS").fill_null(""), " ")
     rows = np.repeat(np.arange(source.count), pc.list_value_length(lists).to_numpy())
     equal = pc.equal(lists.flatten(), key).to_numpy(zero_copy_only=False)
