@@ -71,8 +71,14 @@ from spark_mq.remoting.controllers import EpochEntryCache
 from spark_mq.remoting.request_runs import RequestRun
 from spark_mq.remoting_server.channel import OVERLOADED
 from spark_mq.remoting_server.peer import Peer, is_this_host
-from spark_mq.remoting_server.pools import RequestPool, busy_remark
-from spark_mq.remoting_server.processors import PendingAnswer, PendingAnswers, Processor, Processors
+from spark_mq.remoting_server.pools import (
+    PendingAnswer,
+    PendingAnswers,
+    Processor,
+    Processors,
+    RequestPool,
+    busy_remark,
+)
 from spark_mq.remoting_server.server import RemotingServer
 from storage.epoch_times import current_time_ms
 from storage.files.os_errors import is_of_system

@@ -66,19 +66,6 @@ COMMANDS = {
 JOB_LIST = "list"
 
 
-class CommandError(Exception):
-    """A command cannot do what the user wants; `hint` says what it can."""
-
-    def __init__(self, text: str, hint: str | None = None) -> None:
-        super().__init__(text, hint)
-        self.text = text
-        self.hint = hint
-
-
-class UsageError(CommandError):
-    """The command line is not right."""
-
-
 _ClickUsageError: type[Exception] = typer.BadParameter.__bases__[
     0
 ]  # click's; some releases of Typer have a click of their own
@@ -104,6 +91,8 @@ class _Jobs(TyperGroup):
 
         meant = nearest(name, list(self.commands))
         hint = f"did you mean {meant}?" if meant else f"spark-mq job {JOB_LIST} names them all"
+        from spark_mq.cli.output import UsageError
+
         raise UsageError(f"there is no job {name}", hint)
 
 

@@ -12,10 +12,9 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.cli.live_place import LivePlace, together
 from spark_mq.cli.message_lines import message_line
-from spark_mq.cli.output import print_json, print_table, say, time_in_words, time_text
+from spark_mq.cli.output import CommandError, UsageError, print_json, print_table, say, time_in_words, time_text
 from spark_mq.cli.places import AsJson, Everything, RequiredTopic, refuse_unknown_topic
 from spark_mq.client.admin import AsyncAdmin
 from spark_mq.client.errors import ClientError, ResponseError

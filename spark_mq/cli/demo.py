@@ -6,8 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark_mq.cli.app import CommandError
-from spark_mq.cli.output import body_text, console, print_table
+from spark_mq.cli.output import CommandError, body_text, console, print_table
 from spark_mq.cli.sinks import print_status, status_of
 from spark_mq.example_store import example_store
 from spark_mq.session import build_session

@@ -12,9 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.cli.message_lines import Unreadable
-from spark_mq.cli.output import body_text, print_json, print_table, time_in_words
+from spark_mq.cli.output import CommandError, UsageError, body_text, print_json, print_table, time_in_words
 from spark_mq.cli.places import AsJson, FoundMessage, KeySearch, Place, QueueNumber, Topic, refuse_unknown_topic
 from spark_mq.cli.stores import ReadPath, open_place
 from spark_mq.command_options import NO_CLUSTER, Conf, Connection

@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.client.errors import ClientError, ClientSettingError, TlsError
 from spark_mq.conditions import SparkMqError
 from spark_mq.session import SESSION_ERRORS
@@ -33,6 +32,19 @@ _LOWERED = 20
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 """JSON escapes the others by itself."""
 _AGES = (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1))
+
+
+class CommandError(Exception):
+    """A command cannot do what the user wants; `hint` says what it can."""
+
+    def __init__(self, text: str, hint: str | None = None) -> None:
+        super().__init__(text, hint)
+        self.text = text
+        self.hint = hint
+
+
+class UsageError(CommandError):
+    """The command line is not right."""
 
 
 def print_json(document: Any) -> None:

@@ -7,8 +7,8 @@ from typing import Annotated, Any, NamedTuple, Protocol
 
 import typer
 
-from spark_mq.cli.app import CommandError
 from spark_mq.cli.message_lines import Unreadable
+from spark_mq.cli.output import CommandError
 from spark_mq.source.offsets import QueueId
 from storage import Message
 from storage.names import names_several, nearest

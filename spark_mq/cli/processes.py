@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 
 import typer
 
-from spark_mq.cli.app import CommandError
+from spark_mq.cli.output import CommandError
 from spark_mq.remoting_server.server import FILES_LEAST, ListenError
 from storage.errors import StorageError
 from storage.files.local_file_system import LocalFileSystem

@@ -11,7 +11,6 @@ from typing import Annotated, Any, BinaryIO
 import pyarrow as pa
 import typer
 
-from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.cli.message_lines import (
     Line,
     LineError,
@@ -21,7 +20,7 @@ from spark_mq.cli.message_lines import (
     rows_of_objects,
     say_overruled,
 )
-from spark_mq.cli.output import print_table, say
+from spark_mq.cli.output import CommandError, UsageError, print_table, say
 from spark_mq.cli.stores import store_to_write
 from spark_mq.command_options import LOCK_TIMEOUT_MS, NO_CLUSTER, Conf, Connection, LockTimeout
 from storage import MessageStore, open_store

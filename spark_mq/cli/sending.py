@@ -15,9 +15,8 @@ from typing import Any, NamedTuple
 
 import typer
 
-from spark_mq.cli.app import CommandError
 from spark_mq.cli.message_lines import Line, LineError, parse_objects, read_lines, say_overruled
-from spark_mq.cli.output import print_table, say
+from spark_mq.cli.output import CommandError, print_table, say
 from spark_mq.cli.places import refuse_other_shape
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError, MessageRefusedError, ResponseError, TopicRouteNotFoundError

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import CommandError
-from spark_mq.cli.output import duration_in_words, print_json, print_table, say, say_lowered, time_text
+from spark_mq.cli.output import CommandError, duration_in_words, print_json, print_table, say, say_lowered, time_text
 from spark_mq.cli.places import AsJson
 from spark_mq.cli.stores import OneStorePath, one_store
 from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from spark_mq.cli.app import CommandError, UsageError
 from spark_mq.cli.message_lines import (
     Unreadable,
     describe_message,
@@ -17,6 +16,7 @@ from spark_mq.cli.message_lines import (
     message_line,
     queue_lines,
 )
+from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, Place, lag_entry, topic_entry
 from spark_mq.command_options import Connection
 from spark_mq.source.cluster import Cluster, find_stores

@@ -9,8 +9,16 @@ from typing import Annotated
 
 import typer
 
-from spark_mq.cli.app import CommandError
-from spark_mq.cli.output import console, duration_in_words, print_json, print_table, say, time_in_words, time_text
+from spark_mq.cli.output import (
+    CommandError,
+    console,
+    duration_in_words,
+    print_json,
+    print_table,
+    say,
+    time_in_words,
+    time_text,
+)
 from spark_mq.cli.places import (
     AsJson,
     Everything,

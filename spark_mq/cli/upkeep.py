@@ -10,9 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from jobs.verify_store import verify_store
-from spark_mq.cli.app import CommandError
 from spark_mq.cli.message_lines import message_line
-from spark_mq.cli.output import print_json, print_table, say, say_lowered, time_in_words
+from spark_mq.cli.output import CommandError, print_json, print_table, say, say_lowered, time_in_words
 from spark_mq.cli.places import AsJson, Topic
 from spark_mq.cli.stores import OneStorePath, one_store, store_to_write
 from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout

@@ -24,8 +24,7 @@ from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
 from spark_mq.remoting_server.administration import AdministeredServer, save_settings
 from spark_mq.remoting_server.peer import Caller, Peer
-from spark_mq.remoting_server.pools import PoolSettings, RequestPool
-from spark_mq.remoting_server.processors import Processor, Processors
+from spark_mq.remoting_server.pools import PoolSettings, Processor, Processors, RequestPool
 from storage.errors import ConfigurationError, StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import address_text

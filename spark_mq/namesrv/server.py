@@ -21,8 +21,7 @@ from spark_mq.namesrv.tables import KvConfig, MinBrokerIdNotice, parse_kv_config
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_header
 from spark_mq.remoting_server.administration import AdministeredServer, save_settings
 from spark_mq.remoting_server.peer import Caller, Peer
-from spark_mq.remoting_server.pools import PoolSettings, RequestPool, watermark
-from spark_mq.remoting_server.processors import Processor, Processors
+from spark_mq.remoting_server.pools import PoolSettings, Processor, Processors, RequestPool, watermark
 from storage.epoch_times import steady_time_ms
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem

@@ -20,12 +20,10 @@ import ssl
 import threading
 from collections.abc import Callable, Container, Mapping
 
-from spark_mq.remoting_server.channel import Channel
+from spark_mq.remoting_server.channel import Channel, Shared
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import RequestPool
-from spark_mq.remoting_server.processors import Processors
+from spark_mq.remoting_server.pools import Processors, RequestPool
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings
-from spark_mq.remoting_server.shared import Shared
 from storage.errors import ConfigurationError
 from storage.files.os_errors import need_files
 from storage.names import address_text, plain_host

@@ -77,4 +77,7 @@ def test_a_message_at_a_place_is_the_topics_that_it_was_sent_to(tmp_path: Path, 
             assert named_topic(broker.parts.store.served, header) == "T"
         for nowhere in (place + 1, -1, 1 << 40):
             assert named_topic(broker.parts.store.served, ViewMessageRequest(commitlog_offset=nowhere)) is None
-        assert named_topic(broker.parts.store.served, ConsumeDirectlyRequest(consumer_group="g", message_id="none")) is None
+        assert (
+            named_topic(broker.parts.store.served, ConsumeDirectlyRequest(consumer_group="g", message_id="none"))
+            is None
+        )

@@ -16,8 +16,7 @@ from typing import Any
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, make_response
 from spark_mq.remoting.request_runs import NUMBER, RunFields
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import PoolSettings, RequestPool
-from spark_mq.remoting_server.processors import Answering, AnsweringRun, Processor, Processors
+from spark_mq.remoting_server.pools import Answering, AnsweringRun, PoolSettings, Processor, Processors, RequestPool
 from spark_mq.remoting_server.server import RemotingServer
 from spark_mq.remoting_server.settings import ServerSettings, TlsServerSettings, read_settings
 

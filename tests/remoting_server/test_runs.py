@@ -9,8 +9,7 @@ import pytest
 from spark_mq.remoting import RemotingCommand, make_response
 from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import PoolSettings
-from spark_mq.remoting_server.processors import PendingAnswers
+from spark_mq.remoting_server.pools import PendingAnswers, PoolSettings
 from storage.pending import Pending
 from storage.rules.response_codes import ResponseCode
 from tests.remoting_server.echo import Client, Running, request, running

@@ -16,8 +16,7 @@ import pytest
 from spark_mq.remoting import HeaderEncoding, RemotingCommand, make_request, make_response
 from spark_mq.remoting_server.channel import Channel
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import PoolSettings
-from spark_mq.remoting_server.processors import PendingAnswer
+from spark_mq.remoting_server.pools import PendingAnswer, PoolSettings
 from storage.pending import Pending
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from tests.remoting_server.echo import LIMIT_SECONDS, NO_FRAMES, Client, Running, echo, frame, request, running
@@ -67,7 +66,7 @@ def test_what_is_not_supported_is_counted_and_named_at_once_and_then_once_a_minu
     with (
         running() as server,
         Client(server) as client,
-        caplog.at_level("WARNING", "spark_mq.remoting_server.shared"),
+        caplog.at_level("WARNING", "spark_mq.remoting_server.waiting_answers"),
     ):
         address = "{}:{}".format(*client.sock.getsockname())
         of_group = make_request(400, {"consumerGroup": "team"})
@@ -93,7 +92,7 @@ def test_what_is_noted_of_requests_that_are_not_supported_is_bounded(caplog: pyt
     with (
         running() as server,
         Client(server) as client,
-        caplog.at_level("WARNING", "spark_mq.remoting_server.shared"),
+        caplog.at_level("WARNING", "spark_mq.remoting_server.waiting_answers"),
     ):
         for number in range(1_000):
             client.send(make_request(1_000 + number, {"group": "g" * 1_000}, is_oneway=True))

@@ -15,8 +15,7 @@ import pytest
 from spark_mq.remoting import RemotingCommand, make_response
 from spark_mq.remoting_server import channel as channel_module
 from spark_mq.remoting_server.peer import Peer
-from spark_mq.remoting_server.pools import PoolSettings
-from spark_mq.remoting_server.processors import PendingAnswer
+from spark_mq.remoting_server.pools import PendingAnswer, PoolSettings
 from storage.pending import Pending
 from tests.remoting_server.echo import LIMIT_SECONDS, Client, Running, echo, frame, request, running
 

@@ -38,11 +38,9 @@ from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.supervised import SupervisedBroker
 from spark_mq.controller.journal import Journal
 from spark_mq.remoting import RemotingCommand
-from spark_mq.remoting_server.channel import Channel
-from spark_mq.remoting_server.pools import RequestPool
-from spark_mq.remoting_server.processors import Processor
+from spark_mq.remoting_server.channel import Channel, Turns
+from spark_mq.remoting_server.pools import Processor, RequestPool
 from spark_mq.remoting_server.server import RemotingServer
-from spark_mq.remoting_server.shared import Turns
 from spark_mq.sink.exact_commit import ExactCommit
 from storage.batch.intent import drop_intent, load_intents
 from storage.batch.ledger import Batch, BatchLedger, LedgerMessage, parse_ledger_body
