@@ -36,8 +36,8 @@ test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and 
 
 test-crash: setup ## the crash tests, then drivers killed 50 times and duties 100 times (ROUNDS=n each); writes docs/tables/kills.md
 	@$(VENV)/bin/python -m pytest -m crash $(ARGS)
-	@$(VENV)/bin/python -m tests.crash.rounds $(or $(ROUNDS),50) docs/tables/kills.md
-	@$(VENV)/bin/python -m tests.crash.duty_rounds $(or $(ROUNDS),100) docs/tables/kills.md
+	@$(VENV)/bin/python -m tests.torture killed-drivers --rounds $(or $(ROUNDS),50) --page docs/tables/kills.md
+	@$(VENV)/bin/python -m tests.torture killed-duties --rounds $(or $(ROUNDS),100) --page docs/tables/kills.md
 
 torture: setup ## every kind of fault for MINUTES=60 minutes, planted mutants first; writes docs/tables/torture.md; SEED=n for the same rounds
 	@$(VENV)/bin/python -m tests.torture docs/tables/torture.md --minutes $(or $(MINUTES),60) $(if $(SEED),--seed $(SEED)) $(ARGS)

@@ -162,8 +162,8 @@ class ClusterLetters:
     def replay(self, letters: Sequence[DeadLetter]) -> list[Outcome]:
         """Send copies; the outcome of each letter, in their order.
 
-        What no topic takes, has expired, is another message by now or does not decompress is refused alone. Raises the client's errors
-        where nobody knows whether a copy is stored, or a broker refuses for too long: what was sent before is found by `copies`.
+        A letter that no topic takes, that has expired, has been replaced or does not decompress is refused alone. Raises the client's
+        errors if it is unknown whether a copy is stored, or if a broker refuses for too long: `copies` finds the copies sent before.
         """
         return [self._replayed(letter) for letter in letters]
 

@@ -1,4 +1,4 @@
-"""`format("spark_mq")`. Thin: Spark imports this in every worker it starts, so readers and writers are imported when asked for."""
+"""`format("spark_mq")`. Thin: Spark imports this in every worker, so readers and writers are imported at first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SparkMqDataSource(DataSource):
-    """RocketMQ stores as rows, and rows as RocketMQ's messages. Options are parsed, and refused, when one of these is asked for."""
+    """RocketMQ stores as rows, and rows as RocketMQ's messages. Options are checked when Spark requests a schema, reader or writer."""
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +33,7 @@ class SparkMqDataSource(DataSource):
 
     @named_for_spark()
     def schema(self) -> str:
-        """The columns asked for: all of ours, those of option `columns`, or Kafka's."""
+        """The columns: all of the source's, those of option `columns`, or Kafka's."""
         from spark_mq.source.rows import columns_named, ddl
 
         options = self._source_options()
@@ -138,7 +138,7 @@ def _sink(given: Mapping[str, str], schema: StructType, mode: Mode, save_mode: s
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query that was refused before its reader was made: raises `refusal` whatever is asked of it, except `stop`.
+    """A query that was refused before its reader was made: every method raises `refusal`, except `stop`.
 
     PySpark's runner of streaming readers drops an error of `DataSource.streamReader`: it calls `stop` on a reader that it has not got,
     and Spark shows that `UnboundLocalError` alone (pyspark/sql/streaming/python_streaming_source_runner.py). It hands on what a

@@ -164,7 +164,7 @@ def check_driver(here: Surroundings, requirements: Sequence[Requirement]) -> Ite
 
 
 def check_worker_interpreter(here: Surroundings, requirements: Sequence[Requirement]) -> Iterator[Finding]:
-    """The Python that Spark starts workers with unless told: PYSPARK_PYTHON, else `python3` on the path."""
+    """The Python that Spark starts workers with by default: PYSPARK_PYTHON, else `python3` on the path."""
     chosen = here.environ.get("PYSPARK_PYTHON")
     severity = Severity.ERROR if chosen else Severity.WARNING
     name = f"PYSPARK_PYTHON={chosen}" if chosen else "PYSPARK_PYTHON is not set: python3 on the path"

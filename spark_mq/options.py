@@ -229,7 +229,7 @@ def parse_size_bytes(text: str, option: str) -> int:
 class TimePoint(NamedTuple):
     """A time in ms since the epoch, or, if `before_now`, that many ms before the query starts.
 
-    A relative one gives another answer each time it is asked: ask once and keep what came of it.
+    A relative time gives another result at each call: call once and keep the result.
     """
 
     ms: int

@@ -2,8 +2,8 @@
 `jobs/replay_dead_letters.py` says which, and `cluster_replay.py` does the same at running brokers.
 
 A copy keeps body, tags, keys, unique key, flag, birth and the application's properties; what brokers and consumers noted on the
-message goes, retries begin again. Its property REPLAYED_FROM is the dead letter's message id: by it a copy is found in the log where
-nobody had the time to note that it was put.
+message goes, retries begin again. Its property REPLAYED_FROM is the dead letter's message id. It finds a copy in the log if a run
+died before it noted the put.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def target_of(origin_topic: str, group: str, to: Target) -> str:
 
 
 def targets_of(letters: Iterable[DeadLetter], group: str) -> set[str]:
-    """Where copies of letters may lie, whatever a run before was asked for."""
+    """The topics where copies of letters may lie, whatever the options of earlier runs."""
     return {target_of(letter.origin_topic, group, to) for letter in letters for to in TARGETS}
 
 

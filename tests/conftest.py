@@ -12,7 +12,7 @@ import hypothesis
 import pytest
 
 from spark_mq import build_session
-from tests.support.short_lives import SHORT_LIFE
+from tests.support.spark_cluster import SHORT_LIFE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -58,7 +58,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One process and one Spark session for all pages but the recipes, which need Delta's jars."""
     pages = Ran()
     pages.directory = tmp_path_factory.mktemp("pages")
-    script = f"from tests.support.page_runner import main\nmain({list(RUN_TOGETHER)!r})"
+    script = f"from tests.support.pages import main\nmain({list(RUN_TOGETHER)!r})"
     process = run_script(script, pages.directory, timeout_s=600, small=True)
     for printed, page, outcome in re.findall(
         r"(.*?)^##### (\S+) (passed|failed)\n", process.stdout, re.DOTALL | re.MULTILINE

@@ -2,10 +2,10 @@
 
 Java: DefaultAuthorizationContextBuilder, AclAuthorizationHandler.
 
-Of the Custom entries that match the closest decides, of equally close ones one that denies; without any, the Default ones likewise;
-without these, nothing is allowed. Closest: literal names, then prefixes, the longest first, then `Topic:*`, then `*`. 5.3.3 sorts
-shorter prefixes first, and entries that allow before those that deny; its documentation, and later releases but for the last rule,
-say this.
+The closest of the matching Custom entries decides; among equally close ones, an entry that denies wins. Without a match, the Default
+entries decide in the same way; without these, nothing is allowed. Closest: literal names, then prefixes, the longest first, then
+`Topic:*`, then `*`. Departure: 5.3.3 sorts shorter prefixes first, and entries that allow before those that deny. Its documentation
+describes the rules here, and so do later releases, except the last rule.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     {"users":[{"username":"ann","password":"…","userType":"Normal","userStatus":"enable"}]}
 
-The password is the key that requests are signed with, so it stands there as it is.
+The password is the key that signs requests, so the file holds it in plain text.
 """
 
 from __future__ import annotations
@@ -92,11 +92,11 @@ class UserTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none."""
         raw = text.encode()
         try:
-            told = read_body(_UserList, raw, limit_bytes=len(raw)).users
+            infos = read_body(_UserList, raw, limit_bytes=len(raw)).users
         except BodyError as error:
             raise StateFileError(file, 0, 0, str(error)) from None
         users = {}
-        for info in told:
+        for info in infos:
             kind, status = by_name(UserType, info.user_type), by_name(UserStatus, info.user_status)
             if not info.username or not info.password or kind is None or status is None:
                 raise StateFileError(
@@ -107,8 +107,8 @@ class UserTable:
 
     def to_text(self) -> str:
         """The text for the file."""
-        told = (user_info(user, password=user.password) for user in self.users.values())
-        return write_body(_UserList(users=tuple(told))).decode()
+        infos = (user_info(user, password=user.password) for user in self.users.values())
+        return write_body(_UserList(users=tuple(infos))).decode()
 
     def with_user(self, user: User) -> UserTable:
         """The table with that user, new or in place of the one of his name."""
@@ -154,14 +154,14 @@ def authenticate(users: UserTable, command: RemotingCommand) -> User:
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """By default it asks nobody anything."""
+    """By default no request needs a signature."""
 
     authenticates: bool = False
     """Requests must be signed by a user."""
     authorizes: bool = False
     """He must be allowed what he asks for."""
     unsigned_codes: frozenset[int] = frozenset()
-    """Requests that need no signature; without one nobody has asked them."""
+    """Requests that need no signature; an unsigned one has no user."""
     free_codes: frozenset[int] = frozenset()
     """Requests that need no permission."""
     first_users: tuple[User, ...] = ()

@@ -1,13 +1,13 @@
-"""A broker as a value: any request of any client in, an answer out, and events for the server that has the sockets.
+"""A broker without sockets: takes any request of any client, returns an answer, and collects events for the server.
 
     broker = Broker(service, wake=loop_wakes)
     outcome = broker.answer(connection, command, now_ms)     # an answer | PARKED | AskClients | None
     for event in broker.take_events(): ...                   # notices to clients, pulls to be run again, topics to be registered
-    broker.tick(now_ms)                                      # several times a second: what is due
-    broker.closed(connection)                                # it ended
+    broker.tick(now_ms)                                      # several times a second: runs what is due
+    broker.closed(connection)                                # the connection ended
 
-Thread-safe: `answer` may be called by many threads; puts run beside each other, the rest takes turns. Requests to be answered later are
-the server's to keep. Java: BrokerController, with the processors that it registers.
+Thread-safe: many threads may call `answer`; puts run in parallel, other requests take turns. The server keeps the requests that are
+answered later. Java: BrokerController, with the processors that it registers.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Broker:
         server: ServerFacts | None = None,
     ) -> None:
         """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds,
-        `steady` those of a clock that nobody sets, which silence and waiting go by;
+        `steady` gives monotonic milliseconds, for silence and waiting;
         `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; the server checks it.
         `is_slave`: it takes no messages, and gives some where slaveReadEnable. `server` knows what only the server around it does.
 
@@ -186,27 +186,27 @@ class Broker:
         return self._run(handler, connection, command, now_ms)
 
     def begin(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome | Pending[Outcome]:
-        """As `answer`; a send may be answered in two steps, of which the second, what is returned then, waits for its put.
+        """Like `answer`, but a send may return a `Pending` that waits for its put.
 
-        So a thread that begins several sends before it asks for an answer makes them one append.
+        A thread that begins several sends before it waits for an answer puts them in one append.
         """
         if command.code not in SENDS:
             return self.answer(connection, command, now_ms)
-        begun: list[Pending[RemotingCommand]] = []
+        started: list[Pending[RemotingCommand]] = []
 
-        def begin(asked: Request) -> Outcome:
-            begun.append(self._messages.sender.begin(asked))
+        def begin(request: Request) -> Outcome:
+            started.append(self._messages.sender.begin(request))
             return None
 
         refused = self._run(begin, connection, command, now_ms)
-        return begun[0].then(lambda answer: self._guarded(connection, command, answer)) if begun else refused
+        return started[0].then(lambda answer: self._guarded(connection, command, answer)) if started else refused
 
     def begin_run(self, connection: ClientConnection, run: RequestRun, now_ms: int) -> Pending[RunAnswers] | None:
-        """As `begin` for sends that look alike, where all are taken or none. None, with nothing done: they must be taken one by one."""
+        """Like `begin` for sends that look alike: all or none. None: nothing was done, and the caller takes them one by one."""
         pending = self._messages.begin_run(connection, run, now_ms)
-        return None if pending is None else pending.then(self._run_told)
+        return None if pending is None else pending.then(self._run_noted)
 
-    def _run_told(self, answers: Callable[[], RunAnswers]) -> RunAnswers:
+    def _run_noted(self, answers: Callable[[], RunAnswers]) -> RunAnswers:
         try:
             return answers()
         finally:
@@ -238,8 +238,8 @@ class Broker:
             _LOG.exception("request %d of %s failed", command.code, connection.address)
             outcome = make_response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}, {error}")
         if command.is_oneway and isinstance(outcome, RemotingCommand) and outcome.code != ResponseCode.SUCCESS:
-            told = connection.address, outcome.code, outcome.remark
-            _LOG.info("one-way request %d of %s is refused: %d %s", command.code, *told)
+            refusal = connection.address, outcome.code, outcome.remark
+            _LOG.info("one-way request %d of %s is refused: %d %s", command.code, *refusal)
         self._note_topics()
         if self.parts.clients.events:
             self._wake()
@@ -386,16 +386,16 @@ class Broker:
         self._messages.ender.write_due(now_ms)
 
     def check_transactions(self, now_ms: int) -> CheckReport:
-        """Ask a producer of its group about each half that is old enough; those nobody answers for are given up in time.
+        """Ask a producer of its group about each half that is old enough; halves without an answer are given up in time.
 
         The answers are requests: END_TRANSACTION. Raises StorageError, OSError.
         """
         parts = self.parts
         self._messages.ender.write_all(now_ms)
-        unasked = Asking(threads=1)
+        recording = Asking(threads=1)
         rules = CheckRules.of(parts.store.config)
         report = check_half_messages(
-            parts.store.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, rules=rules, asking=unasked
+            parts.store.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, rules=rules, asking=recording
         )
         for place, _ in report.asked_again:
             self._ask_producer(parts.store.service.message_by_commitlog_offset(place))
@@ -408,14 +408,14 @@ class Broker:
         with parts.clients.lock:
             connection = parts.clients.producers.any_of(half.properties.get(PRODUCER_GROUP, ""))
         if connection is None:
-            _LOG.warning("no producer of group %s is there to be asked", half.properties.get(PRODUCER_GROUP))
+            _LOG.warning("no producer of group %s is online to check", half.properties.get(PRODUCER_GROUP))
             return
         try:
             parts.clients.events.append(
                 Tell(connection, check_request(half, parts.store.broker_name, parts.clients.encoding))
             )
         except PutRefusedError as error:
-            _LOG.warning("nobody is asked: %s", error)
+            _LOG.warning("no producer is checked: %s", error)
 
     def set_writable(self, *, is_writable: bool) -> None:
         """Whether there is room for messages: as the last look of the retention at the disks said."""
@@ -453,7 +453,7 @@ class Broker:
             raise
 
     def _protect(self) -> None:
-        """Switch groups off that read too far behind the log's end, where that is asked for. Java: protectBroker.
+        """Switch groups off that read too far behind the log's end, if configured. Java: protectBroker.
 
         Departure: the entry is saved. Java's is on from the next start, if no other group was saved meanwhile.
         """
@@ -483,7 +483,7 @@ class Broker:
         try:
             self._messages.ender.close(now_ms)
         except StoreNotWritableError as error:
-            _LOG.warning("of some transactions it is not noted that they ended; they are asked about again: %s", error)
+            _LOG.warning("the end of some transactions is not noted; they are checked again: %s", error)
 
     def __enter__(self) -> Broker:
         return self

@@ -1,8 +1,8 @@
 """Which messages of a topic a group gets: by tags or by an SQL92 expression, as a heartbeat or the pull itself says.
 
-A broker compares hashes of tags; the client compares the texts. The expressions by which groups filter topics are told by heartbeats,
-kept over restarts, and for a while when their groups have left. Each change replaces the table, so that the thread that dispatches
-messages sees one that does not change. Changes are for one thread at a time.
+A broker compares hashes of tags; the client compares the texts. Heartbeats carry the expressions by which groups filter topics. The
+broker keeps them over restarts, and for a while after their groups have left. Each change replaces the table, so the dispatching
+thread reads a table that does not change. One thread at a time may make changes.
 
 Java: FilterAPI, ExpressionMessageFilter, ConsumerFilterManager, CommitLogDispatcherCalcBitMap. Departure: a filter is born when the
 dispatching thread knows it; Java sets its time before, so that a message between the two may be withheld from the group.
@@ -79,22 +79,26 @@ class ConsumerFilters:
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
         """What a heartbeat says: new or newer expressions are taken, those of topics that are left out die."""
         topics = set()
-        for told in subscriptions:
-            topics.add(told.topic)
-            if not is_tag_type(told.expression_type) and told.sub_string:
-                self._register(group, told)
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            if not is_tag_type(subscription.expression_type) and subscription.sub_string:
+                self._register(group, subscription)
         self._bury(group, topics)
 
-    def _register(self, group: str, told: SubscriptionData) -> None:
-        topic, text, expression_type = told.topic, told.sub_string or "", told.expression_type or ""
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        topic, text, expression_type = (
+            subscription.topic,
+            subscription.sub_string or "",
+            subscription.expression_type or "",
+        )
         old = self.find(topic, group)
-        if old is not None and told.sub_version <= old.filter.client_version:
-            if told.sub_version == old.filter.client_version and old.filter.is_dead:
+        if old is not None and subscription.sub_version <= old.filter.client_version:
+            if subscription.sub_version == old.filter.client_version and old.filter.is_dead:
                 self._set(topic, group, old.changed(dead_ms=0))
             return
         bloom = BloomData(self.shape.bit_count, self.shape.positions(f"{group}#{topic}"))
         if old is not None and old.is_same(text, expression_type, bloom):
-            self._set(topic, group, old.changed(client_version=told.sub_version, dead_ms=0))
+            self._set(topic, group, old.changed(client_version=subscription.sub_version, dead_ms=0))
             return
         expression = compiled_text(expression_type, text)
         if expression is None:  # the group's next pull tells it
@@ -107,7 +111,7 @@ class ConsumerFilters:
                 text,
                 expression_type,
                 born_ms=_NEVER_MS,
-                client_version=told.sub_version,
+                client_version=subscription.sub_version,
                 bloom_document=bloom.to_document(),
             ),
             expression,
@@ -171,7 +175,7 @@ class ConsumerFilters:
         self._is_changed = True
 
     def take_change(self) -> ConsumerFilterTable | None:
-        """The table for the file, without those that have been dead for too long; None if it is as it was asked for before."""
+        """The table for the file, without filters that have been dead for too long; None if unchanged since the last call."""
         now_ms = self._clock()
         for topic, groups in self._known.items():
             for group, known in groups.items():

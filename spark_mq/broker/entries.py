@@ -1,4 +1,4 @@
-"""Attributes of topics and groups, and how operators change them; what name servers hear of static topics. Pure."""
+"""Attributes of topics and groups, how operators change them, and the data that name servers get about static topics. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A put of a broker: what a request is stored as, past every rule, and what its end means to a client. Pure, but for the last part.
+"""From a request to the messages that are stored, and from the put's result to the client's answer. Pure, except the last part.
 
     send ─▶ UNIQ_KEY ─▶ CLUSTER ─▶ half message ─┐
     sent back, committed ────────────────────────┴▶ guards ─▶ delay ─▶ sizes ─▶ PutPlan ─▶ put ─▶ PutMessageResult ─▶ code and remark
@@ -6,9 +6,11 @@
 FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE are codes of their own and still mean that the message is stored: their
 answers say where.
 
-Departures, each where Java leaves a producer without an answer or the log with a record that nobody can read: an empty batch, a batch
-whose lengths do not add up, and a batched message whose properties grow over 32,767 bytes are MESSAGE_ILLEGAL; so are a half with a
-delay (`half_messages.py`) and a batch with a deliver time in which a message has no body (`storage/rules/delays.py`).
+Departures: the following are MESSAGE_ILLEGAL. Java either gives the producer no answer or writes a record that no reader can decode.
+- an empty batch, or a batch whose lengths do not add up
+- a batched message whose properties grow over 32,767 bytes
+- a half message with a delay (`half_messages.py`)
+- a batch with a deliver time in which a message has no body (`storage/rules/delays.py`)
 Java: SendMessageProcessor.sendMessage and sendBatchMessage up to the put, DefaultMessageStore.asyncPutMessage,
 CommitLog.asyncPutMessages; SendMessageProcessor.handlePutMessageResult.
 """
@@ -110,7 +112,7 @@ class PutPlan(NamedTuple):
 
 
 def requested_message(request: Request, queue_id: int, properties: Mapping[str, str]) -> InnerMessage:
-    """The message of a send as it is asked for, to the queue and with the properties that the broker has made of it."""
+    """The message of a send request, with the queue that the broker has chosen and the properties that it has completed."""
     header: SendMessageRequest = request.header
     return InnerMessage(
         topic=header.topic,
@@ -128,7 +130,7 @@ def requested_message(request: Request, queue_id: int, properties: Mapping[str, 
 def plan_message(
     message: InnerMessage, topic: TopicConfig, rules: PutRules, new_unique_key: Callable[[], str]
 ) -> PutPlan:
-    """One message, past `retry_or_dead_letter`. `topic` is the entry that it asked for.
+    """Plan one message, after `retry_or_dead_letter`. `topic` is the entry of the requested topic.
 
     Raises RequestRefusedError for what is answered by its own code, PutRefusedError for what the put path refuses.
     """
@@ -347,7 +349,7 @@ def recall_handle(properties: Mapping[str, str], broker_name: str | None) -> str
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-# What is asked of the store beside a put.
+# Questions to the store, besides puts.
 
 
 def put_result(put: Callable[[], PutMessageResult], topic: str) -> PutMessageResult:

@@ -40,9 +40,9 @@ class Waiting(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AskClients:
-    """Requests of the broker to clients, upon which the asker is answered: each is sent, and waited for so long.
+    """Requests that the broker sends to clients before it answers its own request; it waits for their answers for the given time.
 
-    `answer` makes the asker's answer of theirs, in order; None where one did not answer in time or could not be asked.
+    `answer` makes the final answer from theirs, in order; None stands for a client that did not answer in time or is not reachable.
     """
 
     questions: tuple[tuple[ClientConnection, RemotingCommand], ...]
@@ -132,7 +132,7 @@ BrokerEvent: TypeAlias = Tell | Close | RunAgain | RegisterTopics
 
 
 class Turns:
-    """Keys of which each is held by one thread at a time; there is no order between keys. Thread-safe."""
+    """A lock for each key: one thread at a time holds a key; keys do not wait for each other. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

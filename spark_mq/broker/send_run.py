@@ -1,9 +1,9 @@
-"""Many sends that look alike, as columns: what is decided of one is decided of those like it.
+"""Many sends that look alike, as columns: one decision for all sends of a kind.
 
     RequestRun ─▶ SendRun ─▶ one send of each kind is planned as any send (`put_plan.py`) ─▶ those like it, as columns ─▶ one put
 
-Sends are of one kind where topic and property names are equal, besides what a run has in common. Where a plan depends on more than
-that, on a property's value or on what is not plain text, the run is none: its sends are taken one by one, and decided so.
+Sends are of one kind if topic and property names are equal, besides the fields that a whole run has in common. If a plan depends on
+more than that, on a property's value or on text that is not plain, there is no run: the sends are handled one by one.
 """
 
 from __future__ import annotations
@@ -72,10 +72,10 @@ class SendRun(NamedTuple):
             return None
         if b"\x00" in joined or b"\x01\x02" in joined or _NO_WAIT.search(joined) or not all(run.bodies):
             return None
-        told, value_count = _VALUE.subn(b"\x02", b"\x00".join(properties))
+        replaced, value_count = _VALUE.subn(b"\x02", b"\x00".join(properties))
         if value_count != joined.count(b"\x02"):  # a name without a value, which is none of its message's
             return None
-        names = told.split(b"\x00")
+        names = replaced.split(b"\x00")
         kinds = {kind: row for row, kind in enumerate(zip(topics, names, strict=True))}
         if len(kinds) > KINDS_MOST or not all(_are_plain(found) for _, found in kinds):
             return None
@@ -131,14 +131,14 @@ class SendRun(NamedTuple):
 
     def _added(self, kind: Kind, plan: PutPlan) -> bytes | None:
         """What the plan puts behind the properties of the kind's send."""
-        asked, (planned,) = self.properties[kind.row], plan.messages
+        requested, (planned,) = self.properties[kind.row], plan.messages
         is_kept = (planned.topic, planned.queue_id, len(planned.body)) == (
             kind.topic,
             int(self.queue_ids[kind.row]),
             len(self.run.bodies[kind.row]),
         )
         raw = planned.raw_properties
-        return raw[len(asked) :] if is_kept and raw.startswith(asked) else None
+        return raw[len(requested) :] if is_kept and raw.startswith(requested) else None
 
 
 def _numbers(message: InnerMessage) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
-"""What was put and pulled lately: sums, sampled every 10 seconds, 10 minutes and hour. Java: BrokerStatsManager, StatsItem.
+"""Recent puts and pulls: sums, sampled every 10 seconds, 10 minutes and hour. Java: BrokerStatsManager, StatsItem.
 
-Of a span the oldest and the newest sample count; those of before a clock was set back are dropped. What is put is summed up by
-`PutStatistics`, what is pulled here.
+A rate is computed from the oldest and the newest sample of a span. Samples from before the clock was set back are dropped.
+`PutStatistics` counts puts; this module counts pulls.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ def _rate(samples: deque[_Sample] | None) -> StatsItem:
 
 _STORE_SAMPLE_MS = 1_000
 _STORE_SAMPLES = (10, 60, 600)
-"""Over how many samples a rate is told."""
+"""Numbers of samples that a rate covers."""
 
 
 class _StoreSample(NamedTuple):

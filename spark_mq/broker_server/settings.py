@@ -1,6 +1,6 @@
-"""What a broker.conf says of a broker's process; of the store and its put path `storage/settings` reads it. Java: BrokerConfig.
+"""Settings of a broker's process in broker.conf; `storage/settings` reads those of the store and its put path. Java: BrokerConfig.
 
-`-n` and the file say where name servers are; the file wins over nothing, the command line over it, as in Java's BrokerStartup.
+Name servers come from `-n` or else from the file, as in Java's BrokerStartup.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ class ProcessSettings:
 
     store_path_root_dir: str = setting("storePathRootDir", _root, "String")
     name_servers: str = setting("namesrvAddr", "", "String")
-    """Addresses between semicolons; none = nobody is told, and clients name the broker's address."""
+    """Addresses between semicolons; none = no registration, and clients must name the broker's address."""
     register_period_ms: int = setting("registerNameServerPeriod", 30_000, "int")
     register_timeout_ms: int = setting("registerBrokerTimeoutMills", 24_000, "int")
     broker_id: int = setting("brokerId", 0, "long")
     check_interval_ms: int = setting("transactionCheckInterval", 30_000, "long")
-    """Between two looks for half messages that nobody has ended."""
+    """Between two checks of half messages without an end."""
     clean_interval_ms: int = setting("cleanResourceInterval", 10_000, "int")
     fails_fast: bool = setting("brokerFastFailureEnable", True, "boolean")
     """Whether requests are refused that have waited for too long, or behind a put that holds the log for too long."""
@@ -181,7 +181,7 @@ class Configuration:
 
     @property
     def own_identity(self) -> BrokerIdentity:
-        """The store's, with the address that clients are told."""
+        """The store's, with the address for clients."""
         found = self.store.identity
         if found.broker_ip1 is not None:
             return found
@@ -189,7 +189,7 @@ class Configuration:
 
     @property
     def address(self) -> str:
-        """What clients and controllers are told, whatever the records in the store say."""
+        """The address for clients and controllers, whatever the records in the store say."""
         own = self.own_identity
         return address_text(own.broker_ip1 or "", own.listen_port)
 
@@ -267,9 +267,9 @@ FOLLOWED = frozenset(
 """Names of settings that the process goes by, and no store."""
 
 
-def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]) -> Configuration:
-    """The settings of a broker.conf; `told` are those of the command line, which win. Raises ConfigurationError."""
-    texts = {found.key: found.value for found in parse_properties(content, file)} | dict(told)
+def read_configuration(content: bytes, file: str | None, given: Mapping[str, str]) -> Configuration:
+    """The settings of a broker.conf; `given` ones of the command line win. Raises ConfigurationError."""
+    texts = {found.key: found.value for found in parse_properties(content, file)} | dict(given)
     store = parse_config(content, file, known=FOLLOWED)
     server = read_settings(ServerSettings, texts, file)
     if "listenPort" not in texts:

@@ -1,6 +1,6 @@
 """One connection to one server for a thread that waits: many requests in flight over a plain socket, no event loop.
 
-For bulk reads: a task that does nothing but pull needs no loop, and the codec is the same. Not for several threads at once.
+For bulk reads: a task that only pulls needs no loop, and the codec is the same. Not thread-safe.
 
     connection = BlockingConnection("broker:10911", settings)
     connection.send([(request, waiter), …])

@@ -1,8 +1,8 @@
-"""What brokers are asked of one queue, what a consumer group asks the cluster, and what it answers.
+"""Requests about one queue, requests of a consumer group, and their answers.
 
 Java: MQAdminImpl, MQClientAPIImpl, MQConsumerInner.
 
-Topics and groups are as brokers know them, with their namespace. A queue's master is asked; while it is away, reads go to a slave.
+Topics and groups are as brokers know them, with their namespace. Requests go to a queue's master; if it is away, reads go to a slave.
 """
 
 from __future__ import annotations
@@ -143,12 +143,12 @@ class QueueCalls:
         return pull_result(answer, pull, group, address)
 
     async def max_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The end of each readable queue, asked for at once."""
+        """The end of each readable queue, from all brokers at once."""
         queues = await self._instance.subscribe_queues(topic)
         return dict(zip(queues, await asyncio.gather(*map(self.max_offset, queues)), strict=True))
 
     async def min_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The beginning of each readable queue, asked for at once."""
+        """The beginning of each readable queue, from all brokers at once."""
         queues = await self._instance.subscribe_queues(topic)
         return dict(zip(queues, await asyncio.gather(*map(self.min_offset, queues)), strict=True))
 
@@ -322,7 +322,7 @@ class ConsumerCalls:
         await self._instance.send_heartbeat()
 
     async def check(self, wanted: Subscription) -> None:
-        """Whether the group may consume so, asked before it does: pulls would fail one after the other, and only the log would say so.
+        """Check the subscription before the group consumes. Otherwise each pull would fail, and only the log would show it.
 
         Raises NameServerUnreachableError, AccessDeniedError, and ResponseError where an SQL92 expression is wrong, or SQL92 is off at
         the broker. A topic without a route, and brokers that do not answer, are waited for.

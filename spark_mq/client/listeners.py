@@ -1,4 +1,4 @@
-"""What a program's listener gets and says, the threads that call it, and what becomes of messages that failed.
+"""The interface of a program's listener, the threads that call it, and the handling of failed messages.
 
     concurrent   SUCCESS ─▶ done
                  LATER   ─▶ sent back (36) ─▶ done: the broker delivers it again, or keeps it as a dead letter
@@ -9,8 +9,8 @@
                             then to the group's retry topic as a new message: the broker makes a dead letter of it
                  without auto_commit: SUCCESS ─▶ the next ones, stored by the next COMMIT; ROLLBACK ─▶ all since then again
 
-A listener runs in a thread of the consumer's. What it answers decides about all messages of the call; an exception, and
-no answer at all, count as `LATER`: a message is done only when its listener says so. All else runs on the event loop's thread.
+A listener runs in a thread of the consumer. Its answer holds for all messages of the call. An exception and a missing answer count
+as `LATER`: a message is done only when its listener says so. Everything else runs on the event loop's thread.
 
 Java: MessageListenerConcurrently, MessageListenerOrderly, ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService.
 """

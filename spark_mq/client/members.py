@@ -1,4 +1,4 @@
-"""Producers and consumers in a client instance: their part of the heartbeat, and their answers to what brokers ask a client.
+"""Producers and consumers in a client instance: their part of the heartbeat, and their answers to requests of brokers.
 
 39, 40, 220 come one-way. 221, 307, 309, 326 are answered; without a member of the group, with SYSTEM_ERROR and Java's remark.
 
@@ -48,7 +48,7 @@ H = TypeVar("H", bound=Header)
 
 
 class Member:
-    """A producer or consumer group of one instance, one of a kind and name. It is asked nothing; heirs answer what they can.
+    """A producer or consumer group of one instance, one of a kind and name. It answers no requests; subclasses do.
 
     Topics and groups are as brokers know them (with namespace).
     """

@@ -1,7 +1,7 @@
 """Messages as a program sends and receives them, and the queues they lie in. Java: Message, MessageExt, MessageQueue.
 
-A received message keeps the record as the broker stored it and decodes what is read: a body is decompressed at its first use, in the
-reader's thread.
+A received message keeps the record as the broker stored it and decodes a field when it is read: a body is decompressed at its first
+use, in the reader's thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Where a group goes on: in memory between two writings, then at the broker or, when broadcasting, in a file.
+"""Committed offsets of a group: in memory, and written every few seconds to the broker or, when broadcasting, to a file.
 
-An offset says that all before it was consumed. It is written every few seconds, when a queue is given up, and at the
-end; what was consumed after the last writing comes once more after a crash.
+An offset says that all messages before it were consumed. It is written every few seconds, when a queue is given up, and at
+close; messages consumed after the last write are delivered again after a crash.
 
 Java: OffsetStore, RemoteBrokerOffsetStore, LocalFileOffsetStore, ControllableOffset. Owned by the event loop's thread.
 """

@@ -4,8 +4,8 @@
                   waiting ──take──▶ taken ──commit──▶ done             orderly
                      ▲────again, roll_back──┘
 
-One thread, the event loop's, owns a process queue; listeners run elsewhere and never see it. So it has no locks of its
-own: `is_in_use` is what Java's consumeLock says.
+The event loop's thread owns a process queue; listeners run in other threads and never see it. So it needs no lock:
+`is_in_use` replaces Java's consumeLock.
 
 Java: ProcessQueue, with its limits and times.
 """

@@ -1,4 +1,4 @@
-"""A pull consumer without sockets: readers fill a buffer ahead of the program, which takes from it and says what it is done with.
+"""A pull consumer without sockets: readers fill a buffer ahead of the program; the program takes messages and marks them consumed.
 
     pulled ──▶ buffered ──take──▶ with the program ──done──▶ consumed ──commit──▶ stored
                   ▲ seek, hand-over: forgotten
@@ -55,7 +55,7 @@ class _Read:
 
     process_queue: ProcessQueue
     next_offset: int | None
-    """Where the next pull begins; None: to be asked for."""
+    """Where the next pull begins; None: the broker must say."""
     consumed_offset: int | None = None
     """All before it is consumed; None: nothing was."""
     broker_id: int = 0

@@ -1,6 +1,7 @@
-"""What a group wants of a topic, the pull that asks for it, and the broker's answer, as values.
+"""Subscription, pull request and pull answer, as values.
 
-The answer says where to go on (`next_offset`): also over what the broker's filter left out, so messages are never counted.
+The answer says where to continue (`next_offset`). This includes messages that the broker's filter left out, so the caller never
+counts messages.
 
 Java: SubscriptionData, FilterAPI, PullMessageRequestHeader, PullSysFlag, PullResult, PullAPIWrapper.processPullResult.
 Not supported: inner batches (BatchCQ), class filters, which brokers from 5.0 on do not have either.
@@ -117,7 +118,7 @@ _STATUSES = {int(status.value): status for status in PullStatus}
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """What is asked of one queue. `suspend_ms` above 0 lets the broker wait so long for messages."""
+    """One pull of one queue. With `suspend_ms` above 0 the broker may wait so long for messages."""
 
     queue: MessageQueue
     offset: int

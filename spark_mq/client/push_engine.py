@@ -1,4 +1,4 @@
-"""A push consumer without sockets: its parts put together, a pull loop for each queue, and duties by the clock.
+"""A push consumer without sockets: its parts, a pull loop for each queue, and periodic duties.
 
     each 20 s, and when the group changes   rebalance
     each 5 s                                offsets written

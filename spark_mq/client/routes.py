@@ -1,4 +1,4 @@
-"""What a topic's route says: queues to send to, queues to read, addresses of brokers. Pure.
+"""A topic's route: queues to send to, queues to read, addresses of brokers. Pure.
 
 Java: MQClientInstance (topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo, findBrokerAddressInSubscribe),
 TopicRouteData, BrokerData. Not supported: static topics, whose queues are shown as the physical ones behind them.

@@ -49,7 +49,7 @@ RETRIED_CODES: Set[int] = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Refusals after which another broker is asked. Java: DefaultMQProducer.retryResponseCodes."""
+"""Refusals after which the client tries another broker. Java: DefaultMQProducer.retryResponseCodes."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)

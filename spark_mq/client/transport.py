@@ -1,7 +1,7 @@
 """One connection to one server: the socket around the codec's `Connection`, on the event loop.
 
-What is sent within one turn of the loop leaves in one write. Each request has a deadline; one timer a connection
-watches the nearest. Answers that come after their deadline are dropped. When the connection ends, all who wait
+Frames that are sent in one turn of the loop leave in one write. Each request has a deadline; one timer for each connection
+watches the nearest. Answers that come after their deadline are dropped. When the connection ends, all waiting requests
 fail at once with the reason.
 
 Java: NettyRemotingAbstract, NettyConnectManageHandler. Departure: a time-out closes the connection only if nothing
@@ -86,7 +86,7 @@ class Transport(asyncio.Protocol):
     """Requests and answers of one connection. Everything runs on the loop's thread.
 
     `silent_ms`: how long nothing comes before a time-out closes the connection, also over several time-outs.
-    `explain` is asked, if the server closed the connection without having sent a byte, for a better error.
+    `explain` gives a better error if the server closed the connection without sending a byte.
     """
 
     def __init__(

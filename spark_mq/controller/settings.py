@@ -1,7 +1,7 @@
-"""What a controller's configuration file says. Java: ControllerConfig.
+"""The settings in a controller's configuration file. Java: ControllerConfig.
 
-The file has the server's settings too (`remoting_server/settings.py`); listenPort is 9877, or the port in controllerDLegerPeers,
-where it does not say otherwise.
+The file also has the server's settings (`remoting_server/settings.py`); the default of listenPort is the port in
+controllerDLegerPeers, else 9877.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ class ControllerSettings(AdministeredSettings):
     master_scan_interval_ms: int = setting("scanInactiveMasterInterval", 5_000, "long")
     """How often masters that are not alive are looked for."""
     elects_unclean_master: bool = setting("enableElectUncleanMaster", False, "boolean")
-    """Whether, where nobody in sync is alive, another broker may become master: acknowledged messages may be lost."""
+    """Whether another broker may become master if none in sync is alive: acknowledged messages may be lost."""
     notifies_brokers: bool = setting("notifyBrokerRoleChanged", True, "boolean")
-    """Whether brokers are told of a new master at once; they ask each five seconds in any case."""
+    """Whether to notify brokers of a new master at once; they ask every five seconds in any case."""
 
     def __post_init__(self) -> None:
         for name in ("request_queue_capacity", "broker_scan_interval_ms", "master_scan_interval_ms"):

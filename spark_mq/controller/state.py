@@ -1,10 +1,10 @@
-"""What a controller knows: for good, which brokers a name has, who is master, who is in sync; in memory, which brokers are alive.
+"""A controller's state. Durable: the brokers of each name, the master, the brokers in sync. In memory: the living brokers.
 
     groups     broker name → Group
 
-The state changes by events alone (`apply`), and knows neither time nor connections. Epochs never fall while a group is there.
-Java: ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo. Departures: ids that are taken are passed over when the next one is counted
-up; a group that loses its last one in sync by a cleaning is forgotten whole, where Java keeps its ids and begins its epochs anew.
+The durable state changes by events alone (`apply`), and has neither times nor connections. Epochs never fall while a group exists.
+Java: ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo. Departures: the next id skips ids that are taken; if a cleaning removes the
+last broker in sync, the whole group is removed, where Java keeps its ids and starts its epochs again.
 """
 
 from __future__ import annotations
@@ -366,7 +366,7 @@ class LiveBroker:
 
 
 class Gone(NamedTuple):
-    """A broker that was silent for too long, and its connection, which is to be closed."""
+    """A broker that was silent for too long, and its connection, for closing."""
 
     key: BrokerKey
     silent_ms: int

@@ -1,12 +1,12 @@
-"""What sink and broker say to each other over the local socket.
+"""The messages between sink and broker over the local socket.
 
-    sink    a HandOver: the staged batch, by the names of its files, and whose store the sink takes it for
+    sink    a HandOver: the staged batch, by the names of its files, and the identity of the store that the sink expects
     broker  {"state": "waiting"}                     once a second, while other batches are committed
             {"state": "taken", "logEnd": …}          the commit begins
             {"state": "working"}                     once a second
             {"done": [already done, rows]}  or  {"error": …}, and the broker hangs up
 
-Everything is looked through before it is used: an error is a ValueError.
+Every message is checked before use; an invalid one raises ValueError.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def commit_staged(
 ) -> CommitOutcome:
     """Append the batch, as `commit_batch` does; its errors are raised. `turn` takes the put lock where others put meanwhile.
 
-    A batch that an earlier try has brought to its END is done, also one without a name, which the ledger is not asked for.
+    A batch that an earlier try has brought to its END is done, also a batch without a name, which is not in the ledger.
     """
     writer, counts, began_s = store.writer, PutStatistics(), time.monotonic()
     turn = _counting(store, counts, turn)
@@ -91,7 +91,7 @@ def commit_staged(
 def _counting(store: MessageStore, counts: PutStatistics, turn: Turn) -> Turn:
     """The turn, within which what is put is the batch's and counts as such."""
     writer = store.writer
-    if turn is nullcontext:  # nobody else can put at all, and `commit_batch` must know
+    if turn is nullcontext:  # no other thread can put, and `commit_batch` must know
         writer.statistics = counts
         return turn
 
@@ -150,7 +150,7 @@ class HandOver:
     patience_ms: int
     """How long it may wait for other batches."""
     is_sync: bool = False
-    """Whether the log is to be on the disk before the answer, whatever the broker's flush policy is."""
+    """Whether to sync the log before the answer, whatever the broker's flush policy is."""
     copies: int | None = None
     """How many the batch has when it is done, the master's among them; None = as the broker's settings say."""
     slave_timeout_ms: int | None = None

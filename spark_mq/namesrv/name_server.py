@@ -1,14 +1,14 @@
-"""What a name server answers: request code → handler. No sockets, no clock, no files of its own.
+"""A name server's handlers by request code. No sockets, no clock, no files.
 
     server = NameServer(configuration, started_ms=now_ms)
     answer = server.answer(request, Caller(channel, "127.0.0.1"), now_ms)
     notices = server.settle()        # after each of: answer, close_channel, scan
 
-A request that cannot be read, or that is refused, is answered with the reason; nothing is raised. Departures wait for `settle`, so that
-those of one moment are one batch, as in Java. Not for several threads at once.
+A request that cannot be decoded, or that is refused, is answered with the reason; nothing is raised. Brokers that leave are removed by
+`settle`, all at once, as in Java. Not thread-safe.
 
-Java: NamesrvController, BatchUnregistrationService. Departures: what operators change is answered to this host alone, and to others
-where it is signed (`remoting_server/administration.py`); brokers register from named networks, where any are named. A text or a setting
+Java: NamesrvController, BatchUnregistrationService. Departures: only this host may change settings and texts, and others with a
+signature (`remoting_server/administration.py`); if networks are configured, brokers may register from these only. A text or a setting
 that cannot be written to its file is not taken, and the answer says so.
 """
 
@@ -166,7 +166,7 @@ class NameServer:
         self.state = State(configuration, started_ms, kv_config or KvConfig(), save_texts, save_settings)
 
     def answer(self, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
-        """The answer to any request of anybody, whatever it is."""
+        """The answer to any request of any client."""
         handler = HANDLERS.get(request.code)
         if handler is None:
             return not_supported(request)
@@ -192,7 +192,7 @@ class NameServer:
         self._leave(registered_over(self.state.tables, channel))
 
     def scan(self, now_ms: int) -> list[Expired]:
-        """Brokers that were silent for too long leave; their connections are to be closed."""
+        """Remove brokers that were silent for too long; returns their connections, for closing."""
         found = expired(self.state.tables, now_ms)
         self._leave([one.who for one in found])
         return found
@@ -233,13 +233,13 @@ def _register_broker(state: State, ask: Ask) -> RemotingCommand:
     repeated = Registration(header, TopicConfigTable(), ask.channel, None, zone_name, sign)
     result = renew(state.tables, repeated, ask.now_ms) or _register_anew(state, ask, repeated)
     if result.other_address is not None:
-        told = "%s says that broker %s (id %d) is at %s; until now it is alive at %s. One of both has a wrong name or address"
+        text = "%s says that broker %s (id %d) is at %s; until now it is alive at %s. One of both has a wrong name or address"
         where = header.broker_address, result.other_address
-        _LOG.warning(told, ask.host or "somebody", header.broker_name, header.broker_id, *where)
+        _LOG.warning(text, ask.host or "a caller", header.broker_name, header.broker_id, *where)
     if result.notice is not None:
         state.notices.append(result.notice)
-    is_told = state.configuration.name_server.returns_order_topics
-    order = state.kv_config.namespace(ORDER_TOPIC_NAMESPACE) if is_told else None
+    gives_order = state.configuration.name_server.returns_order_topics
+    order = state.kv_config.namespace(ORDER_TOPIC_NAMESPACE) if gives_order else None
     answer = RegisterBrokerAnswer(ha_server_address=result.ha_server_address, master_address=result.master_address)
     return ask.answer(answer, None if order is None else KvTable(table=order))
 
@@ -247,11 +247,11 @@ def _register_broker(state: State, ask: Ask) -> RemotingCommand:
 def _register_anew(state: State, ask: Ask, repeated: Registration) -> Registered:
     header = ask.header
     topics, filter_servers = _registered_topics(ask)
-    told = repeated._replace(topics=topics, filter_servers=filter_servers)
+    registration = repeated._replace(topics=topics, filter_servers=filter_servers)
     settings = state.configuration.name_server
     rules = RegistrationRules(settings.deletes_topics, settings.notifies_min_id)
     is_new = BrokerAddress(header.cluster_name, header.broker_address) not in state.tables.live
-    result = register(state.tables, told, ask.now_ms, rules)
+    result = register(state.tables, registration, ask.now_ms, rules)
     if result is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "register broker failed")
     if is_new:

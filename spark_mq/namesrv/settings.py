@@ -1,6 +1,6 @@
-"""What a name server's configuration file says. Java: NamesrvConfig.
+"""The settings in a name server's configuration file. Java: NamesrvConfig.
 
-The file has the server's settings too (`remoting_server/settings.py`); listenPort is 9876 where it does not say otherwise.
+The file also has the server's settings (`remoting_server/settings.py`); the default of listenPort is 9876.
 """
 
 from __future__ import annotations

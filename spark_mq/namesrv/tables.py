@@ -1,13 +1,13 @@
-"""The tables of a name server. What changes them is in `registration.py`; what reads them in `name_server.py`.
+"""The tables of a name server. `registration.py` changes them; `name_server.py` reads them.
 
     topics     topic → broker name → QueueData
     groups     broker name → the brokers of that name: id → address; 0 is the master
     clusters   cluster → broker names
-    live       (cluster, address) → when it was heard of last, and over which connection
-    texts      namespace → key → text, which operators keep there (`KvConfig`)
+    live       (cluster, address) → time and connection of the last registration or heartbeat
+    texts      namespace → key → text of operators (`KvConfig`)
 
-Nothing here knows a clock or a socket: times are arguments, a connection is whatever the caller hands in.
-Java: RouteInfoManager, KVConfigManager. Not for several threads at once.
+No clock and no sockets here: times are arguments, and a connection is any object of the caller.
+Java: RouteInfoManager, KVConfigManager. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class RouteTables:
     # Who is there.
 
     def data_version(self, who: BrokerAddress) -> DataVersion | None:
-        """Of which state of the broker's topics these tables tell; None for one that is not there."""
+        """The version of the broker's topics in these tables; None for an unknown broker."""
         found = self.live.get(who)
         return None if found is None else found.data_version
 
@@ -168,7 +168,7 @@ class RouteTables:
                 del self.topics[topic]
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forgets a topic in one cluster, or in all. Nobody else is told. Java: deleteTopic."""
+        """Delete a topic in one cluster, or in all. Brokers are not notified. Java: deleteTopic."""
         if not cluster:
             queues = self.topics.pop(topic, None)
             if queues is not None:
@@ -229,20 +229,20 @@ def min_id_notice(
 ) -> MinBrokerIdNotice | None:
     """Who is to hear that the lowest id changed: all after a departure, after an arrival all but the new one.
 
-    None where nobody is left. Java: notifyMinBrokerIdChanged, chooseBrokerAddrsToNotify.
+    None if no broker is left. Java: notifyMinBrokerIdChanged, chooseBrokerAddrsToNotify.
     """
     if not addresses:
         return None
     lowest = min(addresses)
     is_for_all = offline_address is not None or len(addresses) == 1
-    told = tuple(address for broker_id, address in sorted(addresses.items()) if is_for_all or broker_id != lowest)
+    notified = tuple(address for broker_id, address in sorted(addresses.items()) if is_for_all or broker_id != lowest)
     header = MinBrokerIdRequest(
         min_broker_id=lowest,
         min_broker_address=addresses[lowest],
         offline_broker_address=offline_address,
         ha_broker_address=ha_address,
     )
-    return MinBrokerIdNotice(told, header)
+    return MinBrokerIdNotice(notified, header)
 
 
 # Texts by namespace and key, and their file: `{"configTable":{NAMESPACE:{KEY:VALUE}}}`.

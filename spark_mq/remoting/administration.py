@@ -1,4 +1,4 @@
-"""What operators ask a broker, and what brokers tell each other: headers and bodies.
+"""Requests of operators to a broker, and requests between brokers: headers and bodies.
 
 Java: remoting.protocol.header, .admin, .body, .subscription.
 """

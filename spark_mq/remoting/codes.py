@@ -1,8 +1,8 @@
-"""Numbers that commands carry: what is asked, in which language, by which version.
+"""Numbers in commands: request codes, languages, versions.
 
-What is answered stands in `storage/rules/response_codes.py`.
+Codes of answers: `storage/rules/response_codes.py`.
 
-Java: RequestCode, LanguageCode, MQVersion, RocketMQ 5.3.3. A code that stands nowhere here is no error: commands carry plain numbers.
+Java: RequestCode, LanguageCode, MQVersion, RocketMQ 5.3.3. An unlisted code is no error: commands carry plain numbers.
 """
 
 from __future__ import annotations

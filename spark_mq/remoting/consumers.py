@@ -96,7 +96,7 @@ class UnregisterClientRequest(RpcHeader):
 
 
 class ResetOffsetRequest(TopicHeader):
-    """A group goes on elsewhere: asked of a broker (222), told to its consumers (220)."""
+    """Reset a group's offsets: sent to a broker (222), and by the broker to consumers (220)."""
 
     group: str
     topic: str
@@ -108,7 +108,7 @@ class ResetOffsetRequest(TopicHeader):
 
 
 class ConsumerStatusRequest(TopicHeader):
-    """Where a group's consumers are: asked of a broker (223) and of a client (221)."""
+    """The positions of a group's consumers: sent to a broker (223) and to a client (221)."""
 
     topic: str
     group: str
@@ -116,7 +116,7 @@ class ConsumerStatusRequest(TopicHeader):
 
 
 class ConsumerRunningInfoRequest(RpcHeader):
-    """How a consumer is doing: asked of a broker and of a client."""
+    """The state of a consumer: sent to a broker and to a client."""
 
     consumer_group: str
     client_id: str
@@ -283,7 +283,7 @@ class QueueAssignment(WireBody):
 
 
 class QueueAssignments(WireBody):
-    """Answers 400; None: nobody can say, and the client goes on with what it has."""
+    """Answers 400; None: unknown, and the client keeps its queues."""
 
     assignments: tuple[QueueAssignment, ...] | None = wire("messageQueueAssignments", default=None)
 
@@ -313,7 +313,7 @@ class OffsetTable(WireBody):
 
 
 class ConsumerStatus(WireBody):
-    """Where a consumer is in its queues; answers 221, and 223 of all consumers that a broker has asked."""
+    """A consumer's positions in its queues; answers 221, and 223 for all consumers that the broker has asked."""
 
     message_queue_table: Mapping[MessageQueue, Long] = field(default_factory=dict)
     consumer_table: Mapping[str, Mapping[MessageQueue, Long]] | None = None

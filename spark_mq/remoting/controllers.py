@@ -1,4 +1,4 @@
-"""What brokers and operators ask a controller, and what it tells brokers: headers and bodies.
+"""Requests of brokers and operators to a controller, its answers and its notices: headers and bodies.
 
 Java: remoting.protocol.header.controller, NotifyBrokerRoleChangedRequestHeader, SyncStateSet, ElectMasterResponseBody,
 BrokerReplicasInfo, EpochEntryCache.
@@ -33,7 +33,7 @@ class NextBrokerIdRequest(Header):
 
 
 class NextBrokerIdAnswer(Header):
-    """The id that is to be applied for next."""
+    """The next free id."""
 
     cluster_name: str | None = None
     broker_name: str | None = None

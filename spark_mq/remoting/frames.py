@@ -1,11 +1,11 @@
-"""A command as bytes, and bytes as commands; and one connection, without its socket: which answer belongs to which request.
+"""Frames: a command as bytes, and bytes as commands; and one connection without its socket, which matches answers to requests.
 
     0        4                          8        8 + n         4 + length
     | length | type << 24 | header size | header | body        |    big-endian; length counts from byte 4
 
-Type 0 is JSON, 1 ROCKETMQ (both in `command.py`). Each frame says which, whatever the peer has sent before.
-Java: RemotingCommand.encode and decode, NettyDecoder. Departure: a header that is not wholly read is refused; Java reads its rest as
-the body's beginning.
+Type 0 is JSON, 1 ROCKETMQ (both in `command.py`). Each frame has its own type.
+Java: RemotingCommand.encode and decode, NettyDecoder. Departure: a header with bytes left over is refused; Java reads them as the
+begin of the body.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ class Answer(NamedTuple, Generic[T]):
 
 
 class Unawaited(NamedTuple):
-    """The peer answers what nobody waits for: forgotten after a time-out, answered twice, or never asked."""
+    """An answer without a waiting request: forgotten after a time-out, answered twice, or never sent."""
 
     command: RemotingCommand
 
@@ -317,7 +317,7 @@ class Connection(Generic[T]):
     def send_request(self, request: RemotingCommand, waiter: T) -> SentRequest:
         """Gives the request the next free number and remembers who waits. Its own `opaque` does not count.
 
-        Raises FrameIllegalError where it does not fit a frame, and ConnectionClosedError after `close`; nobody waits then.
+        Raises FrameIllegalError if it does not fit a frame, and ConnectionClosedError after `close`; then no answer is awaited.
         """
         opaque = self._number()
         pieces = encode_frame(request._replace(opaque=opaque), self._limits)
@@ -352,11 +352,11 @@ class Connection(Generic[T]):
         return events
 
     def forget(self, opaque: int) -> T | None:
-        """Who waited for that answer, and waits no more; None where nobody did. The answer, should it come, is Unawaited."""
+        """Remove and return the waiter for that answer; None if there is none. A later answer is Unawaited."""
         return self._waiting.pop(opaque, None)
 
     def close(self, reason: str) -> list[T]:
-        """All who still wait, in the order of their requests. None of them can be told whether the peer did what was asked.
+        """All remaining waiters, in the order of their requests. It is unknown whether the peer has run these requests.
 
         What has come of a frame is let go, however long the connection is still known to somebody.
         """

@@ -1,4 +1,4 @@
-"""Sends, pulls, and what else carries or asks for messages: headers, and the body of a batch. Java: remoting.protocol.header."""
+"""Sends, pulls, and other requests that carry or read messages: headers, and the body of a batch. Java: remoting.protocol.header."""
 
 from __future__ import annotations
 

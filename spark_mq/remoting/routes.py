@@ -1,4 +1,4 @@
-"""Where topics and brokers are: headers and bodies of requests to a name server, and of its answers.
+"""Routes of topics, and brokers: headers and bodies of requests to a name server, and of its answers.
 
 Java: remoting.protocol.header.namesrv, .route, .body.
 """
@@ -36,7 +36,7 @@ class RegisterBrokerRequest(Header):
 
 
 class RegisterBrokerAnswer(Header):
-    """What a slave is told of its master."""
+    """The answer to a registration: a slave learns its master's addresses."""
 
     ha_server_address: str | None = wire("haServerAddr", default=None)
     master_address: str | None = wire("masterAddr", default=None)

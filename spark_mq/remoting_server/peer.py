@@ -1,4 +1,4 @@
-"""One connection, as those who answer see it: who is there, how to say something to it, and how much of that waits to be written.
+"""One connection, as handlers see it: the peer, how to send to it, and how many bytes wait to be written.
 
 For any thread. Java: Channel and its attributes (RemotingHelper, AttributeKeys).
 """
@@ -55,7 +55,7 @@ class Line(Protocol):
     thread_id: int
     """Of the loop's thread."""
     outbox: Outbox
-    """Where other threads leave what is to be done."""
+    """Where other threads leave work for the loop."""
     unwritten: Unwritten
     """What was said and has not left."""
 
@@ -124,7 +124,7 @@ class Peer:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much that it was told waits for it to read that it is to be told no more."""
+        """Whether so many bytes wait for the peer to read that no more may be sent."""
         return self._line.unwritten.is_too_much
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
@@ -194,7 +194,7 @@ class Unwritten:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether its requests are to be refused until it has read."""
+        """Whether to refuse the peer's requests until it has read."""
         return self.size_bytes > OF_ONE_BYTES or (
             self.size_bytes > LITTLE_BYTES and self._of_all.size_bytes > OF_ALL_BYTES
         )

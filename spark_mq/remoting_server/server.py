@@ -140,7 +140,7 @@ class RemotingServer:
         """Takes and reads nothing new, answers what was read, says what is said, and hangs up.
 
         It waits for requests that were read as long as any of them ends within five seconds.
-        With `enableShutdownGracefully` clients are told to go away first, and have `shutdownWaitTimeSeconds` for it.
+        With `enableShutdownGracefully` it asks clients to go away first, and gives them `shutdownWaitTimeSeconds`.
         """
         if self._settings.shuts_down_gracefully and not self._shared.is_going_away:
             self._shared.is_going_away = True

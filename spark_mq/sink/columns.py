@@ -1,6 +1,6 @@
-"""Which columns of a row the sink takes, by the DataFrame's schema alone: ours, or Kafka's where `value` is there and `body` is not.
+"""The columns that the sink takes, by the DataFrame's schema alone: this package's, or Kafka's if there is `value` and no `body`.
 
-The source's other columns are accepted and left, so that its rows go straight into the sink.
+The source's other columns are accepted and ignored, so that its rows go straight into the sink.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a sink that sends exactly once keeps in its staging directory: intent and done, as values and as files.
+"""The journal of an exactly-once sink in its staging directory: intent and done, as values and as files.
 
     STAGING/SINK/lock           held by the process that commits
-    STAGING/SINK/intent.json    the batch that is decided and not done; there is at most one: which staged files, from where in each
-                                queue its rows are to be looked for, and which attempts may still have requests on their way
-    STAGING/SINK/done.json      the last batch that is sent, and where in each queue its rows lie
-    STAGING/SINK/….rows         what tasks have staged (`staged_rows.py`)
+    STAGING/SINK/intent.json    the one batch that is decided and not done: its staged files, the offset in each queue where the search
+                                for its rows begins, and the attempts that may still have requests in flight
+    STAGING/SINK/done.json      the last sent batch, and the offsets of its rows in each queue
+    STAGING/SINK/….rows         rows staged by tasks (`staged_rows.py`)
 
 SINK is `sink_digest` in hex. Both files are one line of JSON and its CRC-32 in hex, replaced whole and synced. Writing the intent is
 the commit point of a batch: before it, nothing of the batch is sent; after it, all of it will be.
@@ -114,14 +114,16 @@ def decode_done(content: bytes) -> Done:
     return Done(_batch(document["batch"]), _spans(document["spans"]), document["rows"])
 
 
-def told_of(record: Message, sink_id: str) -> Done | None:
-    """What a message of the sinks' topic says of that sink; None where it says nothing: anybody may send there."""
+def announcement_of(record: Message, sink_id: str) -> Done | None:
+    """The batch of that sink that a message of the sinks' topic announces; None if none: any client may send there."""
     try:
         done = decode_done(record.plain_body)
     except (ValueError, CorruptMessageError):
         return None
-    is_told = done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0  # no sink tells of an empty batch
-    return done if is_told else None
+    is_announced = (
+        done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0
+    )  # no sink tells of an empty batch
+    return done if is_announced else None
 
 
 def _document(content: bytes, names: set[str]) -> dict[str, Any]:

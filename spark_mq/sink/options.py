@@ -4,8 +4,8 @@
       SinkOptions         into a store (`path`)
       LiveSinkOptions     into a cluster of running brokers (`nameServer`)
 
-Each option is declared by one field (`spark_mq/options.py`). Of what Spark puts beside them, `checkpointLocation` and `queryName` are
-passed over; a cluster's staging directory has its place beside the checkpoint.
+Each option is declared by one field (`spark_mq/options.py`). Spark's own `checkpointLocation` and `queryName` are ignored here; a
+cluster's staging directory lies beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -567,7 +567,7 @@ def _default_guarantee(parsed: Mapping[str, object], mode: Mode) -> Guarantee:
 
 _WHY_NOT_EXACTLY_ONCE = {
     "transactional": "a half message lies in a system topic, where no row is looked for",
-    "send_back": "what was sent back cannot be told from what another consumer sends back",
+    "send_back": "a row sent back looks like one that another consumer sends back",
     "on_invalid_row": "an invalid row fails the write",
     "dead_letter_path": "an invalid row fails the write",
     "producer_group": "each attempt has a group of its own",

@@ -1,8 +1,7 @@
-"""A writing task: rows become records in a staged segment, invalid rows go where the options say. Stateless; opens what it needs.
+"""A writing task: rows become records in a staged segment; the options decide about invalid rows. Stateless; opens what it needs.
 
-Rows are ordinary messages and transactions, or messages that go back to a consumer group, as the options say. Either way a task that
-is run again on the same rows makes the same records. The log is not touched: what a task leaves lies beside it until the batch's
-commit takes it over.
+By the options, rows are ordinary messages and transactions, or messages that go back to a consumer group. A task that runs again on
+the same rows makes the same records. A task does not touch the log: its files lie beside it until the commit of the batch takes them.
 """
 
 from __future__ import annotations
@@ -269,7 +268,7 @@ class _PartitionWriter:
         if not options.send_back:
             refuse_before_start(options.root, settings, current_time_ms())
         digest = sink_digest(batch.sink_id, batch.query_id)
-        # Of 65,000 writes, two would share all keys with a probability of 0.4 if four bytes told them apart.
+        # With four bytes, two of 65,000 writes would share all keys with a probability of 0.4.
         behind = digest[4:8] if is_only else (batch.batch_id % (1 << 32)).to_bytes(4, "big")
         # Attempt ids begin anew with every driver, and an intent may still name the segment of one that died.
         name = f"{attempt}-{uuid.uuid4().hex}"

@@ -1,8 +1,8 @@
-"""A batch of rows as a send request, and what follows from its answer, or from the lack of one. Pure.
+"""A batch of rows as a send request, and the decision by its answer, or by a missing answer. Pure.
 
-A batch of one row is an ordinary send (310) with the row's own properties and flag, any other a batch (320). What a row for a retry
-topic says of its tries goes into the header. Departure: the envelope of a batch has no UNIQ_KEY. Java's has one; a broker writes it
-behind each message's own, so that consumers see one id for all of them.
+A batch of one row is an ordinary send (310) with the row's own properties and flag; any other is a batch (320). For a retry topic the
+row's numbers of tries go into the header. Departure: the envelope of a batch has no UNIQ_KEY. Java's envelope has one; a broker writes
+it after each message's own, so that consumers see one id for all of them.
 
                                    atLeastOnce     exactlyOnce
     0, 10, 11, 12                  stored          stored

@@ -1,15 +1,15 @@
-"""How far a query is behind, queue by queue, in rows, bytes and time: counted by the source, read from a query's progress.
+"""A query's lag for each queue, in rows, bytes and time: computed by the source, read from a query's progress.
 
-Nothing of a Python source reaches Spark's progress but the JSON of its offsets. `reportLatestOffset` therefore gives
+Only the JSON of its offsets gets from a Python source into Spark's progress. Therefore `reportLatestOffset` returns
 
     {"queues":        {"TopicA": {"broker-a": {"0": {"next": 120, "before": [9000, 1700000000000]}}}},
      "unread":        {"TopicA": {"broker-a": {"0": {"from": 100, "bytes": 20480}}}},
      "commitOffsets": {"group": "G", "skipped": {"broker-a": "…"}}}
 
-`queues` is where the queues end, in the checkpoint's shape; `unread` is what lies between where the batch being planned reads
-up to and there, of queues where that is anything (bytes null: not counted yet); `commitOffsets` is there with that option.
+`queues` holds the ends of the queues, in the checkpoint's shape. `unread` holds the distance from the end of the planned batch to the
+end of the queue, for queues where it is not empty (bytes null: not counted yet). `commitOffsets` appears with that option.
 
-A lag is what is left when the progress's batch is done. What is not known is None, never 0. Spark: KafkaMicroBatchStream.metrics
+The lag is the rest after the progress's batch. An unknown value is None, never 0. Spark: KafkaMicroBatchStream.metrics
 (offsetsBehindLatest), which has rows only.
 """
 
@@ -137,7 +137,7 @@ class QueueSizes(MessageSizes, Protocol):
 
 
 def unread_without_sizes(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> dict[QueueId, Unread]:
-    """What `UnreadBytes.count` gives, where nobody tells sizes."""
+    """Like `UnreadBytes.count`, if sizes are unknown."""
     return {
         queue: Unread(starts[queue], None) for queue, end in ends.items() if queue in starts and starts[queue] < end
     }

@@ -3,8 +3,8 @@
     logical queue 3      |0 ────── broker-a, queue 1 ──────|   20,000 ─── broker-b, queue 0 ──▶      offsets in rows and checkpoint
     physical queues       0 … 12,345                          0 …                                    what is read
 
-A logical queue belongs to no broker, so it has the name that Java's clients give it, `__syslo__global__`. Offsets between two links are
-no message's. A link whose place is not decided yet is not read, neither is one whose broker's store is not among those that are read.
+A logical queue belongs to no broker; its broker name is `__syslo__global__`, as in Java's clients. Offsets between two links belong to
+no message. A link without a decided place is not read, and neither is a link whose broker's store is not in the cluster.
 Java: TopicQueueMappingUtils.getMockBrokerName, PullMessageProcessor.rewriteRequestForStaticTopic, LogicQueueMappingItem.
 """
 

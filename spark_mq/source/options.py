@@ -191,7 +191,7 @@ def parse_columns(text: str, option: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(ClusterOptions):
-    """What a reader was asked for. `parse` makes it and refuses what makes no sense."""
+    """A reader's options. `parse` makes them and refuses values that make no sense."""
 
     sub_expression: Annotated[
         str | None,

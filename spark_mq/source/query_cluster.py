@@ -1,7 +1,6 @@
-"""What planning asks of where the data is: a directory of stores (`cluster.py`), or a cluster of brokers. Driver side.
+"""The interface of planning to the data: a directory of stores (`cluster.py`), or a cluster of brokers. Driver side.
 
-One Protocol stands between the readers and the data, so that options, starts, limits, continuity, lag and checkpoints are the same
-lines for both.
+One Protocol for both, so that options, starts, limits, continuity, lag and checkpoints share the same code.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def refresh(self) -> bool:
-        """Look at what the brokers did meanwhile; returns whether they did anything. Cheap: asked every few milliseconds."""
+        """Read the news of the brokers; returns whether there are any. Cheap: called every few milliseconds."""
         ...
 
     def queues(self) -> Sequence[QueueId]:
@@ -98,11 +97,11 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
-        """(commit log offset, store time) of the record at `offset - 1`; None if none is to be seen."""
+        """(commit log offset, store time) of the record at `offset - 1`; None if none is visible."""
         ...
 
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
-        """Find what `record_before` will be asked for, all at once: much cheaper than one after the other."""
+        """Look up many positions for `record_before` at once: much cheaper than one after the other."""
         ...
 
     def facts(self, queue: QueueId) -> QueueFacts | None:
@@ -111,7 +110,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
 
     @property
     def tells_sizes(self) -> bool:
-        """Whether `bytes_between` and `offset_at_bytes` can be asked."""
+        """Whether `bytes_between` and `offset_at_bytes` work."""
         ...
 
     def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:

@@ -1,6 +1,6 @@
 """Ranges of one queue, read from the store's files by a task. Stateless; opens what it needs.
 
-Everything a task knows stands in its `QueueSplit`: the reader that planned it lives in another process.
+A task knows only its `QueueSplit`: the reader that planned it lives in another process.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class StoreProof(NamedTuple):
     """What the driver saw: the log, how far it reaches, and the last entry that a split reads. None: not known.
 
     A task must see that store before it may call anything expired. The driver takes a proof a split, the task checks it each time
-    that it opens the files. What a machine does not see is not lost, whatever failOnDataLoss says: StoreNotSharedError. A store that
-    has changed under the query fails the task too where it cannot be told from another one (a topic was made again, a recovery has
-    cut the log); the query, planned anew, then finds out what was lost.
+    that it opens the files. A store that this machine does not see is not data loss, whatever failOnDataLoss says:
+    StoreNotSharedError. A store that has changed under the query also fails the task if it looks like another store (a topic was made
+    again, a recovery has cut the log); when the query is planned again, it finds out what was lost.
     """
 
     log: LogFingerprint | None = None

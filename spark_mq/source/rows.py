@@ -1,7 +1,7 @@
-"""The columns of a message, and slices of decoded records as Arrow batches of those that a query asks for. Pure.
+"""The columns of a message, and Arrow batches with a query's columns from slices of decoded records. Pure.
 
-A column has a Spark type, an Arrow type, and a function from a slice to its values; only requested columns are decoded. The same for
-records of files and for pulled ones. Spark: KafkaRecordToRowConverter; `columns=kafka` gives exactly that source's schema.
+A column has a Spark type, an Arrow type, and a function from a slice to its values; only requested columns are decoded. Records from
+files and pulled records use the same code. Spark: KafkaRecordToRowConverter; `columns=kafka` gives exactly that source's schema.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RowSource:
     queue_id: int
     decompress: bool = True
     partition_base: int = 0
-    all_properties: bool = False  # asked for as a column: single ones are then taken from the whole
+    all_properties: bool = False  # requested as a column: single properties are then taken from the map
     permissive: bool = False
     corrupt: dict[int, str] = field(default_factory=dict)
     """Row → why it is corrupt, as far as was looked."""
@@ -245,15 +245,15 @@ COLUMNS: dict[str, Column] = {
         Column("commitlog_offset", "BIGINT", pa.int64(), False, "offset of the record in the commit log", _field("commitlog_offset")),
         Column("store_size", "INT", pa.int32(), False, "size of the whole record, bytes", _field("size_bytes")),
         Column("origin_topic", "STRING", pa.string(), False,
-               "the topic where consumption first failed (property RETRY_TOPIC), else its topic; not by default",
+               "the topic where consumption first failed (property RETRY_TOPIC), else its topic; only on request",
                _or_own("RETRY_TOPIC", _TOPIC)),
         Column("origin_msg_id", "STRING", pa.string(), False,
-               "its id there (property ORIGIN_MESSAGE_ID), else its own; not by default",
+               "its id there (property ORIGIN_MESSAGE_ID), else its own; only on request",
                _or_own("ORIGIN_MESSAGE_ID", _message_id)),
         Column("real_topic", "STRING", pa.string(), True,
-               "target topic of a delayed or transactional message (property REAL_TOPIC); not by default",
+               "target topic of a delayed or transactional message (property REAL_TOPIC); only on request",
                _text("REAL_TOPIC")),
-        Column("real_queue_id", "INT", pa.int32(), True, "target queue (property REAL_QID); not by default",
+        Column("real_queue_id", "INT", pa.int32(), True, "target queue (property REAL_QID); only on request",
                Values(_number_of_real_queue, Wanted(properties=frozenset({"REAL_QID"})))),
         _CORRUPT,
     )
@@ -283,14 +283,14 @@ KAFKA_HEADERS = "headers"
 CORRUPT_COLUMN = "_corrupt"
 """What a row has only with mode=PERMISSIVE, and then always, last unless it is named."""
 EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "real_queue_id")
-"""What a row has only where it is asked for: in retry, dead-letter, schedule, timer and half topics it says whose message it is."""
+"""Columns only on request: in retry, dead-letter, schedule, timer and half topics they name the original message."""
 COLUMN_NAMES = tuple(name for name in COLUMNS if name not in (*EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN))
 """What a row has unless option `columns` or a schema says otherwise."""
 KAFKA_COLUMN_NAMES = tuple(name for name in KAFKA_COLUMNS if name not in (KAFKA_HEADERS, CORRUPT_COLUMN))
 
 
 def columns_named(names: Sequence[str], *, kafka: bool, permissive: bool = False) -> list[Column]:
-    """The columns in the order asked for. The body of a permissive read can be null."""
+    """The columns in the requested order. The body of a permissive read can be null."""
     table = KAFKA_COLUMNS if kafka else COLUMNS
     columns = [table[name] for name in names]
     return [column._replace(nullable=True) if permissive and column.values is _body else column for column in columns]

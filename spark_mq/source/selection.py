@@ -1,4 +1,4 @@
-"""From options to queues and to what is wanted of each message: shared by batch and streaming readers."""
+"""From options to queues and to the wanted parts of each message; shared by batch and streaming readers."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def request_of(
     tags: frozenset[str] | None = None,
 ) -> RowRequest:
     """What tasks do to each message. `tags` of a pushed filter narrow those of the option."""
-    of_option = frozenset(tags_asked) if (tags_asked := options.wanted_tags) is not None else None
+    of_option = frozenset(option_tags) if (option_tags := options.wanted_tags) is not None else None
     if tags is not None and of_option is not None:
         tags = tags & of_option
     return RowRequest(

@@ -21,7 +21,7 @@ from tests.broker.put_cases.case import CONFS, PutCase
 from tests.broker.put_stores import LOG_FILE_SIZE_BYTES, QUEUE_FILE_SIZE_BYTES, open_case_store
 from tests.broker.remoting_client import Answer, ask
 from tests.support.broker_handlers import Sender
-from tests.support.java_broker import Oracle, RunningBroker
+from tests.support.java_broker import Oracle, RunningBroker, needed_oracle
 
 pytestmark = [pytest.mark.interop, pytest.mark.long]
 
@@ -32,10 +32,7 @@ MADE_ANEW = re.compile(r"(?:[0-9A-F]{32}|[0-9A-F]{56})")
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return Oracle(tmp_path_factory.mktemp("oracle-"))
+    return needed_oracle(tmp_path_factory.mktemp("oracle-"))
 
 
 @pytest.fixture(scope="module", params=CONFS)

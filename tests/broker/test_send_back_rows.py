@@ -31,6 +31,7 @@ from storage.tables.topics import TopicConfig
 from tests.support.broker_handlers import back_request
 from tests.support.fixture_stores import Fixture
 from tests.support.message_builder import make_message, raw_properties
+from tests.support.served import served
 
 DELAYS_MS = parse_delay_levels(DEFAULT_LEVELS)
 NOW_MS = 1_750_000_000_000
@@ -44,25 +45,16 @@ def broker_store(request: pytest.FixtureRequest, pristine_store: Callable[[str],
         yield opened
 
 
-def all_of(store: MessageStore, topic: str) -> Iterator[Message]:
-    for queue_id in store.queue_ids(topic):
-        offset = store.min_offset(topic, queue_id)
-        while offset < store.max_offset(topic, queue_id):
-            found = store.get(topic, queue_id, offset)
-            offset = found.next_begin_offset
-            yield from found.messages
-
-
 def sent_back_by_the_broker(store: MessageStore) -> list[tuple[Message, Message, str]]:
     """Each message that a consumer of the fixture gave back, what the broker put for it, and the group."""
     retried = {
         (message.properties["ORIGIN_MESSAGE_ID"], message.topic, message.reconsume_times): message
         for topic in store.topics()
         if topic.startswith("%RETRY%")
-        for message in all_of(store, topic)
+        for message in served(store, topic)
     }
-    put = [m for m in all_of(store, "SCHEDULE_TOPIC_XXXX") if m.properties["REAL_TOPIC"].startswith("%RETRY%")]
-    put += [m for topic in store.topics() if topic.startswith("%DLQ%") for m in all_of(store, topic)]
+    put = [m for m in served(store, "SCHEDULE_TOPIC_XXXX") if m.properties["REAL_TOPIC"].startswith("%RETRY%")]
+    put += [m for topic in store.topics() if topic.startswith("%DLQ%") for m in served(store, topic)]
     pairs = []
     for message in put:
         origin, times = message.properties["ORIGIN_MESSAGE_ID"], message.reconsume_times - 1

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -31,11 +31,11 @@ from random import Random, SystemRandom
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.names import retry_topic
-from storage.store import MessageStore
 from tests.broker_server.bad_proxy import BadProxy, bad_proxy
 from tests.broker_server.own_cluster import OwnCluster, own_cluster
 from tests.broker_server.process_samples import WARM_UP_SECONDS, Sample, Sampler, slope_per_minute
 from tests.broker_server.soak_clients import GROUP, TOPIC, Book, Coming, Sending
+from tests.support.served import served
 from tests.torture.page import write_into
 
 BEGIN, END = "<!-- soak: rows are written by tests.broker_server.soak -->", "<!-- soak: end -->"
@@ -54,7 +54,6 @@ _RISE_MOST = 1.0
 _JUDGED_S = 300.0
 """A life of so many seconds behind its beginning says whether it rises."""
 _DRAIN_S, _STANDSTILL_S = 600.0, 90.0
-_READ_AT_ONCE = 1_024
 _DELAYS = "1s 1s 2s 3s 5s 10s"
 _MIB = 1 << 20
 
@@ -269,18 +268,7 @@ def stored_keys(root: Path) -> set[str]:
     """Keys of all messages that the queues of topic and retry topic show. Nothing is repaired for it."""
     with open_store(root) as store:
         topics = [topic for topic in (TOPIC, retry_topic(GROUP)) if topic in store.topics()]
-        return {
-            key for topic in topics for queue_id in store.queue_ids(topic) for key in _keys_of(store, topic, queue_id)
-        }
-
-
-def _keys_of(store: MessageStore, topic: str, queue_id: int) -> Iterator[str]:
-    at, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-    while at < end:
-        found = store.get(topic, queue_id, at, _READ_AT_ONCE)
-        yield from (message.properties["KEYS"] for message in found.messages)
-        assert found.next_begin_offset > at, f"{topic} {queue_id} does not go on at {at}"
-        at = found.next_begin_offset
+        return {message.properties["KEYS"] for topic in topics for message in served(store, topic)}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -17,7 +17,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import MessageQueue
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 
 ACTING = "enableSlaveActingMaster=true\ntotalReplicas=2\nbrokerNotActiveTimeoutMillis=3000\n"
 SLAVE = f"brokerRole=SLAVE\nbrokerId=1\nslaveReadEnable=true\n{ACTING}"

@@ -43,7 +43,7 @@ from storage.tables.sink_notes import load_batch_notes
 from storage.transaction.progress import TransactionCounts
 from tests.sink.test_sink_tasks import bodies, commit, options_of, stage, texts
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 
 from .test_running_broker import running
 
@@ -328,7 +328,7 @@ def test_a_broker_that_cannot_be_reached_is_named(tmp_path: Path, root: Path, le
         words = f"it has no socket at {root}/spark_mq/{SOCKET_NAME}"
         if left == "socket":
             local_socket.listen(str(root), "127.0.0.1:10911").close()
-            words = f"nobody listens at {root}/spark_mq/{SOCKET_NAME}"
+            words = f"no process listens at {root}/spark_mq/{SOCKET_NAME}"
         if left == "host":
             local_socket.listen(str(root), "127.0.0.1:10911").close()
             note = broker_note(str(root))

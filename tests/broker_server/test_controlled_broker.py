@@ -18,9 +18,8 @@ from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.ha.follower import FollowedLog
 from tests.broker_server.test_running_broker import Loop
-from tests.support.controller import OurController, our_controller
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import OurController, our_controller, our_name_server
 
 pytestmark = pytest.mark.slow
 

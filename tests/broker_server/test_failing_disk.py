@@ -40,8 +40,7 @@ from tests.sink.test_sink_tasks import bodies, options_of, stage, texts
 from tests.support.controlled_brokers import TOPIC
 from tests.support.controller_process import controller_process
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
-from tests.support.own_servers import start_broker, start_name_server
+from tests.support.own_servers import our_name_server, start_broker, start_name_server
 from tests.support.preloaded_disk import PreloadedDisk
 
 SYNC = "flushDiskType=SYNC_FLUSH\n"

@@ -14,8 +14,8 @@ from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
 from tests.support.controlled_brokers import NAME, TOPIC, ControlledBrokers, brokers_under
-from tests.support.controller import our_controller
 from tests.support.java_broker import Oracle, wait_until
+from tests.support.own_servers import our_controller
 from tests.support.raw_log import RawLog
 
 pytestmark = pytest.mark.slow

@@ -18,9 +18,8 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, make_request
 from tests.broker_server.test_running_broker import Loop, running
-from tests.support.controller import our_controller
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import OurNameServer, our_name_server
+from tests.support.own_servers import OurNameServer, our_controller, our_name_server
 
 SLOW = "registerNameServerPeriod=60000\n"
 SOON_SECONDS = 40.0

@@ -17,7 +17,7 @@ from tests.broker_server.test_killed_masters import Sending, assert_held_by_all,
 from tests.support.broker_requests import send
 from tests.support.controlled_brokers import TOPIC
 from tests.support.java_broker import wait_until
-from tests.support.partition import Line
+from tests.support.proxies import Line
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 
 
 def need_ipv6_loopback() -> None:

@@ -28,7 +28,7 @@ from spark_mq.remoting_server.server import RemotingServer
 from tests.broker_server.test_running_broker import running
 from tests.namesrv.asking import registered
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 
 LIMIT_SECONDS = 30
 

@@ -26,7 +26,7 @@ from storage.errors import StoreLockedError
 from storage.ha.listener import ReplicationListener
 from storage.service.put_service import PutService
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 
 
 class Loop:

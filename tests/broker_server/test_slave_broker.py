@@ -18,7 +18,7 @@ from storage.errors import ConfigurationError
 from storage.format.replication import EpochEntry
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports, wait_until
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 
 SLAVE = "brokerRole=SLAVE\nbrokerId=1\n"
 

@@ -15,12 +15,13 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from spark_mq.source.rows import COLUMN_NAMES, RowSource, arrow_schema, columns_named, to_record_batches
-from storage import Message, MessageStore, open_store
+from storage import Message, open_store
 from storage.format.properties import EARLIER_LIFE, MADE_ANEW
 from storage.names import is_retry_or_dead_letter_topic, is_system_topic
 from storage.queues.scan import scan_queue
 from tests.support.commands import run
 from tests.support.fixture_stores import Fixture
+from tests.support.served import served
 
 FixtureStore = Callable[[str], Fixture]
 BORN_MS = 1_700_000_000_123
@@ -35,16 +36,8 @@ def users_messages(root: Path) -> dict[tuple[str, int], list[Message]]:
             if not is_retry_or_dead_letter_topic(topic)
             and not is_system_topic(topic, broker_name="broker-lab", cluster_name="LabCluster")
             for queue_id in store.queue_ids(topic)
-            if (messages := list(all_of(store, topic, queue_id)))
+            if (messages := list(served(store, topic, queue_id)))
         }
-
-
-def all_of(store: MessageStore, topic: str, queue_id: int) -> Iterator[Message]:
-    offset = store.min_offset(topic, queue_id)
-    while offset < store.max_offset(topic, queue_id):  # one call reads from one file of the queue
-        found = store.get(topic, queue_id, offset, 10_000, max_bytes=1 << 30)
-        yield from found.messages
-        offset = found.next_begin_offset
 
 
 def what_is_sent(message: Message, *, unique_key: bool) -> tuple[Any, ...]:

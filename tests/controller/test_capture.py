@@ -6,7 +6,7 @@ from spark_mq.controller.controller import Controller
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import RemotingCommand, write_body, write_header
 from spark_mq.remoting_server.peer import Caller
-from tests.support.controller_capture import said_frames
+from tests.support.captures import said_frames
 
 KILLED = (36_138, 37_606, 56_172)
 """Connections of masters that were killed, in their order: each ended just before the notice of the next master."""

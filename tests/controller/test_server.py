@@ -9,8 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -34,18 +32,12 @@ from spark_mq.remoting.controllers import (
 from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
-from tests.support.controller import OurController, our_controller
+from tests.support.own_servers import OurController, our_controller
 from tests.support.planned_server import planned_server
+from tests.support.waiting import wait_until
 
 LIMIT_SECONDS = 30
 NAME, CLUSTER = "b", "C"
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + LIMIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
 
 
 class Broker:
@@ -116,7 +108,7 @@ def test_a_master_is_gone_with_its_connection_and_the_others_hear_of_the_next(tm
             (first,) = second.until(1008)
             controller.running.controller.configuration = Configuration.of({"enableElectUncleanMaster": "true"})
             master.sock.close()
-            until(lambda: _master(controller) == (2, 2), "the other one is master")
+            wait_until(lambda: _master(controller) == (2, 2), "the other one is master")
             _, told = second.until(1008, 2)
     assert read_header(RoleChangedRequest, first).master_broker_id == 1
     header = read_header(RoleChangedRequest, told)

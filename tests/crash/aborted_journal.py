@@ -1,6 +1,6 @@
 """A broker under SYNC_FLUSH on an ext4 that loses its power: rounds of sends, each judged by the trace of the broker's system calls.
 
-    python -m tests.crash.aborted_journal --rounds 100 --seed 1 [--control 100] [--page docs/tables/power-and-disks.md]
+    python -m tests.torture aborted-journal --rounds 100 --seed 1 [--page docs/tables/power-and-disks.md]
 
 A round: producers send and note what was acknowledged; at a random moment the journal of the file system is aborted and nothing is
 written any more (EXT4_IOC_SHUTDOWN with NOLOGFLUSH); the broker is killed, the file system unmounted and mounted again; a broker
@@ -15,17 +15,16 @@ directory by then, which was synced, too. A message that is missing is one of th
     the disk's  the sync that covers it returned well, after the power was gone: the kernel took it back
     unknown     the sync returned before the power went
 
-The control has no broker: threads that do nothing but pwrite(2) and fdatasync(2), each in a file of its own, on the same disk.
+Behind them come as many rounds without a broker, the control: threads that do nothing but pwrite(2) and fdatasync(2), each in a file of
+its own, on the same disk.
 """
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -41,14 +40,15 @@ from tests.broker_server.own_cluster import OwnCluster
 from tests.broker_server.soak_clients import TOPIC, Book, Sending, body_of
 from tests.support.java_broker import wait_until
 from tests.support.loop_disk import LoopDisk
-from tests.torture.page import write_into
+from tests.support.served import served
+from tests.torture.by_hand import ByHand, Report, Run, between
 
 QUEUES = 4
 PRODUCERS = 3
 LOG_FILE_BYTES = 1 << 20
 DISK_BYTES = 512 << 20
 ROUNDS_A_DISK = 8
-BEGIN, END = "<!-- aborted journal: written by tests.crash.aborted_journal -->", "<!-- aborted journal: end -->"
+BEGIN, END = "<!-- aborted journal: written by tests.torture aborted-journal -->", "<!-- aborted journal: end -->"
 _CALLS = "pwrite64,pwritev,pwritev2,fsync,fdatasync,syncfs,ftruncate,sendto,sendmsg"
 _LINE = re.compile(r"(\d+) +(\d+\.\d+) (.*)")
 _CALL = re.compile(r"(\w+)\(\d+<(.*?)>(.*)", re.DOTALL)
@@ -296,7 +296,7 @@ class Rounds:
 
     def _judge(self, number: int) -> None:
         """A broker has recovered the store after this round; what is served is compared."""
-        found, torn = served(self._disk.place / "store") if self._noted else ({}, 0)
+        found, torn = served_bodies(self._disk.place / "store") if self._noted else ({}, 0)
         self.tally.figures["torn, not acknowledged"] += torn
         texts: Counter[str] = Counter()
         for key, noted in list(self._noted.items()):
@@ -318,18 +318,15 @@ class Rounds:
             self._tell(self.tally.findings[-1])
 
 
-def served(store: Path) -> tuple[dict[str, bytes], int]:
+def served_bodies(store: Path) -> tuple[dict[str, bytes], int]:
     """Key → body of all that a reader is served, and how many messages lost their key in a torn page, which no checksum covers."""
     found, torn = {}, 0
     with open_store(store) as opened:
-        for queue_id in opened.queue_ids(TOPIC):
-            offset, end = opened.min_offset(TOPIC, queue_id), opened.max_offset(TOPIC, queue_id)
-            while offset < end:
-                messages = opened.get(TOPIC, queue_id, offset, 1_000).messages
-                assert messages, f"nothing is served at {offset} of queue {queue_id}, which ends at {end}"
-                found.update((message.keys[0], message.plain_body) for message in messages if message.keys)
-                torn += sum(not message.keys for message in messages)
-                offset = messages[-1].queue_offset + 1
+        for message in served(opened, TOPIC):
+            if message.keys:
+                found[message.keys[0]] = message.plain_body
+            else:
+                torn += 1
     return found, torn
 
 
@@ -387,20 +384,11 @@ def table(tally: Tally) -> str:
     return "\n".join([*lines, "", *(f"- {finding}" for finding in tally.findings)])
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--control", type=int, default=0, help="rounds without a broker, behind the others")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--page", type=Path, help="where the table goes, between two marks")
-    asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="aborted-journal-") as directory:
-        tally = Rounds(Path(directory), asked.seed, lambda text: print(text, flush=True)).run(asked.rounds)
-        tally.figures += control(Path(directory), asked.control, asked.seed)
-    print(table(tally))
-    if asked.page is not None:
-        write_into(asked.page, table(tally), BEGIN, END)
+def play(run: Run) -> Report:
+    """So many rounds, and as many of the control."""
+    tally = Rounds(run.directory, run.seed, run.tell).run(run.rounds)
+    tally.figures += control(run.directory, run.rounds, run.seed)
+    return Report(table(tally), tally.is_flawless)
 
 
-if __name__ == "__main__":
-    main()
+BY_HAND = ByHand(play, rounds=10, put=between(BEGIN, END))

@@ -1,14 +1,19 @@
 """Driver after driver, each on the checkpoint of the one that was killed: what they read, what they wrote, and what is wrong with it.
 
-A row's body names its queue and its number there, and rows keep their queues; so the sink's queues must equal the source's.
+    python -m tests.torture killed-drivers --rounds 50 --page docs/tables/kills.md
+
+One streaming query from store to store, killed at every step and at random moments. A row's body names its queue and its number there,
+and rows keep their queues. After each death the sink's queues must be beginnings of the source's, at the end they must equal them.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import platform
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +21,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyspark
 
 from jobs.verify_store import verify_store
 from storage import MessageStore, open_store
@@ -24,8 +30,9 @@ from storage.batch.ledger import TOPIC as LEDGER_TOPIC
 from storage.batch.staged_segment import list_segments
 from storage.failpoints import COMMIT, STAGING
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record import Message
 from tests.support.driver_process import FAILED, PATIENCE_SECONDS, Driver, Query
+from tests.support.served import served
+from tests.torture.by_hand import ByHand, Report, Run
 
 TOPIC = "Orders"
 QUEUES = 3
@@ -54,6 +61,12 @@ _TIMES_A_BATCH = {
     "after-index": 2,
 }  # SLICE, its rows, END; queues know the first two together
 _ONLY_WITH_SYNC_FLUSH = ("before-drop", "after-drop")
+
+
+AT_FAILPOINTS = 0.7  # of the rounds: of 50, each failpoint with either victim
+ROWS_AT_FAILPOINT = 300  # two batches
+ROWS_AT_RANDOM = 900
+RANDOM_SECONDS = 1, 9  # after the query's start; its first batch is committed after some four
 
 
 class Victim(StrEnum):
@@ -116,7 +129,7 @@ class DriverChain:
         self.conf = self.sink.parent / "broker.conf"
         self._directory = directory
         self._checkpoint = directory / "checkpoint"
-        self._random = random
+        self.random = random
         self._row_counts = [0] * QUEUES
         self._drivers = 0
         for root, settings in ((self.source, _SOURCE_SETTINGS), (self.sink, _SINK_SETTINGS)):
@@ -130,14 +143,12 @@ class DriverChain:
 
     def add_rows(self, count: int) -> None:
         """Rows at the source's end, spread over its queues by chance; at least 300 fill more than a file of the sink's log."""
-        queues = [self._random.randrange(QUEUES) for _ in range(count)]
+        queues = [self.random.randrange(QUEUES) for _ in range(count)]
         names = []
         for queue in queues:
             names.append(f"{queue}/{self._row_counts[queue]}")
             self._row_counts[queue] += 1
-        bodies = [
-            f"{name} ".encode() + self._random.randbytes(self._random.randrange(MAX_BODY_BYTES)) for name in names
-        ]
+        bodies = [f"{name} ".encode() + self.random.randbytes(self.random.randrange(MAX_BODY_BYTES)) for name in names]
         columns = {
             "topic": pa.array([TOPIC] * count),
             "queue_id": pa.array(queues, pa.int32()),
@@ -176,6 +187,17 @@ class DriverChain:
             failpoint=None if death is None else death.failpoint,
             paused=is_paused,
         )
+
+    def die_in_turn(self, deaths: Sequence[Death]) -> Iterator[tuple[Death, bool]]:
+        """Rows and a driver for each death; yields it, and whether it came in time. The last driver reads to the end."""
+        with ExitStack() as drivers:
+            # A JVM takes seconds to start: the next one does while the one before it works.
+            coming = drivers.enter_context(self.prepare(deaths[0]))
+            for death, next_death in zip(deaths, [*deaths[1:], None], strict=True):
+                driver, coming = coming, drivers.enter_context(self.prepare(next_death))
+                self.add_rows(ROWS_AT_RANDOM if death.failpoint is None else ROWS_AT_FAILPOINT)
+                yield death, meet_death(driver, death)
+            self.finish(coming)
 
     def finish(self, driver: Driver) -> None:
         """A driver that nobody kills reads to the end."""
@@ -227,7 +249,7 @@ class DriverChain:
         if not self._has_sink:
             return []
         with open_store(self.sink) as store:
-            documents = [json.loads(message.body) for message in all_messages(store, LEDGER_TOPIC, 0)]
+            documents = [json.loads(message.body) for message in served(store, LEDGER_TOPIC, 0)]
         return [document for document in documents if "last" in document]
 
     def _logged(self, kind: str) -> int:
@@ -278,18 +300,110 @@ def rows_by_queue(store: MessageStore) -> list[list[Row]]:
     return [
         [
             Row(message.body, message.tags, tuple(message.keys), message.properties.get("number"))
-            for message in all_messages(store, TOPIC, queue_id)
+            for message in served(store, TOPIC, queue_id)
         ]
         for queue_id in range(QUEUES)
     ]
 
 
-def all_messages(store: MessageStore, topic: str, queue_id: int) -> list[Message]:
-    """What a queue serves, from its first to its last offset."""
-    messages: list[Message] = []
-    if queue_id in store.queue_ids(topic):
-        end = store.max_offset(topic, queue_id)
-        while len(messages) < end:
-            messages += (served := store.get(topic, queue_id, len(messages), 1_000).messages)
-            assert served, f"{topic} queue {queue_id} ends at {end}, nothing is served at {len(messages)}"
-    return messages
+# Long runs
+
+_TRIGGERS = ("availableNow", "0 seconds", "300 milliseconds")
+_IN_A_BATCH = "at random, in a batch"
+_BETWEEN_BATCHES = "at random, between batches"
+_AFTER_THE_END = "after its end"
+
+
+@dataclass
+class Place:
+    """What the rounds have shown that died in one place."""
+
+    victims: Counter[Victim] = field(default_factory=Counter)
+    unfinished: int = 0
+    """Rounds that left a batch decided, and not ended."""
+    rows: int = 0
+    """That the sink held after each of the rounds, added up."""
+    twice: int = 0
+    lost: int = 0
+    out_of_order: int = 0
+
+    def add(self, victim: Victim, tally: Tally, *, unfinished: bool) -> None:
+        self.victims[victim] += 1
+        self.unfinished += unfinished
+        self.rows += tally.rows
+        self.twice += tally.twice + tally.foreign
+        self.lost += tally.lost
+        self.out_of_order += tally.out_of_order
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        victims = (self.victims[victim] for victim in Victim)
+        return *victims, self.unfinished, self.rows, self.twice, self.lost, self.out_of_order
+
+
+def plan_deaths(rounds: int, random: Random) -> list[Death]:
+    """Failpoints in equal shares, the rest at random moments; all in random order."""
+    sure = [(failpoint, victim) for victim in (Victim.ALL, Victim.WORKER) for failpoint in FAILPOINTS]
+    chosen: list[tuple[str, Victim]] = []
+    while len(chosen) < round(rounds * AT_FAILPOINTS):
+        chosen += random.sample(sure, len(sure))
+    deaths = [
+        Death.at(failpoint, victim, random, random.choice(_TRIGGERS))
+        for failpoint, victim in chosen[: round(rounds * AT_FAILPOINTS)]
+    ]
+    while len(deaths) < rounds:
+        victim, seconds = random.choice((Victim.ALL, Victim.DRIVER)), random.uniform(*RANDOM_SECONDS)
+        flush = random.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
+        deaths.append(Death(victim, None, seconds, flush, random.choice(_TRIGGERS)))
+    random.shuffle(deaths)
+    return deaths
+
+
+def play(run: Run) -> Report:
+    """All rounds, then a driver that nobody kills. AssertionError as the end demands."""
+    chain = DriverChain(run.directory, Random(run.seed))
+    places: dict[str, Place] = defaultdict(Place)
+    for death, was_killed in chain.die_in_turn(plan_deaths(run.rounds, chain.random)):
+        tally, place = chain.tally(finished=False), _place(death, chain) if was_killed else _AFTER_THE_END
+        places[place].add(death.victim, tally, unfinished=chain.has_unfinished_batch)
+        run.tell(f"{place}, {death.victim}, {death.flush_disk_type}, {death.trigger}: {tally}")
+    chain.assert_sound()
+    is_sound = all(cell == 0 for place in places.values() for cell in place.cells[-3:])
+    return Report(report(places, chain.tally(finished=True), run.rounds, run.seed), is_sound)
+
+
+def _place(death: Death, chain: DriverChain) -> str:
+    if death.failpoint is not None:
+        return death.failpoint.partition(":")[0]
+    begun, committed = chain.batches()
+    return _IN_A_BATCH if begun > committed else _BETWEEN_BATCHES
+
+
+def report(places: dict[str, Place], end: Tally, rounds: int, seed: int) -> str:
+    """The page."""
+    order = (*FAILPOINTS, _IN_A_BATCH, _BETWEEN_BATCHES, _AFTER_THE_END)
+    cells = {place: places[place].cells for place in order if place in places}
+    cells["all"] = tuple(map(sum, zip(*cells.values(), strict=True)))
+    head = ("killed", *Victim, "batch left to finish", "rows compared", "twice", "lost", "out of order")
+    lines = [" | ".join(head), " | ".join(("---", *("---:" for _ in head[1:])))]
+    lines += [" | ".join((place, *(f"{cell:,}" for cell in row))) for place, row in cells.items()]
+    table = "\n".join(f"| {line} |" for line in lines)
+    python = ".".join(platform.python_version_tuple()[:2])
+    return f"""# A streaming query, killed {rounds} times
+
+Written by `make test-crash`: one query from store to store, at most {ROWS_A_BATCH} rows a batch, killed with SIGKILL and started
+again on its checkpoint {rounds} times, under SYNC_FLUSH and ASYNC_FLUSH and three triggers by chance. Killed are the driver with
+its JVM and all Python workers, or driver and JVM alone, or the process alone that commits or stages. The places are those of
+`storage/failpoints.py`, in the order of a commit; `amid-staging` and `after-staging` are a task's. After each death the sink's
+rows were compared with the source's, queue by queue.
+
+{table}
+
+In the end the sink held {end.rows:,} rows, those of the source: {end.twice + end.foreign} twice, {end.lost} lost,
+{end.out_of_order} out of the order of their queues. `verify` found nothing, and the ledger ends each batch once.
+
+Seed {seed}, PySpark {pyspark.__version__}, Python {python}.
+"""
+
+
+BY_HAND = ByHand(play, rounds=50)

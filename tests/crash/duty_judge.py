@@ -23,6 +23,7 @@ from storage.tables.consumer_groups import OFFSETS_FILE
 from storage.tables.delay_progress import DELAYS_FILE, read_timer_checkpoint
 from tests.crash.duty_records import Record, read_records
 from tests.crash.duty_stories import DELAYS_MS, LATER, ORDERS, RETRIES, Fate, Notes, Stories, Story
+from tests.support.served import served
 
 _OWN_TOPICS = frozenset(
     (ORDERS, LATER, DISCARD_TOPIC, *RETRIES, *map(retry_topic, RETRIES), *map(dead_letter_topic, RETRIES))
@@ -180,12 +181,7 @@ class Judge:
         read: Counter[Place] = Counter()
         with open_store(self._root) as store:
             for topic in _OWN_TOPICS & set(store.topics()):
-                for queue_id in store.queue_ids(topic):
-                    offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-                    while offset < end:
-                        result = store.get(topic, queue_id, offset, 1_000)
-                        read.update((topic, m.body.decode(), m.reconsume_times) for m in result.messages)
-                        offset = result.next_begin_offset
+                read.update((topic, m.body.decode(), m.reconsume_times) for m in served(store, topic))
         return ((place, counts[place]) for place in counts if read[place] != counts[place])
 
 

@@ -39,6 +39,7 @@ from tests.crash.duty_records import records_of
 from tests.crash.duty_stories import CONF, HASTY, PRODUCER_GROUP, RETRIES, Fate, Notes, Stories, Story
 from tests.support.broker_handlers import Returner, Send, Sender, back_request
 from tests.support.held_check import check_half_messages
+from tests.support.served import served
 
 SECONDS_A_ROUND = 100
 """How far the clock goes in a round of all duties."""
@@ -239,7 +240,7 @@ class _Life:
 
     def _redrive(self, store: MessageStore) -> None:
         """Somebody has found out about those that were given up."""
-        given_up = [message.body.decode() for message in _messages(store, DISCARD_TOPIC)]
+        given_up = [message.body.decode() for message in served(store, DISCARD_TOPIC)]
         new = [name for name in given_up if not self._notes.has("redriven", name)]
         for name in new:
             self._notes.add("redriving", name)
@@ -310,7 +311,7 @@ class _Life:
                 self._notes.add("failed", request)
                 asked.remove(request)
         for group in RETRIES:
-            for message in [*_messages(store, group), *_messages(store, retry_topic(group))]:
+            for message in [*served(store, group), *served(store, retry_topic(group))]:
                 name, story = message.body.decode(), self._stories.named(message.body.decode())
                 request = f"{name}/{message.reconsume_times}"
                 if self._notes.has("failed", request):
@@ -327,12 +328,3 @@ class _Life:
                 )
                 assert response.code == ResponseCode.SUCCESS, (name, response)
                 self._notes.add("failed", request)
-
-
-def _messages(store: MessageStore, topic: str) -> Iterator[Message]:
-    for queue_id in store.queue_ids(topic):
-        offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        while offset < end:
-            result = store.get(topic, queue_id, offset, 1_000)
-            yield from result.messages
-            offset = result.next_begin_offset

@@ -1,23 +1,21 @@
-"""A process that does all duties of a store, killed again and again: `python -m tests.crash.duty_rounds ROUNDS [FILE] [--seed N]`.
+"""A process that does all duties of a store, killed again and again.
+
+    python -m tests.torture killed-duties --rounds 100 --page docs/tables/kills.md
 
 One store, one life after the other, each of which goes on where the one before died. After each death the judge looks; in the end
-nobody kills any more, until every story has come to its end. The table goes to standard output and behind what FILE has. Exit code 1
-where anything is wrong.
+nobody kills any more, until every story has come to its end. The table goes behind what the page has.
 """
 
 from __future__ import annotations
 
-import argparse
 import platform
 import re
-import sys
-import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from random import Random, SystemRandom
+from random import Random
 
 from storage.failpoints import LIVE_COMMIT, LIVE_REDO, LIVE_STAGING, LIVE_TRANSACTIONS, UPKEEP
 from tests.crash.duty_judge import Judge
@@ -25,6 +23,7 @@ from tests.crash.duty_life import SECONDS_A_ROUND, LifePlan, make_store
 from tests.crash.duty_process import Kill, Nursery, Step, read_steps
 from tests.crash.duty_stories import Notes
 from tests.support.warm_process import PROJECT
+from tests.torture.by_hand import ByHand, Report, Run, behind
 
 START_MS = 1_795_000_000_000
 AT_STEPS = 0.6  # of the rounds
@@ -249,24 +248,13 @@ Seed {seed}, Python {".".join(platform.python_version_tuple()[:2])}.
 """
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="tests.crash.duty_rounds", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("rounds", type=int)
-    parser.add_argument("file", type=Path, nargs="?", help="where the page is put behind what is there")
-    parser.add_argument("--seed", type=int, default=SystemRandom().randrange(1 << 32))
-    asked = parser.parse_args(arguments)
-    print(f"seed {asked.seed}", file=sys.stderr)
-    with tempfile.TemporaryDirectory(prefix="duties-") as directory, Nursery(Path(directory, "log")) as nursery:
-        chain = DutyChain(Path(directory), asked.seed, nursery)
-        kill_at_random(chain, asked.rounds, Random(asked.seed))
+def play(run: Run) -> Report:
+    """So many kills; then nobody kills any more, until every story has come to its end."""
+    with Nursery(run.directory / "log") as nursery:
+        chain = DutyChain(run.directory, run.seed, nursery)
+        kill_at_random(chain, run.rounds, Random(run.seed))
         findings = chain.finish()
-        page = report(chain, asked.rounds, asked.seed)
-    print(page)
-    if asked.file is not None:
-        with asked.file.open("a", encoding="utf-8") as file:
-            file.write("\n" + page)
-    return 1 if findings else 0
+    return Report(report(chain, run.rounds, run.seed), not findings)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+BY_HAND = ByHand(play, rounds=100, put=behind)

@@ -17,8 +17,6 @@ QUEUES = 4
 BROKER_SETTINGS: dict[str, int | str] = {
     "commitlog_file_size_bytes": 8 << 20,
     "consume_queue_file_size_bytes": 200_000,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 HALVES_END_SOON: dict[str, int | str] = {
     "transactionTimeOut": 1_000,

@@ -1,6 +1,6 @@
 """A streaming query from a store to a real broker, exactly once, whose processes die at named points; Java counts the rows.
 
-    python -m tests.crash.live_drivers --points 6 --seed 1
+    python -m tests.torture live-drivers --rounds 6 --seed 1 [--scene "two hosts"]
 
 Each driver is a process with a JVM and workers of its own (`tests/support/driver_process.py`), on the checkpoint of those before. In
 turns the process that comes to the point dies alone (a task's worker, or the one that commits), or all of them die.
@@ -8,12 +8,10 @@ turns the process that comes to the point dies alone (a task's worker, or the on
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import random
-import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from storage.failpoints import LIVE_COMMIT, LIVE_REDO, LIVE_STAGING
 from tests.support.driver_process import Driver, Query
 from tests.support.java_broker import Oracle, RunningBroker
 from tests.support.spark_cluster import TWO_HOSTS
+from tests.torture.by_hand import ByHand, Report, Run
 
 TOPIC = "LiveDrivers"
 QUEUES = 4
@@ -31,16 +30,9 @@ ROWS_A_DRIVER = 400
 POINTS = (*LIVE_STAGING, *LIVE_COMMIT, *LIVE_REDO)
 
 
-def run_drivers(
-    points: Sequence[str],
-    seed: int,
-    directory: Path,
-    tell: Callable[[str], None],
-    master: str = "local[1]",
-    guarantee: str = "exactlyOnce",
-) -> str:
+def run_drivers(points: Sequence[str], run: Run, master: str = "local[1]", guarantee: str = "exactlyOnce") -> str:
     """A driver for each point, and one that ends. Raises AssertionError where a row is not there once."""
-    chance = random.Random(seed)
+    chance, directory = random.Random(run.seed), run.directory
     with ExitStack() as running:
         oracle = Oracle(directory / "oracle")
         name_server = running.enter_context(oracle.namesrv())
@@ -50,8 +42,6 @@ def run_drivers(
                 name_server,
                 commitlog_file_size_bytes=8 << 20,
                 consume_queue_file_size_bytes=200_000,
-                waitTimeMillsInSendQueue=60_000,
-                osPageCacheBusyTimeOutMills=60_000,
             )
         )
         broker.make_topic(TOPIC, QUEUES)
@@ -69,12 +59,12 @@ def run_drivers(
         for number, point in enumerate(points):
             if point in LIVE_REDO:
                 _add_rows(source, bodies, chance)
-                tell(_one(query, directory / f"{number}-before", f"live-amid-send:{chance.randint(2, 20)}", False))
+                run.tell(_one(query, directory / f"{number}-before", f"live-amid-send:{chance.randint(2, 20)}", False))
             _add_rows(source, bodies, chance)
             time_ = chance.randint(1, 20) if "amid" in point else 1
-            tell(_one(query, directory / f"{number}", f"{point}:{time_}", number % 2 == 1))
+            run.tell(_one(query, directory / f"{number}", f"{point}:{time_}", number % 2 == 1))
         _add_rows(source, bodies, chance)
-        tell(_one(query, directory / "last", None, False))
+        run.tell(_one(query, directory / "last", None, False))
         return _judge(oracle, directory, broker, bodies)
 
 
@@ -114,17 +104,10 @@ def _judge(oracle: Oracle, directory: Path, broker: RunningBroker, bodies: list[
     return f"{text}, in order in each queue"
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--points", type=int, default=len(POINTS))
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--two-hosts", action="store_true", help="workers of two hosts, as a cluster has them")
-    asked = parser.parse_args()
-    chosen = random.Random(asked.seed).sample(POINTS, asked.points)
-    with tempfile.TemporaryDirectory(prefix="live-drivers-") as directory:
-        master = TWO_HOSTS if asked.two_hosts else "local[1]"
-        print(run_drivers(chosen, asked.seed, Path(directory), lambda text: print(text, flush=True), master))
+def play(run: Run) -> Report:
+    """As many of the points as there are rounds."""
+    chosen = random.Random(run.seed).sample(POINTS, min(run.rounds, len(POINTS)))
+    return Report(run_drivers(chosen, run, TWO_HOSTS if run.scene else "local[1]"))
 
 
-if __name__ == "__main__":
-    main()
+BY_HAND = ByHand(play, rounds=len(POINTS), scenes=("two hosts",))

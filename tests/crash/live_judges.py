@@ -12,6 +12,7 @@ from spark_mq.remoting import MessageQueue
 from storage import open_store
 from tests.support.java_broker import RunningBroker, wait_until
 from tests.support.live_writer import TASKS, is_rolled_back, key
+from tests.support.served import served
 
 from .live_cluster import TOPIC, Cluster
 
@@ -99,11 +100,4 @@ def judge_halves(cluster: Cluster, messages: list[Message], rows: int) -> str:
 
 def _unique_keys(broker: RunningBroker, topic: str) -> set[str]:
     with open_store(broker.store) as store:
-        found: set[str] = set()
-        offset, end = store.min_offset(topic, 0), store.max_offset(topic, 0)
-        while offset < end:
-            got = store.get(topic, 0, offset, 1_024)
-            found |= {message.properties["UNIQ_KEY"] for message in got.messages}
-            assert got.next_begin_offset > offset
-            offset = got.next_begin_offset
-        return found
+        return {message.properties["UNIQ_KEY"] for message in served(store, topic, 0)}

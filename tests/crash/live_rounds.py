@@ -1,7 +1,6 @@
 """Rounds on real brokers: in each a batch is sent while something dies, and sent on; at the end Java counts the rows.
 
-    python -m tests.crash.live_rounds --rounds 40 --seed 1 [--guarantee atLeastOnce [--transactional]] [--masters 2]
-                                      [--acks stored|all] [--release 4.9.7]
+    python -m tests.torture live-rounds --rounds 40 --seed 1 [--scene "two masters"] [--release 4.9.7]
 
 A round's kind, its moment and the broker that it befalls follow from the seed:
 
@@ -13,35 +12,34 @@ A round's kind, its moment and the broker that it befalls follow from the seed:
     stopped    a broker is stopped (SIGSTOP) for longer than the time-out, and the writer dies meanwhile
 
 After it the batch is committed again, by as many writers as it takes. At least once, tasks send directly; rows may be doubled then, and
-none lost. With `--transactional` their rows are transactions, each eighth one rolled back: what became of each half is looked for
-(`live_judges.py`). With `--acks` the masters are SYNC_MASTER without a slave, and confirm nothing that they store. Writers with
+none lost. In the scene of transactions their rows are transactions, each eighth one rolled back: what became of each half is looked for
+(`live_judges.py`). Without a slave the masters are SYNC_MASTER, and confirm nothing that they store. Writers with
 `stored` go on nevertheless. Of those with `all` none may end well before the operator lets the brokers confirm.
 Printed is a line for each round, and a table of the kinds.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from storage.failpoints import ENVIRONMENT, LIVE_COMMIT, LIVE_REDO, LIVE_STAGING, LIVE_TRANSACTIONS
 from tests.support.places import PROJECT
+from tests.support.proxies import CuttingProxy
+from tests.torture.by_hand import ByHand, Report, Run
 
 from .live_cluster import HALVES_END_SOON, TOPIC, WITHOUT_SLAVE, Cluster, confirmation
 from .live_judges import judge, judge_halves
-from .live_proxy import CuttingProxy
 
 EXACT, AT_LEAST_ONCE = "exactlyOnce", "atLeastOnce"
 ROWS = 400
@@ -254,21 +252,33 @@ def _end(writer: subprocess.Popen[str]) -> str:
     raise AssertionError(f"a writer failed:\n{output}")
 
 
-def run_rounds(
-    count: int, seed: int, directory: Path, tell: Callable[[str], None], scene: Scene
-) -> tuple[list[Round], str]:
-    """So many rounds on a cluster of their own. Raises AssertionError where the scene's guarantee is broken."""
+SCENES = {
+    "exactly once": Scene(),
+    "at least once": Scene(AT_LEAST_ONCE),
+    "two masters": Scene(masters=2),
+    "two masters, at least once": Scene(AT_LEAST_ONCE, masters=2),
+    "transactions": Scene(AT_LEAST_ONCE, transactional=True),
+    "no slave, stored": Scene(acks="stored"),
+    "no slave, all": Scene(acks="all"),
+}
+
+
+def play(run: Run) -> Report:
+    """Rounds on a cluster of their own. Raises AssertionError where the scene's guarantee is broken."""
+    scene = replace(SCENES[run.scene or "exactly once"], release=run.release)
     with ExitStack() as running:
-        cluster = Cluster(directory, running, scene.masters, scene.release, scene.broker_settings())
+        cluster = Cluster(run.directory, running, scene.masters, scene.release, scene.broker_settings())
         cluster.make_topic()
-        rounds = Rounds(cluster, directory, seed, scene)
+        rounds = Rounds(cluster, run.directory, run.seed, scene)
         done = []
-        for _ in range(count):
+        for _ in range(run.rounds):
             done.append(rounds.run())
-            tell(done[-1].text())
-        verdict = judge(cluster, directory, rounds.batches, ROWS, is_exact=scene.is_exact, has_ends=scene.transactional)
+            run.tell(done[-1].text())
+        given = cluster, run.directory, rounds.batches, ROWS
+        verdict = judge(*given, is_exact=scene.is_exact, has_ends=scene.transactional)
         halves = f"\n{judge_halves(cluster, verdict.messages, ROWS)}" if scene.transactional else ""
-        return done, verdict.text + halves
+    assert all(round_.ends[-1] == "committed" for round_ in done)
+    return Report(f"{table(done)}\n{verdict.text}{halves}")
 
 
 def table(rounds: list[Round]) -> str:
@@ -281,23 +291,4 @@ def table(rounds: list[Round]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--guarantee", choices=[EXACT, AT_LEAST_ONCE], default=EXACT)
-    parser.add_argument("--transactional", action="store_true")
-    parser.add_argument("--masters", type=int, default=1)
-    parser.add_argument("--acks", choices=["stored", "all"])
-    parser.add_argument("--release", default="5.3.3")
-    asked = parser.parse_args()
-    scene = Scene(asked.guarantee, asked.transactional, asked.masters, asked.acks, asked.release)
-    with tempfile.TemporaryDirectory(prefix="live-rounds-") as directory:
-        tell = lambda text: print(text, flush=True)  # noqa: E731
-        rounds, verdict = run_rounds(asked.rounds, asked.seed, Path(directory), tell, scene)
-    print(table(rounds))
-    print(verdict)
-
-
-if __name__ == "__main__":
-    main()
+BY_HAND = ByHand(play, rounds=12, scenes=tuple(SCENES))

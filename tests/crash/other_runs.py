@@ -1,6 +1,6 @@
 """Runs of one streaming query that should not be there: frozen ones that wake, copies, strangers with its name; and disks without room.
 
-    python -m tests.crash.other_runs [STORY …]
+    python -m tests.torture other-runs [--scene STORY]
 
 Each story is played with a sink into a store and into a broker of ours (exactly once). In the end every row of the source is in the
 sink once, whatever the runs that had to fail have said; a story prints one row of a table.
@@ -8,9 +8,7 @@ sink once, whatever the runs that had to fail have said; a story prints one row 
 
 from __future__ import annotations
 
-import argparse
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,19 +22,14 @@ from storage.failpoints import LIVE_STAGING, STAGING
 from tests.broker_server.own_cluster import own_cluster
 from tests.support.driver_process import FAILED, Driver, Query
 from tests.support.loop_disk import LoopDisk
-from tests.support.spark_cluster import TWO_HOSTS
+from tests.support.served import served
+from tests.support.spark_cluster import SPECULATION, TWO_EXECUTORS, TWO_HOSTS
+from tests.torture.by_hand import ByHand, Report, Run
 
 TOPIC, QUEUES, ROWS = "Runs", 4, 300
 AHEAD = "SPARK_MQ_SINK_AHEAD"
 CONCURRENT = (AHEAD, "CONCURRENT_STREAM_LOG_UPDATE", "Multiple streaming jobs", "ConcurrentModification")
-TWO_EXECUTORS = "local-cluster[2,1,512]"
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.minTaskRuntime": "100ms",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.quantile": "0.3",
-}
+SINKS = ("path", "live")
 
 
 @dataclass
@@ -108,12 +101,7 @@ class Scene:
         """Rows lost and doubled."""
         found: Counter[bytes] = Counter()
         with open_store(self.sink) as store:
-            for queue_id in store.queue_ids(TOPIC):
-                offset, end = 0, store.max_offset(TOPIC, queue_id)
-                while offset < end:
-                    messages = store.get(TOPIC, queue_id, offset, 1_000).messages
-                    found.update(message.body for message in messages)
-                    offset = messages[-1].queue_offset + 1
+            found.update(message.body for message in served(store, TOPIC))
         return sum(b"%d" % name not in found for name in range(self.rows)), sum(found.values()) - len(found)
 
 
@@ -212,7 +200,7 @@ def scene_of(kind: str, directory: Path) -> Iterator[Scene]:
         yield Scene(directory, cluster.store, cluster.name_server)
 
 
-def play(story: str, kind: str, directory: Path) -> str:
+def play_story(story: str, kind: str, directory: Path) -> str:
     """A row of the table. Raises AssertionError where a row is lost or doubled."""
     with scene_of(kind, directory) as scene:
         STORIES[story](scene)
@@ -222,19 +210,18 @@ def play(story: str, kind: str, directory: Path) -> str:
     return text
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("stories", nargs="*", default=list(STORIES))
-    parser.add_argument("--kind", choices=["path", "live"])
-    asked = parser.parse_args()
-    for story in asked.stories:
-        for kind in ("path", "live") if asked.kind is None else (asked.kind,):
-            with tempfile.TemporaryDirectory(prefix="other-runs-") as directory:
-                try:
-                    print(play(story, kind, Path(directory) / "scene"), flush=True)
-                except AssertionError as error:
-                    print(f"| {story} | {kind} | FAILED: {str(error)[-3000:]}", flush=True)
+def play(run: Run) -> Report:
+    """Each story, or the one that is named, with both sinks."""
+    rows, is_sound = [], True
+    for story in (run.scene,) if run.scene else STORIES:
+        for kind in SINKS:
+            try:
+                rows.append(play_story(story, kind, run.directory / f"{story}-{kind}"))
+            except AssertionError as error:
+                rows.append(f"| {story} | {kind} | FAILED: {str(error)[-3000:]}")
+                is_sound = False
+            run.tell(rows[-1])
+    return Report("\n".join(rows), is_sound)
 
 
-if __name__ == "__main__":
-    main()
+BY_HAND = ByHand(play, rounds=1, scenes=tuple(STORIES))

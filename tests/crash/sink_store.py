@@ -19,6 +19,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
 from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.topics import TopicTable
+from tests.support.served import served
 from tests.support.stage_rows import BORN_MS, BatchRows, StagedRow, stage
 
 QUEUE_COUNT = 4
@@ -131,15 +132,11 @@ def found_rows(store: MessageStore) -> list[FoundRow]:
     found = []
     for topic in store.topics():
         for queue_id in store.queue_ids(topic) if topic != LEDGER_TOPIC else ():
-            offset, maximum = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-            while offset < maximum:
-                result = store.get(topic, queue_id, offset, 1_000)
-                assert result.messages, f"{topic} queue {queue_id} ends at {maximum}, nothing is served at {offset}"
-                for message in result.messages:
-                    assert message.queue_offset == offset, f"{topic} queue {queue_id} has no message at {offset}"
-                    offset += 1
-                    row = StagedRow(topic, message.body.decode(), " ".join(message.keys))
-                    found.append(FoundRow(row, queue_id, message.queue_offset))
+            messages = list(served(store, topic, queue_id))
+            offsets = range(store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
+            assert [one.queue_offset for one in messages] == [*offsets], f"{topic} queue {queue_id} has holes"
+            rows = (StagedRow(topic, message.body.decode(), " ".join(message.keys)) for message in messages)
+            found += map(FoundRow, rows, [queue_id] * len(messages), offsets)
     return found
 
 

@@ -16,7 +16,8 @@ from storage.errors import SliceMismatchError
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, rows_of
 from tests.crash.test_slices import commit_anew, log_bytes, promoted
-from tests.support.begun_batches import ARCHIVES, unpacked_begun
+from tests.support.fixture_stores import unpack_left
+from tests.support.places import VECTORS
 from tests.support.shares import one_in
 from tests.support.stage_rows import BatchRows
 
@@ -29,12 +30,15 @@ class Killed(BaseException):
     """What ends a process in the middle."""
 
 
-LEFT = sorted(archive.stem for archive in ARCHIVES.glob("rows-*.tgz"))
+LEFT, LEFT_TRANSACTIONS = (
+    sorted(archive.stem for archive in (VECTORS / "begun_batches").glob(f"{kind}-*.tgz"))
+    for kind in ("rows", "transactions")
+)
 
 
 @pytest.mark.parametrize("name", LEFT)
 def test_a_batch_that_the_version_before_slices_has_begun_is_finished(tmp_path: Path, name: str) -> None:
-    store = SinkStore(unpacked_begun(tmp_path, name))
+    store = SinkStore(unpack_left("begun_batches", name, tmp_path))
     batches = [rows_of(0), rows_of(1), rows_of(2, 9, 8)]
     with store.open() as opened:
         assert opened.finished_batches == (name != "rows-after-end")
@@ -51,7 +55,7 @@ def test_a_batch_that_the_version_before_slices_has_begun_is_finished(tmp_path: 
 def test_its_redo_may_be_killed_too(tmp_path: Path, name: str) -> None:
     if name == "rows-after-end":
         return
-    store = SinkStore(unpacked_begun(tmp_path, name))
+    store = SinkStore(unpack_left("begun_batches", name, tmp_path))
     for point in ("amid-records", "amid-slice", "after-slice"):
         with pytest.MonkeyPatch.context() as patch:
 
@@ -71,9 +75,9 @@ def test_its_redo_may_be_killed_too(tmp_path: Path, name: str) -> None:
     assert_holds_exactly(store.root, [rows_of(0), rows_of(1), rows_of(2, 9, 8)])
 
 
-@pytest.mark.parametrize("name", sorted(archive.stem for archive in ARCHIVES.glob("transactions-*.tgz")))
+@pytest.mark.parametrize("name", LEFT_TRANSACTIONS)
 def test_transactions_that_the_version_before_slices_has_begun_are_finished(tmp_path: Path, name: str) -> None:
-    root = unpacked_begun(tmp_path, name)
+    root = unpack_left("begun_batches", name, tmp_path)
     with open_store(root, read_only=False) as opened:
         assert opened.finished_batches == 1
     transactions.check(root)
@@ -93,7 +97,7 @@ def begun_of(store: SinkStore) -> list[LedgerMessage]:
 
 @pytest.mark.parametrize("name", ["rows-after-begin", "rows-amid-records", "rows-before-end"])
 def test_a_begun_batch_goes_on_without_an_intent(tmp_path: Path, name: str) -> None:
-    replica = promoted(SinkStore(unpacked_begun(tmp_path, name)))
+    replica = promoted(SinkStore(unpack_left("begun_batches", name, tmp_path)))
     assert [message.kind for message in begun_of(replica)] == [BEGIN]
     end = replica.log_end
     before = log_bytes(replica.root, end)
@@ -107,7 +111,7 @@ def test_a_begun_batch_goes_on_without_an_intent(tmp_path: Path, name: str) -> N
 @pytest.mark.parametrize("name", ["rows-amid-records", "rows-before-end"])
 @pytest.mark.parametrize("rows", [rows_of(2, 3, 14), rows_of(2, 9), BatchRows(ROWS.batch, ROWS.counts, ("new",))])
 def test_other_rows_do_not_go_on_behind_a_begin(tmp_path: Path, name: str, rows: BatchRows) -> None:
-    replica = promoted(SinkStore(unpacked_begun(tmp_path, name)))
+    replica = promoted(SinkStore(unpack_left("begun_batches", name, tmp_path)))
     replica.open().close()
     end = replica.log_end
     with pytest.raises(SliceMismatchError, match="are not those that were staged now"):
@@ -117,7 +121,7 @@ def test_other_rows_do_not_go_on_behind_a_begin(tmp_path: Path, name: str, rows:
 
 def test_strangers_behind_a_begun_batch_keep_their_place(tmp_path: Path) -> None:
     """Somebody has put into the store since it was promoted: what stands behind the last row is a broker's message."""
-    replica = promoted(SinkStore(unpacked_begun(tmp_path, "rows-amid-records")))
+    replica = promoted(SinkStore(unpack_left("begun_batches", "rows-amid-records", tmp_path)))
     replica.commit(rows_of(0, 7, sink_id="other", query_id="other"))
     assert commit_anew(replica, ROWS) == CommitOutcome(False, 17)
     replica.close()
@@ -125,11 +129,11 @@ def test_strangers_behind_a_begun_batch_keep_their_place(tmp_path: Path) -> None
     assert_holds_exactly(replica.root, [rows_of(0), rows_of(1), ROWS, others])
 
 
-@pytest.mark.parametrize("name", sorted(archive.stem for archive in ARCHIVES.glob("transactions-*.tgz")))
+@pytest.mark.parametrize("name", LEFT_TRANSACTIONS)
 @pytest.mark.parametrize("slice_count", [0, 2])
 def test_begun_transactions_go_on_without_an_intent(tmp_path: Path, name: str, slice_count: int) -> None:
     """Also where this version's redo was killed after some slices: halves stand behind the BEGIN and behind SLICEs."""
-    root = unpacked_begun(tmp_path, name)
+    root = unpack_left("begun_batches", name, tmp_path)
     if slice_count:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(storage.batch.slices, "SLICE_BYTES", 3_000)

@@ -27,6 +27,7 @@ from storage.settings.nouns import RetentionConfig
 from tests.crash.sink_store import SinkStore, rows_of
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
+from tests.support.served import served
 from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -74,15 +75,10 @@ def delete_all_that_may_go(store: SinkStore) -> int:
 
 def messages(store: MessageStore) -> set[tuple[int, int, int]]:
     """(queue id, queue offset, place in the log) of all that can be read of topic A."""
-    found = set()
-    for queue_id in store.queue_ids("A"):
-        offset, end = store.min_offset("A", queue_id), store.max_offset("A", queue_id)
-        while offset < end:
-            got = store.get("A", queue_id, offset)
-            assert got.messages, f"nothing at {offset} of queue {queue_id}"
-            found |= {(queue_id, message.queue_offset, message.commitlog_offset) for message in got.messages}
-            offset = got.next_begin_offset
-    return found
+    found = [(one.queue_id, one.queue_offset, one.commitlog_offset) for one in served(store, "A")]
+    counts = [store.max_offset("A", queue_id) - store.min_offset("A", queue_id) for queue_id in store.queue_ids("A")]
+    assert len(found) == sum(counts), "something is served at each offset"
+    return set(found)
 
 
 @pytest.mark.parametrize(

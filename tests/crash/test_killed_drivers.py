@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random, randrange
 
@@ -16,6 +15,7 @@ from storage import open_store
 from tests.crash.driver_chain import (
     FAILPOINTS,
     QUEUES,
+    ROWS_AT_FAILPOINT,
     TOPIC,
     Death,
     DriverChain,
@@ -23,14 +23,12 @@ from tests.crash.driver_chain import (
     Tally,
     Victim,
     compare,
-    meet_death,
     rows_by_queue,
 )
-from tests.support.java_broker import Oracle
+from tests.support.java_broker import needed_oracle
 
 pytestmark = [pytest.mark.crash, pytest.mark.spark, pytest.mark.slow]
 
-ROWS_A_DRIVER = 300  # two batches
 DEATHS = 6  # each costs the start of a JVM
 
 
@@ -44,20 +42,13 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> DriverChain:
     victims = [(Victim.ALL, Victim.WORKER)[number % 2] for number in range(DEATHS)]
     points = random.sample(FAILPOINTS, DEATHS)
     deaths = [Death.at(point, victim, random) for point, victim in zip(points, victims, strict=True)]
-    with ExitStack() as drivers:
-        # A JVM takes seconds to start: the next one does while the one before it works.
-        coming = drivers.enter_context(made.prepare(deaths[0]))
-        for death, next_death in zip(deaths, [*deaths[1:], None], strict=True):
-            driver, coming = coming, drivers.enter_context(made.prepare(next_death))
-            made.add_rows(ROWS_A_DRIVER)
-            meet_death(driver, death)
-        made.finish(coming)
+    assert all(was_killed for _, was_killed in made.die_in_turn(deaths))
     return made
 
 
 def test_every_row_is_there_once_and_in_order(chain: DriverChain) -> None:
     chain.assert_sound()
-    assert chain.row_count == ROWS_A_DRIVER * DEATHS
+    assert chain.row_count == ROWS_AT_FAILPOINT * DEATHS
 
 
 def test_a_row_twice_one_lost_and_one_out_of_order_are_seen() -> None:
@@ -73,10 +64,7 @@ def test_a_row_twice_one_lost_and_one_out_of_order_are_seen() -> None:
 
 @pytest.mark.interop
 def test_apaches_own_classes_find_every_row(chain: DriverChain, tmp_path: Path) -> None:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    dumped = Oracle(tmp_path).dump(chain.sink, chain.conf)
+    dumped = needed_oracle(tmp_path).dump(chain.sink, chain.conf)
     found: list[list[str]] = [[] for _ in range(QUEUES)]
     for line in dumped:
         if line["type"] == "message" and line["topic"] == TOPIC:

@@ -37,6 +37,7 @@ from storage.format.record import TRANSACTION_COMMIT, Message
 from storage.rules.response_codes import ResponseCode
 from tests.crash.sink_store import SinkStore
 from tests.support.broker_handlers import end_transaction
+from tests.support.served import served
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -87,15 +88,8 @@ def options_of(root: Path, **options: str) -> SinkOptions:
 
 
 def messages(root: Path, topic: str) -> list[Message]:
-    found: list[Message] = []
     with open_store(root) as store:
-        for queue_id in store.queue_ids(topic):
-            offset = 0
-            while offset < store.max_offset(topic, queue_id):
-                result = store.get(topic, queue_id, offset, 1_000)
-                found += result.messages
-                offset = result.next_begin_offset
-    return found
+        return list(served(store, topic))
 
 
 def check(root: Path) -> None:

@@ -1,6 +1,6 @@
 """A broker on an ext4 of its own: its power fails, or somebody fills it.
 
-Long runs are made by hand: `python -m tests.crash.aborted_journal --rounds 100 --control 100`.
+Long runs are made by hand: `python -m tests.torture aborted-journal --rounds 100`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from storage import open_store
 from storage.failpoints import ENVIRONMENT
 from tests.broker_server.own_cluster import own_cluster
 from tests.broker_server.soak_clients import TOPIC
-from tests.crash.aborted_journal import PLACE_DIGITS, Call, Rounds, Trace, calls, control, served
-from tests.crash.driver_chain import all_messages
+from tests.crash.aborted_journal import PLACE_DIGITS, Call, Rounds, Trace, calls, control, served_bodies
 from tests.support.java_broker import wait_until
 from tests.support.live_writer import TASKS, key
 from tests.support.loop_disk import LoopDisk
 from tests.support.places import PROJECT
+from tests.support.served import served
 
 pytestmark = pytest.mark.crash
 MIB = 1 << 20
@@ -82,7 +82,7 @@ def test_of_a_disk_that_is_nearly_full_goes_what_the_log_says_and_nothing_else(t
         disk.fill(leave_bytes=0)
         cluster.kill()
         output = cluster.output
-        there, torn = served(disk.place / "store")
+        there, torn = served_bodies(disk.place / "store")
     why = r"whatever their age, because the disk of the log is \d+ % full"
     told = re.findall(
         rf"WARNING storage\.retention: .* deleting \d+ log files, .* {why}.*; the log begins at (\d+) then", output
@@ -141,7 +141,7 @@ def test_batches_that_meet_a_full_disk_of_their_broker_are_there_once_when_there
                     assert writer(batch_id).wait() == 0
         cluster.kill()
         with open_store(disk.place / "store") as store:
-            messages = [each for queue_id in store.queue_ids(TOPIC) for each in all_messages(store, TOPIC, queue_id)]
+            messages = list(served(store, TOPIC))
     found = Counter(row for message in messages for row in message.keys)  # the refused ones have none
     assert found == Counter(key(*row) for row in product(range(batches), range(TASKS), range(rows)))
 

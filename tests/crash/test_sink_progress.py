@@ -32,9 +32,9 @@ from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.sink_notes import load_ledger_notes
 from tests.crash.machine import run_broker
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, rows_of
+from tests.support.fixture_stores import unpack_left
 from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows
-from tests.support.unmarked_ledgers import unpacked_ledger
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -260,7 +260,7 @@ def left_rows(name: str) -> list[BatchRows]:
 @pytest.mark.parametrize("without_notes", [False, True], ids=["in its place", "a copy without spark_mq/"])
 @pytest.mark.parametrize("name", LEFT)
 def test_a_ledger_of_before_is_taken_over_once(tmp_path: Path, name: str, without_notes: bool) -> None:
-    root = unpacked_ledger(tmp_path, name)
+    root = unpack_left("unmarked_ledgers", name, tmp_path)
     store, batches = SinkStore(root), left_rows(name)
     if without_notes:
         if name != "released":  # an intent that is not copied is a batch that is not finished
@@ -280,7 +280,7 @@ def test_a_ledger_of_before_is_taken_over_once(tmp_path: Path, name: str, withou
 
 
 def test_a_killed_first_opening_takes_over_again(tmp_path: Path) -> None:
-    store = SinkStore(unpacked_ledger(tmp_path, "before-end"))
+    store = SinkStore(unpack_left("unmarked_ledgers", "before-end", tmp_path))
     with pytest.MonkeyPatch.context() as patch:
 
         def reach(name: str) -> None:
@@ -296,7 +296,7 @@ def test_a_killed_first_opening_takes_over_again(tmp_path: Path) -> None:
 
 
 def test_retention_gives_the_newest_end_of_before_a_mark(tmp_path: Path) -> None:
-    store = SinkStore(unpacked_ledger(tmp_path, "released"))
+    store = SinkStore(unpack_left("unmarked_ledgers", "released", tmp_path))
     with store.open() as opened:
         (old,) = plan_renewals(newest_ends(opened.writer), opened.log_end)
         apply_renewals(opened.writer, [old])

@@ -26,6 +26,7 @@ from storage.settings.nouns import FlushConfig
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.gated_disk import PATIENCE_S, Gate
+from tests.support.served import served
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -75,14 +76,7 @@ class Consumed(NamedTuple):
 
 
 def consume(store: MessageStore) -> set[Consumed]:
-    found = set()
-    for queue_id in range(QUEUES):
-        at, end = store.min_offset("T", queue_id), store.max_offset("T", queue_id)
-        while at < end:
-            got = store.get("T", queue_id, at)
-            found |= {Consumed(queue_id, one.queue_offset, one.body.decode()) for one in got.messages}
-            at = got.next_begin_offset
-    return found
+    return {Consumed(one.queue_id, one.queue_offset, one.body.decode()) for one in served(store, "T")}
 
 
 def message(number: int) -> InnerMessage:

@@ -19,7 +19,6 @@ from storage.batch.ledger import Batch
 from storage.batch.staged_segment import SegmentWriter, StagedBatch, StagedSegment, sink_digest
 from storage.files import syncs as file_syncs
 from storage.files.syncs import EARLY_BYTES
-from storage.format.record import Message
 from storage.format.record_block import encode_parts
 from storage.put.half_ends import with_states
 from storage.put.settings import put_settings
@@ -29,6 +28,7 @@ from storage.rules.row_rules import MessageRules
 from tests.crash.sink_store import SinkStore
 from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
+from tests.support.served import served
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -84,30 +84,19 @@ def commit(store: SinkStore, batch: int) -> bool:
     return outcome.already_done
 
 
-def messages(store: MessageStore, topic: str) -> list[Message]:
-    found: list[Message] = []
-    for queue_id in store.queue_ids(topic):
-        offset = store.min_offset(topic, queue_id)
-        while offset < store.max_offset(topic, queue_id):
-            result = store.get(topic, queue_id, offset, 1_000)
-            found += result.messages
-            offset = result.next_begin_offset
-    return found
-
-
 def batches_there(store: MessageStore) -> set[int]:
     """The batches that the store holds, each of them whole: halves and commits once, every end by an op message."""
-    halves = {half.commitlog_offset: half for half in messages(store, HALF)}
+    halves = {half.commitlog_offset: half for half in served(store, HALF)}
     there = {int(half.body.split(b"-")[0]) for half in halves.values()}
     every = [(batch, number) for batch in there for number in range(ROWS)]
     assert Counter(half.body.decode() for half in halves.values()) == Counter(body(*row) for row in every)
-    visible = messages(store, "T")
+    visible = list(served(store, "T"))
     committed = [body(batch, number) for batch, number in every if STATES[number % len(STATES)] == "commit"]
     assert Counter(message.body.decode() for message in visible) == Counter(committed)
     for message in visible:
         half = halves[message.prepared_transaction_offset]
         assert (message.body, message.properties, message.sys_flag) == (half.body, half.properties, half.sys_flag | 8)
-    ops = b"".join(op.body for op in messages(store, OP)).decode()
+    ops = b"".join(op.body for op in served(store, OP)).decode()
     ended = {int(part) for part in ops.split(",") if part}
     assert ended == {half.queue_offset for half in halves.values() if b"unknown" not in half.body}
     return there

@@ -8,7 +8,7 @@ import pytest
 
 from storage import StoreConfig, open_store
 from tests.first_mistakes.usages import Places
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 from tests.support.planned_server import closed_port
 
 

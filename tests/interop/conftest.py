@@ -8,19 +8,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support import own_servers
-from tests.support.java_broker import Oracle, RunningBroker
+from tests.support.java_broker import Oracle, RunningBroker, needed_oracle
 
 
 @pytest.fixture(scope="module")
 def oracle(tmp_path_factory: pytest.TempPathFactory) -> Oracle:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    return Oracle(tmp_path_factory.mktemp("oracle-"))
-
-
-UNHURRIED = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
-"""A busy machine is no failure."""
+    return needed_oracle(tmp_path_factory.mktemp("oracle-"))
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +37,7 @@ def broker(
 @pytest.fixture(scope="session")
 def live_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBroker]:
     """A name server and a broker for all tests that leave them running and use topics and groups of their own."""
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
     directory = tmp_path_factory.mktemp("live-broker-")
-    oracle = Oracle(directory)
-    with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server, **UNHURRIED) as broker:
+    oracle = needed_oracle(directory)
+    with oracle.namesrv() as name_server, oracle.broker(directory / "store", name_server) as broker:
         yield broker

@@ -27,7 +27,7 @@ from spark_mq.remoting import MessageQueue
 from spark_mq.remoting.consumers import ConsumerData, SubscriptionData
 from storage.errors import NameIllegalError
 from storage.format.table_entries import SubscriptionGroupConfig
-from tests.support.java_broker import Oracle, RunningBroker, wait_until
+from tests.support.java_broker import Oracle, RunningBroker, needed_oracle, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -243,10 +243,7 @@ def test_brokers_know_a_member_by_its_heartbeat_ask_it_and_forget_it(
 
 @pytest.mark.long
 def test_a_broker_that_is_killed_fails_at_once_and_is_found_again_when_it_is_back(tmp_path: Path) -> None:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    oracle = Oracle(tmp_path)
+    oracle = needed_oracle(tmp_path)
     with ExitStack() as stack:
         name_server = stack.enter_context(oracle.namesrv())
         broker = stack.enter_context(oracle.broker(tmp_path / "store", name_server))

@@ -49,8 +49,6 @@ SETTINGS: dict[str, Any] = {
     "transactionCheckMax": 1_000,
     "flushDelayOffsetInterval": 500,
     "flushConsumerOffsetInterval": 500,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 
 

@@ -38,8 +38,6 @@ SETTINGS: dict[str, Any] = {
     "transactionTimeOut": 3_000,  # by then the producer is gone
     "transactionOpBatchInterval": 100,
     "flushConsumerOffsetInterval": 200,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 
 IMPATIENT = {"transactionCheckInterval": 500, "transactionCheckMax": 12}

@@ -50,8 +50,6 @@ SETTINGS: dict[str, Any] = {
     "transactionOpBatchInterval": 500,
     "flushDelayOffsetInterval": 500,
     "flushConsumerOffsetInterval": 500,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 KEPT = ("flag", "sysFlag", "bornTimestamp", "bornHost", "bodySha256", "preparedTransactionOffset")
 """Fields that a message has wherever it goes."""

@@ -42,8 +42,6 @@ SETTINGS: dict[str, Any] = {
     "transactionOpBatchInterval": 3_600_000,
     "timerWheelEnable": "true",
     "mappedFileSizeTimerLog": 1 << 20,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 
 

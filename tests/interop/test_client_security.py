@@ -20,8 +20,7 @@ from spark_mq.client.push_consumer import PushConsumer
 from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
 from spark_mq.client.transaction_producer import TransactionProducer
 from spark_mq.remoting import MessageQueue
-from tests.support.always_commit import AlwaysCommit
-from tests.support.client_rounds import Command, command_round, consume_round
+from tests.support.client_rounds import AlwaysCommit, Command, command_round, consume_round
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 from tests.support.live_writer import main as send_batch
 from tests.support.planned_server import Certificate

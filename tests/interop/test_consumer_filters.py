@@ -30,8 +30,6 @@ SETTINGS: dict[str, Any] = {
     "enableConsumeQueueExt": "true",
     "enableCalcFilterBitMap": "true",
     "mappedFileSizeConsumeQueueExt": 2_000,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 SHAPE = BloomFilter.of(20, 32)
 BITS = SHAPE.map_of(SHAPE.positions(f"{GROUP}#{TOPIC}")).tobytes()

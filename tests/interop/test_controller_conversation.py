@@ -10,8 +10,8 @@ from typing import NamedTuple
 import pytest
 
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request
-from tests.support.controller import our_controller
 from tests.support.java_broker import Oracle, free_ports, wait_until
+from tests.support.own_servers import our_controller
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

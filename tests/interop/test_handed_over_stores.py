@@ -26,8 +26,6 @@ Line = dict[str, Any]
 SETTINGS: dict[str, Any] = {
     "commitlog_file_size_bytes": 256 << 10,
     "consume_queue_file_size_bytes": 6_000,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
     "messageDelayLevel": "1s 25s 40s 4s 5s 6s 7s 8s 9s 10s",
     "timerWheelEnable": "true",
     "mappedFileSizeTimerLog": 1_024,

@@ -16,14 +16,13 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, encode_frame, make_request, write_header
 from spark_mq.remoting.consumers import UpdateConsumerOffsetRequest
 from spark_mq.remoting.messages import SendMessageRequest
-from tests.interop.conftest import UNHURRIED
 from tests.support.client_programs import GO, NotHereError
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 QUEUES = 4
-OURS, SETTINGS = True, UNHURRIED
+OURS = True
 
 
 def await_stored(broker: RunningBroker, topic: str, count: int) -> None:

@@ -27,7 +27,6 @@ from tests.support.java_broker import Oracle, RunningBroker, wait_until
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
 
 MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
-QUIET = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000}
 APACHES, OURS = "broker-apaches", "broker-ours"
 COUNT = 240
 LISTED = re.compile(r"^LabCluster +(\S+) +0 +(\S+) +(V\S+)", re.MULTILINE)
@@ -58,7 +57,7 @@ def mixed(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         addresses = stack.enter_context(oracle.namesrv()), stack.enter_context(ours.namesrv())
         told = ";".join(addresses)
         brokers = [
-            stack.enter_context(servers.broker(directory / name, told, brokerName=name, **QUIET))
+            stack.enter_context(servers.broker(directory / name, told, brokerName=name))
             for servers, name in ((oracle, APACHES), (ours, OURS))
         ]
         for address in addresses:
@@ -93,7 +92,7 @@ def at_brokers(lines: list[dict[str, Any]], cluster: Mixed) -> Counter[str]:
 
 def test_a_java_client_meets_our_broker_by_apaches_name_server(oracle: Oracle, tmp_path: Path) -> None:
     ours = Oracle(tmp_path, is_ours=True)
-    with oracle.namesrv() as name_server, ours.broker(tmp_path / "store", name_server, **QUIET) as broker:
+    with oracle.namesrv() as name_server, ours.broker(tmp_path / "store", name_server) as broker:
         sent = ours.send(tmp_path / "sent.jsonl", broker, "T", queues=3, count=60)
         with ours.client("Consume", tmp_path / "got.jsonl", broker, group="G", topics="T") as client:
             got = client.until(lambda lines: len(lines) >= 60, "message")

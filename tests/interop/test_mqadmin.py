@@ -33,8 +33,6 @@ COUNT, QUEUES = 40, 2
 SETTINGS: dict[str, Any] = {
     "timerWheelEnable": "true",
     "traceTopicEnable": "true",
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 COMMANDS = """
 +consumer {namesrv} Team Sent {instance}

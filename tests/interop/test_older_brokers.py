@@ -41,8 +41,6 @@ SETTINGS: dict[str, Any] = {
     "flushDelayOffsetInterval": 500,
     "flushConsumerOffsetInterval": 500,
     "transactionCheckMax": 1_000,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 
 

@@ -22,7 +22,6 @@ from spark_mq.client.message import decode_records
 from spark_mq.client.pulls import Pull, PullStatus, subscription
 from spark_mq.client.settings import ClientSettings, Credentials
 from spark_mq.remoting import MessageQueue
-from tests.interop.conftest import UNHURRIED
 from tests.support.client_programs import (
     CPP,
     GO,
@@ -41,7 +40,7 @@ from tests.support.java_broker import JavaClient, Oracle, RunningBroker, wait_un
 pytestmark = [pytest.mark.interop, pytest.mark.slow, pytest.mark.long]
 
 USER = Credentials("application", "applications-secret")
-OURS, SETTINGS = True, {**UNHURRIED, "enablePropertyFilter": "true"}
+OURS, SETTINGS = True, {"enablePropertyFilter": "true"}
 NAMES = [
     *(f"sync-{number}" for number in range(12)),
     *(f"async-{number}" for number in range(6)),

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TOPIC = "Served"
 COUNT = 400
-QUIET = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000, "brokerName": "broker-ours"}
+NAMED = {"brokerName": "broker-ours"}
 
 
 def by_queue(lines: list[dict[str, Any]]) -> dict[int, list[str]]:
@@ -38,7 +38,7 @@ def test_what_javas_producer_sends_javas_consumer_gets_once_and_apaches_store_ho
     oracle: Oracle, tmp_path: Path
 ) -> None:
     ours = Oracle(tmp_path, is_ours=True)
-    with ours.namesrv() as name_server, ours.broker(tmp_path / "store", name_server, **QUIET) as broker:
+    with ours.namesrv() as name_server, ours.broker(tmp_path / "store", name_server, **NAMED) as broker:
         sent = ours.send(tmp_path / "sent.jsonl", broker, TOPIC, queues=4, count=COUNT)
         assert {line["status"] for line in sent} == {"SEND_OK"}
         out = tmp_path / "got.jsonl"
@@ -63,7 +63,7 @@ def test_apaches_broker_goes_on_with_our_store_and_ours_with_its(oracle: Oracle,
     ours = Oracle(tmp_path, is_ours=True)
     total: list[dict[str, Any]] = []
     for number, servers in enumerate((ours, oracle, ours)):
-        with servers.namesrv() as name_server, servers.broker(store, name_server, port=port, **QUIET) as broker:
+        with servers.namesrv() as name_server, servers.broker(store, name_server, port=port, **NAMED) as broker:
             total += servers.send(tmp_path / f"sent-{number}.jsonl", broker, TOPIC, queues=4, count=60)
             got = consumed(servers, broker, tmp_path / f"got-{number}.jsonl", f"G{number}", len(total))
             assert by_queue(got) == by_queue(total)
@@ -71,7 +71,7 @@ def test_apaches_broker_goes_on_with_our_store_and_ours_with_its(oracle: Oracle,
 
 def test_what_our_broker_has_acknowledged_outlives_its_kill(oracle: Oracle, tmp_path: Path) -> None:
     ours, port, store = Oracle(tmp_path, is_ours=True), free_ports(), tmp_path / "store"
-    sync = {**QUIET, "flushDiskType": "SYNC_FLUSH"}
+    sync = {**NAMED, "flushDiskType": "SYNC_FLUSH"}
     with ours.namesrv() as name_server:
         with ours.broker(store, name_server, port=port, **sync) as broker:
             sent = ours.send(tmp_path / "sent.jsonl", broker, TOPIC, queues=4, count=100)

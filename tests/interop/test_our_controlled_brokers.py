@@ -10,9 +10,9 @@ import pytest
 
 from tests.interop.test_our_controller import judge
 from tests.support.controlled_brokers import TOPIC, ControlledBrokers, brokers_under, sending_on
-from tests.support.controller import our_controller
 from tests.support.controller_process import apaches_controller
 from tests.support.java_broker import Oracle
+from tests.support.own_servers import our_controller
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

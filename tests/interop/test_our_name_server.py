@@ -13,7 +13,7 @@ from spark_mq.client.admin import Admin
 from spark_mq.client.errors import TopicRouteNotFoundError
 from spark_mq.client.settings import ClientSettings
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
-from tests.support.name_server import OurNameServer, our_name_server
+from tests.support.own_servers import OurNameServer, our_name_server
 from tests.support.planned_server import Certificate
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]

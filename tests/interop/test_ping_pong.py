@@ -38,8 +38,6 @@ SETTINGS: dict[str, Any] = {
     "maxHashSlotNum": 500,
     "maxIndexNum": 1_000,
     # A broker on a loaded machine turns messages away that waited for 200 ms, or while a write took a second.
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 
 

@@ -22,7 +22,7 @@ from spark_mq.client.producer import Producer, by_hash
 from spark_mq.client.send_results import SendResult, SendStatus
 from spark_mq.client.settings import ClientSettings, ProducerSettings
 from spark_mq.client.transaction_producer import TransactionProducer, TransactionResult, TransactionState
-from tests.support.java_broker import JavaClient, Oracle, RunningBroker, free_ports, wait_until
+from tests.support.java_broker import JavaClient, Oracle, RunningBroker, free_ports, needed_oracle, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -276,12 +276,9 @@ def test_a_java_producer_of_the_group_answers_for_one_that_has_gone(live_broker:
 
 @pytest.fixture
 def timer_cluster(tmp_path: Path) -> Iterator[tuple[Oracle, str, Path]]:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    with ExitStack() as stack:
-        oracle = Oracle(tmp_path / "oracle")
-        yield oracle, stack.enter_context(oracle.namesrv()), tmp_path / "store"
+    oracle = needed_oracle(tmp_path / "oracle")
+    with oracle.namesrv() as name_server:
+        yield oracle, name_server, tmp_path / "store"
 
 
 @pytest.mark.long

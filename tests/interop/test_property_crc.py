@@ -34,8 +34,6 @@ SETTINGS: dict[str, Any] = {
     "forceVerifyPropCRC": "true",
     "messageDelayLevel": DELAY_LEVELS,
     "transactionTimeOut": 1_000,
-    "waitTimeMillsInSendQueue": 60_000,
-    "osPageCacheBusyTimeOutMills": 60_000,
 }
 LONG_RETRY_TOPIC = f"%RETRY%Group_{'L' * 140}"
 """Its records are V2."""

@@ -22,13 +22,12 @@ import pytest
 from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.files.local_file_system import LocalFileSystem
-from tests.oracle.damage import flip, stale
+from tests.oracle.damage import flip, flip_body_in_file, stale
 from tests.storage.service.test_next_file import CONF, DIES, SIZE, TINY, log_files
 from tests.support.fixture_stores import FIXTURE_NAMES, Fixture, golden_lines
 from tests.support.java_broker import DumpRefusedError, Oracle
 from tests.support.places import PROJECT
 from tests.support.shares import one_in
-from tests.support.spoilt_logs import flip_body_in_file
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 

@@ -24,7 +24,7 @@ from tests.interop.test_replication import QUICK, command, conf_of_replica, ha_a
 from tests.sink.test_sink_tasks import stored
 from tests.support.driver_process import Driver, Query
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
-from tests.support.partition import Line
+from tests.support.proxies import Line
 from tests.support.store_builder import StoreBuilder
 
 pytestmark = [pytest.mark.interop, pytest.mark.spark, pytest.mark.long]

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.conftest import UNHURRIED
 from tests.support.java_broker import Oracle, RunningBroker
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 QUEUES = 4
-OURS, SETTINGS = True, UNHURRIED
+OURS = True
 
 
 @pytest.mark.parametrize("strategy", ["AVG", "AVG_BY_CIRCLE"])

@@ -22,7 +22,6 @@ from storage.format.record import (
     decode_record,
 )
 from tests.broker.peers import SocketPeers
-from tests.interop.conftest import UNHURRIED
 from tests.support.java_broker import RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -30,7 +29,6 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 BORN_MS = 1_700_000_000_000
 OURS = True
 SETTINGS = {
-    **UNHURRIED,
     "transactionTimeOut": 500,
     "transactionCheckInterval": 500,
     "fileReservedTime": 1_000_000,

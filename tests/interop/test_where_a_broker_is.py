@@ -19,7 +19,7 @@ from tests.support.java_broker import Oracle, RunningBroker, free_ports
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TOPIC = "Placed"
-QUIET = {"waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000, "brokerName": "broker-placed"}
+NAMED = {"brokerName": "broker-placed"}
 
 
 @pytest.fixture(params=["ours", "apaches"])
@@ -49,7 +49,7 @@ def sent_and_consumed(servers: Oracle, broker: RunningBroker, directory: Path, c
 
 def test_javas_and_our_clients_reach_a_broker_at_an_ipv6_address(servers: Oracle, tmp_path: Path) -> None:
     need_ipv6_loopback()
-    here = {**QUIET, "brokerIP1": "::1", "brokerIP2": "::1", "bindAddress": "::1"}
+    here = {**NAMED, "brokerIP1": "::1", "brokerIP2": "::1", "bindAddress": "::1"}
     with servers.namesrv() as name_server, servers.broker(tmp_path / "store", name_server, **here) as broker:
         sent_and_consumed(servers, broker, tmp_path / "java", 20)
         settings = ClientSettings((name_server,), vip_channel_enabled=True)
@@ -72,7 +72,7 @@ def test_a_broker_goes_on_with_its_store_at_another_port_and_address(servers: Or
     with servers.namesrv() as name_server:
         got: list[Any] = []
         for number, host in enumerate(places):
-            here = {**QUIET, "brokerIP1": host, "bindAddress": host}
+            here = {**NAMED, "brokerIP1": host, "bindAddress": host}
             with servers.broker(store, name_server, port=free_ports(), **here) as broker:
                 got = sent_and_consumed(servers, broker, tmp_path / f"at-{number}", 20, known=20 * number)
         assert len(got) == 40

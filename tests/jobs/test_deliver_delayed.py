@@ -22,6 +22,7 @@ from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.tables.delay_progress import DelayOffsets
 from tests.support.fixture_stores import Fixture
+from tests.support.served import served
 
 FixtureStore = Callable[[str], Fixture]
 PENDING_LEVEL = 18
@@ -38,10 +39,7 @@ def saved_offsets(root: Path) -> dict[int, int]:
 
 
 def messages(store: MessageStore, topic: str, queue_id: int) -> list[Message]:
-    found: list[Message] = []
-    while len(found) < store.max_offset(topic, queue_id):
-        found += store.get(topic, queue_id, len(found), 1_000).messages
-    return found
+    return list(served(store, topic, queue_id))
 
 
 def parked(store: MessageStore, level: int) -> list[Message]:

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
@@ -30,17 +30,11 @@ from spark_mq.remoting_server.server import ListenError
 from storage.errors import ConfigurationError, StateFileError
 from storage.settings.java_properties import changed_properties, parse_properties
 from tests.namesrv.asking import registered
-from tests.support.name_server import OurNameServer, our_name_server
+from tests.support.own_servers import OurNameServer, our_name_server
 from tests.support.planned_server import planned_server
+from tests.support.waiting import wait_until
 
 LIMIT_SECONDS = 30
-
-
-def until(is_so: Callable[[], bool], what: str) -> None:
-    end = time.monotonic() + LIMIT_SECONDS
-    while not is_so():
-        assert time.monotonic() < end, what
-        time.sleep(0.02)
 
 
 @contextmanager
@@ -85,7 +79,7 @@ def test_a_broker_leaves_with_its_connection(tmp_path: Path) -> None:
         assert admin.route("T").master_addresses == ("127.0.0.1:1",)
         assert set(admin.topics()) == {"T", "U"}
         broker.sock.close()
-        until(lambda: not admin.cluster_info().broker_address_table, "the broker leaves")
+        wait_until(lambda: not admin.cluster_info().broker_address_table, "the broker leaves")
 
 
 def test_a_silent_broker_leaves_and_its_connection_is_closed(tmp_path: Path) -> None:
@@ -110,7 +104,7 @@ def test_a_clock_that_is_set_empties_no_route(tmp_path: Path, monkeypatch: pytes
             of_server = server.running._name_server
             scan = of_server.scan
             monkeypatch.setattr(of_server, "scan", lambda now_ms: (next(scans), scan(now_ms))[1])
-            until(lambda: next(scans) > 10, "it looks for silent brokers")
+            wait_until(lambda: next(scans) > 10, "it looks for silent brokers")
             assert admin.route("T").master_addresses == ("127.0.0.1:1",)
             assert broker.ask(make_request(105, {"topic": "T"})).code == 0
 

@@ -11,7 +11,7 @@ import pytest
 
 from notebooks.execute import LIVE, NOTEBOOKS, execute
 from spark_mq.client import Admin, ClientSettings
-from tests.support.java_broker import Oracle, wait_until
+from tests.support.java_broker import needed_oracle, wait_until
 
 PLACES = re.compile(r"(?<![\w.:/])/(?:tmp|home|root|work|usr|var|private|Users|opt)/")
 KIB = 1024
@@ -31,10 +31,7 @@ def test_a_notebook_runs_from_top_to_bottom(path: Path, tmp_path: Path) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("path", LIVE, ids=lambda path: path.stem)
 def test_a_notebook_runs_with_the_real_broker(path: Path, tmp_path: Path) -> None:
-    reason = Oracle.available()
-    if reason is not None:
-        pytest.skip(reason)
-    oracle = Oracle(tmp_path / "oracle")
+    oracle = needed_oracle(tmp_path / "oracle")
     with oracle.namesrv() as name_server, oracle.broker(tmp_path / "store", name_server):
         with Admin(ClientSettings((name_server,))) as admin:
             wait_until(lambda: bool(admin.cluster_info().broker_address_table), "the broker is registered")

@@ -117,6 +117,15 @@ def stale(root: Path, end: int) -> dict[str, object]:
     }
 
 
+def flip_body_in_file(root: Path, number: int) -> None:
+    """Invert the first body byte of the first record in one of the log's files, counted from 0."""
+    file = files(root)[number]
+    record = next(walk(file))
+    content = bytearray(file.read_bytes())
+    content[record.body_offset] ^= 0xFF
+    file.write_bytes(content)
+
+
 if __name__ == "__main__":
     command, root, number = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     print(json.dumps({"flip": flip, "stale": stale}[command](root, number)))

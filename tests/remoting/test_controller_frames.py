@@ -27,7 +27,7 @@ from spark_mq.remoting.controllers import (
     SyncStateSet,
 )
 from spark_mq.remoting.headers_and_bodies import read_texts, write_texts
-from tests.support.controller_capture import said_frames
+from tests.support.captures import said_frames
 
 OF_CONTROLLERS = {904, 1001, 1002, 1003, 1004, 1005, 1008, 1012, 1013}
 

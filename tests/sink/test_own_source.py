@@ -33,7 +33,7 @@ from storage.files.local_file_system import LocalFileSystem
 from tests.broker_server.test_running_broker import running
 from tests.support.fake_broker import RoutesTo, TakingBroker
 from tests.support.java_broker import free_ports
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 from tests.support.store_builder import StoreBuilder
 
 SCHEMA = StructType().add("body", "binary").add("topic", "string")

@@ -37,6 +37,7 @@ from storage.batch.staged_segment import SegmentPool, list_segments, sink_digest
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import Message
 from storage.tables.topics import TopicConfig, TopicTable
+from tests.support.served import served
 
 FILES = LocalFileSystem()
 Row = dict[str, Any]
@@ -89,16 +90,8 @@ def bodies(*texts: str) -> list[Row]:
 
 def stored(root: str, topic: str = "T") -> list[Message]:
     """All messages of a topic, in the log's order."""
-    found = []
     with open_store(root) as store:
-        for queue_id in store.queue_ids(topic):
-            end = store.max_offset(topic, queue_id)
-            offset = 0
-            while offset < end:
-                result = store.get(topic, queue_id, offset)
-                found += result.messages
-                offset = result.next_begin_offset
-    return sorted(found, key=lambda message: message.commitlog_offset)
+        return sorted(served(store, topic), key=lambda message: message.commitlog_offset)
 
 
 def texts(root: str, topic: str = "T") -> list[str]:

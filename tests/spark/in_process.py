@@ -13,7 +13,8 @@ from pyspark.sql.datasource import Filter
 
 from spark_mq.source.batch_reader import BatchReader
 from spark_mq.source.options import SourceOptions
-from spark_mq.source.partition_reader import QueuePartition, Split
+from spark_mq.source.partition_reader import QueuePartition
+from spark_mq.source.query_cluster import Split
 from spark_mq.source.queue_split import QueueSplit
 from spark_mq.source.stream_reader import StreamReader
 

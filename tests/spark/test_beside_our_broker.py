@@ -15,7 +15,7 @@ from spark_mq.client.producer import Producer
 from spark_mq.client.settings import ClientSettings
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 from tests.support.store_builder import StoreBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -20,7 +20,7 @@ from storage import open_store
 from storage.names import BROKER_MEMBER_TOPIC_PREFIX
 from tests.broker_server.test_running_broker import running
 from tests.support.java_broker import free_ports
-from tests.support.name_server import our_name_server
+from tests.support.own_servers import our_name_server
 
 from .in_process import next_batch, rows_of
 

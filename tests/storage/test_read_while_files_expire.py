@@ -7,9 +7,12 @@ then those of queues and index that point to nothing any more. Readers are other
 
 from __future__ import annotations
 
+import builtins
+import errno
 import os
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +24,7 @@ from spark_mq.cli.message_lines import dump_queue
 from spark_mq.conditions import DataLossError
 from storage import MessageStore, StoreConfig, open_store
 from storage.errors import OffsetOutOfRangeError
+from storage.files import local_file_system, local_files
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalFile
@@ -31,7 +35,6 @@ from storage.settings.nouns import RetentionConfig
 from tests.spark.in_process import next_batch, open_stream, plan_batch, rows_of
 from tests.support.fixture_stores import Fixture
 from tests.support.shares import one_in
-from tests.support.vanishing_files import vanishing
 
 TINY = StoreConfig.tiny()
 NOW_MS = 1_700_000_000_000
@@ -258,3 +261,54 @@ def test_a_reader_keeps_what_it_has_mapped(tmp_path: Path) -> None:
         assert bytes(buffer[start : start + size]) == (bytes(range(256)) * 1_000)[position : position + size]
     assert opened.data_ranges(100) == [(100, 256_000)]
     assert opened.data_ranges(256_000) == []
+
+
+class _CountingOs:
+    """`os`, but for the functions through which a reader meets a name."""
+
+    def __init__(self, is_gone: Callable[[str], bool], looks: int) -> None:
+        self._is_gone = is_gone
+        self.left = looks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def look(self, path: str) -> None:
+        self.left -= 1
+        if self.left < 0 and self._is_gone(path):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+
+    def open(self, path: str, *rest: Any) -> int:
+        self.look(path)
+        return os.open(path, *rest)
+
+    def stat(self, path: str) -> os.stat_result:
+        self.look(path)
+        return os.stat(path)
+
+    @contextmanager
+    def scandir(self, path: str) -> Iterator[Iterator[os.DirEntry[str]]]:
+        self.look(path)
+        with os.scandir(path) as entries:
+            yield (entry for entry in entries if self.left >= 0 or not self._is_gone(entry.path))
+
+
+@contextmanager
+def vanishing(is_gone: Callable[[str], bool], looks: int) -> Iterator[_CountingOs]:
+    """Within it another process unlinks the paths right before this one looks at the disk for the n-th time.
+
+    Each way to the disk that a reader has leads through two modules. Here their `os` is replaced by one that counts the looks. Nothing
+    is really deleted, so one store serves for all n: files are gone for who opens or lists, and maps stay. `left` is below zero if it
+    came to that.
+    """
+    counting = _CountingOs(is_gone, looks)
+
+    def counted_open(path: str, *rest: Any) -> Any:
+        counting.look(path)
+        return builtins.open(path, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (local_files, local_file_system):
+            patch.setattr(module, "os", counting)
+        patch.setattr(local_file_system, "open", counted_open, raising=False)
+        yield counting

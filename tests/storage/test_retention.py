@@ -10,7 +10,6 @@ import logging
 import os
 import shutil
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from jobs.verify_store import verify_store
-from storage import Message, MessageStore, StoreConfig, open_store
+from storage import MessageStore, StoreConfig, open_store
 from storage.batch.ledger import BEGIN, END, Batch, LedgerMessage, LedgerStatement, outgoing_ledger_message
 from storage.batch.sink_progress import newest_ends, plan_renewals
 from storage.errors import ConfigurationError
@@ -39,6 +38,7 @@ from storage.retention import (
 )
 from storage.settings.nouns import CommitLogConfig, RetentionConfig
 from tests.support.message_builder import StoreBuilder
+from tests.support.served import served
 
 HOUR_MS = 3_600_000
 NOW_MS = 1_700_000_000_000
@@ -302,22 +302,13 @@ def test_log_queues_and_index_lose_what_a_broker_would_delete(root: Path, puts: 
             ]
             assert store.min_offset(topic, queue_id) == offsets[0]
             assert store.max_offset(topic, queue_id) == ends[topic, queue_id]
-            assert [message.queue_offset for message in all_of(store, topic, queue_id)] == offsets
+            assert [message.queue_offset for message in served(store, topic, queue_id)] == offsets
         assert store.put("A", b"more", queue_id=0).queue_offset == ends["A", 0]
         assert [len(store.query("A", f"k{number}")) for number in (1, 199)] == [0, 1]
     assert names(root / "commitlog")[: len(before) - 10] == before[10:]
     assert {path: names(path)[: len(kept)] for path, kept in queues.items()} == queues
     assert names(root / "index")[: len(index)] == index
     assert verify_store(str(root)).findings == ()
-
-
-def all_of(store: MessageStore, topic: str, queue_id: int) -> Iterator[Message]:
-    offset, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-    while offset < end:
-        got = store.get(topic, queue_id, offset)
-        assert got.messages
-        yield from got.messages
-        offset = got.next_begin_offset
 
 
 def test_until_nothing_but_the_last_files_is_left(root: Path, puts: list[PutResult]) -> None:

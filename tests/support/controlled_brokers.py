@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from spark_mq.controller.state import Group
-from tests.support.controller import our_controller
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
-from tests.support.name_server import OurNameServer, our_name_server
+from tests.support.own_servers import OurNameServer, our_controller, our_name_server
 
 NAME = "broker-lab"
 TOPIC = "Controlled"

@@ -5,7 +5,7 @@ A value follows from the name of its field, where that is a noun of RocketMQ (`_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
@@ -14,7 +14,11 @@ from spark_mq.remoting import (
     ANSWER_HEADERS,
     REQUEST_BODIES,
     REQUEST_HEADERS,
+    Broken,
+    Connection,
+    HeaderEncoding,
     RemotingCommand,
+    encode_frame,
     make_request,
     write_body,
     write_header,
@@ -104,3 +108,20 @@ def _noun(name: str, nouns: Mapping[str, str]) -> str:
     parts = name.split("_")
     ends = ("_".join(parts[at:]) for at in range(len(parts)))
     return next((nouns[end] for end in ends if end in nouns), "x")
+
+
+def frame(command: RemotingCommand) -> bytes:
+    """The command as bytes."""
+    return b"".join(map(bytes, encode_frame(command)))
+
+
+def request_frame(code: int, number: int, body: bytes | None = None, **values: object) -> bytes:
+    """As its declaration says, with these values, in either encoding by turns."""
+    return frame(declared_request(code, body, **values)._replace(encoding=list(HeaderEncoding)[number % 2]))
+
+
+def commands_of(content: bytes) -> Iterator[RemotingCommand]:
+    """The requests that come."""
+    for event in Connection[None]().feed(content):
+        if not isinstance(event, Broken) and not event.command.is_response:
+            yield event.command

@@ -23,10 +23,9 @@ import pyspark
 
 from spark_mq.session import prepare_environment
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
-from tests.support.mortal import die_with
 from tests.support.places import PROJECT
-from tests.support.short_lives import SHORT_LIFE
-from tests.support.spark_cluster import TWO_HOSTS, two_hosts
+from tests.support.spark_cluster import SHORT_LIFE, TWO_HOSTS, two_hosts
+from tests.support.warm_process import die_with
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -53,6 +53,17 @@ def unpack_fixture(name: str, directory: Path) -> Fixture:
     return _fixture_in(name, directory)
 
 
+def unpack_left(folder: str, name: str, directory: Path) -> Path:
+    """ROOT of a store that an earlier version of this package has left in the middle of something (tests/vectors/FOLDER/NAME.tgz).
+
+    It is unpacked below `directory` with its broker.conf.
+    """
+    place = directory / f"{folder}-{name}"
+    with tarfile.open(VECTORS / folder / f"{name}.tgz") as archive:
+        archive.extractall(place, filter="data")
+    return place / "store"
+
+
 def copy_fixture(fixture: Fixture, directory: Path) -> Fixture:
     """A copy in `directory` that a test may change: sparse, with the modification times that expiry reads."""
     copy_store(fixture.conf.parent, directory)

@@ -17,7 +17,7 @@ import pyspark
 
 from spark_mq.session import prepare_environment, session_settings
 from storage import open_store
-from tests.support.short_lives import SHORT_LIFE
+from tests.support.spark_cluster import SHORT_LIFE
 from tests.support.store_builder import StoreBuilder
 
 if TYPE_CHECKING:

@@ -1,4 +1,6 @@
-"""Our name server and broker as processes, in the place of Apache's: with SPARK_MQ_TEST_SERVERS=own the tests of clients meet ours.
+"""Our servers: in a thread of the test's process, or as processes in the place of Apache's.
+
+With SPARK_MQ_TEST_SERVERS=own the tests of clients meet ours:
 
     SPARK_MQ_TEST_SERVERS=own python -m pytest tests/interop/test_producer.py …
 
@@ -7,13 +9,23 @@ A directory has what one of Apache's would have: pid, out.log with `boot success
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
+from spark_mq.controller.server import RunningController
+from spark_mq.controller.settings import Configuration as ControllerSettings
+from spark_mq.controller.state import Group
+from spark_mq.namesrv.server import RunningNameServer
+from spark_mq.namesrv.settings import Configuration as NameServerSettings
 from tests.support.places import PROJECT
 
 VARIABLE = "SPARK_MQ_TEST_SERVERS"
@@ -68,3 +80,99 @@ def _start(directory: Path, words: Sequence[str], through: Sequence[str] = ()) -
             raise RuntimeError(f"{' '.join(words)} did not start:\n{output.read_text('utf-8')}")
         time.sleep(0.05)
     return process
+
+
+# In a thread of the test's process, on a free port of loopback
+
+
+@dataclass(frozen=True)
+class OurNameServer:
+    """`address` is host:port. What is called on `running` is called on its loop."""
+
+    address: str
+    running: RunningNameServer
+    loop: asyncio.AbstractEventLoop
+
+    @property
+    def connection_count(self) -> int:
+        """How many are connected."""
+        return self.running.connection_count
+
+
+@contextmanager
+def our_name_server(home: Path, **settings: str) -> Iterator[OurNameServer]:
+    """`settings` by Java's names; a dot in a name is written as two underscores. It is closed with the context."""
+    texts = {name.replace("__", "."): text for name, text in settings.items()}
+    configuration = NameServerSettings.of(
+        {
+            "listenPort": "0",
+            "kvConfigPath": str(home / "kvConfig.json"),
+            "configStorePath": str(home / "namesrv.properties"),
+            **texts,
+        }
+    )
+    with on_own_loop(lambda: RunningNameServer.start(configuration), "our-name-server") as (running, loop):
+        host, port = running.address
+        yield OurNameServer(f"{host}:{port}", running, loop)
+
+
+class Closing(Protocol):
+    """A server that runs."""
+
+    async def close(self) -> None:
+        """Ends it."""
+
+
+S = TypeVar("S", bound=Closing)
+
+
+@contextmanager
+def on_own_loop(start: Callable[[], Awaitable[S]], name: str) -> Iterator[tuple[S, asyncio.AbstractEventLoop]]:
+    """The running server and its loop; it is closed with the context."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name=name, daemon=True)
+    thread.start()
+
+    async def started() -> S:
+        return await start()
+
+    try:
+        running = asyncio.run_coroutine_threadsafe(started(), loop).result(30)
+        try:
+            yield running, loop
+        finally:
+            asyncio.run_coroutine_threadsafe(running.close(), loop).result(60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(30)
+        loop.run_until_complete(loop.shutdown_default_executor())
+        loop.close()
+
+
+@dataclass(frozen=True)
+class OurController:
+    """`address` is host:port. What is called on `running` is called on its loop."""
+
+    address: str
+    running: RunningController
+    loop: asyncio.AbstractEventLoop
+
+    def group(self, name: str) -> Group | None:
+        """What is known of the brokers of a name: a value that does not change."""
+        return self.running.controller.state.groups.get(name)
+
+
+@contextmanager
+def our_controller(home: Path, **settings: str) -> Iterator[OurController]:
+    """`settings` by Java's names. It is closed with the context, and may be started again on the same `home`."""
+    configuration = ControllerSettings.of(
+        {
+            "listenPort": "0",
+            "controllerStorePath": str(home / "controller"),
+            "configStorePath": str(home / "controller.properties"),
+            **settings,
+        }
+    )
+    with on_own_loop(lambda: RunningController.start(configuration), "our-controller") as (running, loop):
+        host, port = running.address
+        yield OurController(f"{host}:{port}", running, loop)

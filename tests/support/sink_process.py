@@ -27,7 +27,7 @@ from spark_mq.sink.partition_writer import stage_rows
 from storage.batch.ledger import Batch
 from storage.failpoints import ENVIRONMENT, ENVIRONMENT_PAUSE
 from tests.support.places import PROJECT
-from tests.support.short_lives import SHORT_LIFE
+from tests.support.spark_cluster import SHORT_LIFE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -15,6 +15,17 @@ from pathlib import Path
 TWO_HOSTS = "two hosts"
 """As a query's master: this cluster, with a core on each host."""
 
+TWO_EXECUTORS = "local-cluster[2,1,512]"
+"""Two executors of a core each, which are JVMs of their own."""
+SPECULATION = {
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.minTaskRuntime": "100ms",
+    "spark.speculation.multiplier": "1.1",
+    "spark.speculation.quantile": "0.3",
+}
+"""Spark runs a task a second time soon."""
+
 _MASTER, _WORKER = "org.apache.spark.deploy.master.Master", "org.apache.spark.deploy.worker.Worker"
 _SCALA = {"SPARK_SCALA_VERSION": "2.13"}  # what Spark's scripts would set; without it workers start no executor
 _HOSTS = ("127.0.0.2", "127.0.0.3")
@@ -63,3 +74,10 @@ def _free_port() -> int:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
+
+
+SHORT_LIFE = (
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
+    " -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+)
+"""Without the second compiler, threads that collect, and the verification of classes: a third of the time less."""

@@ -17,6 +17,7 @@ from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import TimerConfig
 from storage.tables.delay_progress import read_timer_checkpoint
 from tests.support.clock import Clock
+from tests.support.served import served
 
 NOW = 1_795_251_500_000
 WINDOW = 60
@@ -64,10 +65,7 @@ class TimedStore:
         return deliver_timed(self.store, at_ms)
 
     def messages(self, topic: str = "TopicA", queue_id: int = 3) -> list[Message]:
-        found: list[Message] = []
-        while len(found) < self.store.max_offset(topic, queue_id):
-            found += self.store.get(topic, queue_id, len(found)).messages
-        return found
+        return list(served(self.store, topic, queue_id))
 
     @property
     def delivered(self) -> list[str]:

@@ -7,6 +7,7 @@ stores.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -19,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.support.mortal import die_with
 from tests.support.places import PROJECT
 
 _POLL_SECONDS = 0.001
@@ -125,3 +125,13 @@ def _be_born(live: Callable[[dict[str, Any]], None], order: dict[str, Any]) -> N
     finally:
         sys.stderr.flush()
         os._exit(exit_code)
+
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with(parent: int) -> None:
+    """Have this process killed when the thread that started it ends, also by SIGKILL; at once, if that has happened. prctl(2)."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)

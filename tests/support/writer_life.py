@@ -9,9 +9,11 @@ reader was served. Bodies follow from key and size, so that no line tells them.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from storage import Message, MessageStore, StoreConfig, open_store
+from storage import Message, MessageStore, StoreConfig, failpoints, open_store
 from storage.batch.commit import commit_batch
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch
@@ -33,6 +35,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import load_config
 from storage.settings.nouns import FlushConfig
 from tests.support.stage_rows import BatchRows, stage
+from tests.support.warm_process import WarmProcess, serve
 
 TOPICS, QUEUES = ("orders", "bills"), 2
 SINK = "sink"
@@ -315,3 +318,41 @@ def telling(descriptor: int) -> Callable[[str], None]:
                 data = data[os.write(descriptor, data) :]
 
     return tell
+
+
+# Writers to be killed, forked by a warm process
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kill:
+    """Where a process dies: when it comes to a failpoint for the n-th time, or after so many seconds; else nowhere."""
+
+    failpoint: str = ""
+    time: int = 1
+    seconds: float | None = None
+
+    def __str__(self) -> str:
+        if self.failpoint:
+            return f"{self.failpoint}:{self.time}"
+        return "nowhere" if self.seconds is None else f"after {self.seconds:.3f} s"
+
+
+class Writers(WarmProcess):
+    """The warm process."""
+
+    module = __name__
+
+    def live(self, plan: LifePlan, kill: Kill, hear: Callable[[dict[str, Any]], None]) -> bool:
+        """Let one live, and hear what it tells; returns whether it was killed. AssertionError if it ended by an error."""
+        order = {"plan": dataclasses.asdict(plan), "failpoint": kill.failpoint, "time": kill.time}
+        return self.fork(order, kill_after_seconds=kill.seconds, hear=hear)
+
+
+def _live(order: dict[str, Any]) -> None:
+    if order["failpoint"]:
+        os.environ[failpoints.ENVIRONMENT] = f"{order['failpoint']}:{order['time']}"
+    live(LifePlan(**order["plan"]), telling(sys.stdout.fileno()))
+
+
+if __name__ == "__main__":
+    serve(_live)

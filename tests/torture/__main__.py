@@ -4,6 +4,7 @@
     python -m tests.torture KIND --seed 4711                    one round again
     python -m tests.torture mutants                             which planted faults are noticed, and by what
     python -m tests.torture steps                               the same of each step of an order, left out or late
+    python -m tests.torture NAME --rounds 50                    a long run of `by_hand.py`
 
 Exit code 1 where something was found.
 """
@@ -17,14 +18,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import SystemRandom
 
-from tests.torture import mutants, page, rounds, step_faults
+from tests.torture import by_hand, mutants, page, rounds, step_faults
 from tests.torture.kinds import KINDS
 
 DEFAULT_MINUTES = 10.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    if given and given[0] in by_hand.MODULES:
+        return by_hand.main(given[0], given[1:])
+    options = _parser().parse_args(given)
     seed = SystemRandom().getrandbits(32) if options.seed is None else options.seed
     if options.what == "mutants":
         return _plant_all(options.jobs)
@@ -43,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.torture", description=__doc__.split("\n\n")[0])
     parser.add_argument(
-        "what", nargs="?", help=f"the page to write; or one of {', '.join((*KINDS, 'mutants', 'steps'))}"
+        "what",
+        nargs="?",
+        help=f"the page to write; or one of {', '.join((*KINDS, 'mutants', 'steps', *by_hand.MODULES))}",
     )
     parser.add_argument("--seed", type=int, help="the same seed plays the same round")
     parser.add_argument("--minutes", type=float, default=DEFAULT_MINUTES)

@@ -13,13 +13,14 @@ An input of calls is a number, which says which call is made, and the answers th
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, cast
 
-from spark_mq.client.admin import AsyncAdmin, FoundMessages
+from spark_mq.client.admin import AsyncAdmin, FoundMessages, NewTopic
 from spark_mq.client.consumer_calls import ConsumerCalls
 from spark_mq.client.errors import ClientError
 from spark_mq.client.instance import ClientInstance
@@ -42,14 +43,14 @@ from spark_mq.remoting import (
     write_body,
 )
 from spark_mq.remoting import administration as admin
-from spark_mq.remoting import consumers as client
 from spark_mq.remoting import routes as route
 from spark_mq.remoting.messages import CheckTransactionStateRequest
 from storage.errors import StorageError
 from storage.format.record import encode_record
 from storage.names import MASTER_ID
 from storage.rules.half_messages import TransactionState
-from tests.support.declared import declared_answer
+from storage.tables.consumer_groups import SubscriptionGroupConfig
+from tests.support.declared import declared_answer, declared_request
 from tests.support.message_builder import make_message
 from tests.torture.decoders import JSON_BOMBS, Decoder
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
@@ -89,8 +90,11 @@ class _Answering(RemotingClient):
         self._unknown_codes = {}
         self.on_connected = None
         self._answers = answers
+        self.codes: list[int] = []
+        """Of what was asked."""
 
     async def invoke(self, address: str, command: RemotingCommand, timeout_ms: int | None = None) -> RemotingCommand:
+        self.codes.append(command.code)
         code, fields, body = self._answers.get(command.code, (0, {}, b""))
         return make_response(command, code, fields.get("remark"), fields, body)
 
@@ -118,41 +122,60 @@ class _Admin(AsyncAdmin):
         self._instance = instance
 
 
-_PULL = Pull(_QUEUE, 0, _TAGS, suspend_ms=0, sends_subscription=True)
-_CALLS: Mapping[str, tuple[Callable[[_Admin], Awaitable[object]], Sequence[int]]] = {
-    "route": (lambda asked: asked.route("T"), ()),
-    "publish queues": (lambda asked: asked.instance.publish_queues("New", default_queue_count=4), ()),
-    "subscribe queues": (lambda asked: asked.instance.subscribe_queues("T"), ()),
-    "topics": (lambda asked: asked.topics(), (206,)),
-    "topics of a cluster": (lambda asked: asked.topics("c"), (224,)),
-    "topic stats": (lambda asked: asked.topic_stats("T"), (202,)),
-    "topic config": (lambda asked: asked.topic_config("T"), (351,)),
-    "delete topic": (lambda asked: asked.delete_topic("T"), (215,)),
-    "broker addresses": (lambda asked: asked.broker_addresses("c"), ()),
-    "figures": (lambda asked: asked.runtime_info(_ADDRESS), (28,)),
-    "groups": (lambda asked: asked.groups(), (201,)),
-    "topics of a group": (lambda asked: asked.topics_of_group("G"), (343,)),
-    "ids": (lambda asked: asked.consumer_ids("G", "T"), (38,)),
-    "consumers": (lambda asked: asked.consumer_connection("G"), (203,)),
-    "producers": (lambda asked: asked.producer_connection("G", "T"), (204,)),
-    "progress": (lambda asked: asked.consume_stats("G"), (208,)),
-    "running info": (lambda asked: asked.running_info("G", "c@1"), (307,)),
-    "reset": (lambda asked: asked.reset_offsets("G", "T", 0), (222,)),
-    "reset of a queue": (lambda asked: asked.reset_queue_offset("G", _QUEUE, 0), (222,)),
-    "end": (lambda asked: asked.max_offset(_QUEUE), (30,)),
-    "ends": (lambda asked: asked.max_offsets("T"), (30,)),
-    "beginnings": (lambda asked: asked.min_offsets("T"), (31,)),
-    "time": (lambda asked: asked.earliest_time_ms(_QUEUE), (32,)),
-    "search": (lambda asked: asked.search_offset(_QUEUE, 0), (29,)),
-    "group's offset": (lambda asked: asked.group_offset("G", _QUEUE), (14,)),
-    "offset stored": (lambda asked: asked.store_group_offset("G", _QUEUE, 7), (15,)),
-    "pull": (lambda asked: asked.pull(_PULL, "G"), (11,)),
-    "by id": (lambda asked: asked.view_message("7F00000100002A9F0000000000000400"), (33,)),
-    "by key": (lambda asked: asked.query_by_key("TopicA", "k"), (12,)),
-    "clients of a consumer": (lambda asked: ConsumerCalls(asked.instance, "G").client_ids("T"), (38,)),
-    "locks": (lambda asked: ConsumerCalls(asked.instance, "G").lock("b", [_QUEUE]), (41,)),
-    "send": (lambda asked: _sent(asked.instance), (310,)),
+_ARGUMENTS: Mapping[str, Any] = {
+    "topic": "T",
+    "group": "G",
+    "cluster": "c",
+    "queue": _QUEUE,
+    "queues": (_QUEUE,),
+    "broker_name": "b",
+    "broker_id": 0,
+    "address": _ADDRESS,
+    "client_id": "c@1",
+    "offset": 7,
+    "time_ms": 0,
+    "key": "k",
+    "unique_key": "U0",
+    "message_id": "7F00000100002A9F0000000000000400",
+    "new": NewTopic("T"),
+    "config": SubscriptionGroupConfig("G"),
+    "pull": Pull(_QUEUE, 0, _TAGS, suspend_ms=0, sends_subscription=True),
 }
+"""By the name of a parameter."""
+_Call = Callable[[_Admin], Awaitable[object]]
+
+
+def _calls_of(kind: type, of: Callable[[_Admin], Any]) -> dict[str, _Call]:
+    """The public calls of a class whose arguments are known by their names; one that may name a cluster is made without, and with."""
+    found: dict[str, _Call] = {}
+    for name, call in inspect.getmembers(kind, inspect.iscoroutinefunction):
+        parameters = list(inspect.signature(call).parameters.values())[1:]
+        required = [each.name for each in parameters if each.default is each.empty]
+        if name.startswith("_") or not parameters or not _ARGUMENTS.keys() >= set(required):
+            continue
+        choices = ((), ("cluster",)) if any(each.name == "cluster" for each in parameters) else ((),)
+        for more in choices:
+            given = {each: _ARGUMENTS[each] for each in (*required, *more)}
+            found[" of ".join((name, *more))] = partial(_made, of, name, given)
+    return found
+
+
+async def _made(of: Callable[[_Admin], Any], name: str, given: Mapping[str, Any], asked: _Admin) -> object:
+    if (calls := of(asked)) is not asked:
+        await asked.instance.route("T")  # a consumer knows where its brokers are
+    return await getattr(calls, name)(**given)
+
+
+_CALLS: Mapping[str, _Call] = {
+    **_calls_of(AsyncAdmin, lambda asked: asked),
+    **{
+        f"consumer's {name}": call
+        for name, call in _calls_of(ConsumerCalls, lambda asked: ConsumerCalls(asked.instance, "G")).items()
+    },
+    "publish queues": lambda asked: asked.instance.publish_queues("New", default_queue_count=4),
+    "send": lambda asked: _sent(asked.instance),
+}
+_NUMBERS = {name: number for number, name in enumerate(_CALLS)}
 
 
 async def _sent(instance: ClientInstance) -> object:
@@ -169,7 +192,7 @@ async def _sent(instance: ClientInstance) -> object:
 def _read_call(content: bytes, directory: Path) -> bool:
     first, answers = answer_parts(content)
     calls = list(_CALLS.values())
-    call, _ = calls[_number(first.decode("latin-1")) % len(calls)]
+    call = calls[_number(first.decode("latin-1")) % len(calls)]
     result = _loop().run_until_complete(_as_coroutine(call, _Admin(_instance(answers))))
     _look_into(result)
     return True
@@ -214,9 +237,10 @@ def look_into_message(message: MessageExt) -> None:
     assert isinstance(message.body, bytes)
 
 
-def _records(count: int = 3) -> bytes:
+def _records(topic: str, count: int = 3) -> bytes:
+    said = {"TAGS": "TagA", "KEYS": "k"}
     made = (
-        make_message(queue_offset=at, body=b"%d" % at, properties={"TAGS": "TagA", "KEYS": "k", "UNIQ_KEY": f"U{at}"})
+        make_message(topic, queue_offset=at, body=b"%d" % at, properties={**said, "UNIQ_KEY": f"U{at}"})
         for at in range(count)
     )
     return b"".join(map(encode_record, made))
@@ -234,7 +258,7 @@ def honest_answers(topic: str = "T") -> Mapping[int, tuple[str, bytes]]:
         106: {"broker_address_table": {"b": broker}, "cluster_address_table": {"c": ("b",)}},
         310: {"message_id": "7F00000100002A9F0000000000000400", "queue_offset": 7},
     }
-    bodies = {11: _records(), 12: _records(), 33: _records(1)}
+    bodies = {11: _records(topic), 12: _records(topic), 33: _records(topic, 1)}
     topics = write_body(route.TopicList(topics=(topic, "U")))
     bodies |= dict.fromkeys((206, 224, 343), topics) | {300: write_body(admin.GroupList(groups=("G",)))}
     found = {}
@@ -255,11 +279,20 @@ def answer(asked: int, fields: str, body: bytes, code: int = 0) -> bytes:
 
 
 def _calls(samples: Samples) -> list[bytes]:
+    """Each call with the honest answers that it gets."""
     honest = honest_answers()
-    return [
-        SEPARATOR.join([b"%d" % number, *(answer(asked, *honest[asked]) for asked in (105, 106, *codes))])
-        for number, (_, codes) in enumerate(_CALLS.values())
-    ]
+    inputs = []
+    for number, call in enumerate(_CALLS.values()):
+        _loop().run_until_complete(_as_coroutine(call, found := _Admin(_instance(_ready(honest)))))
+        codes = dict.fromkeys(cast(_Answering, found.instance.remoting).codes)
+        inputs.append(
+            SEPARATOR.join([b"%d" % number, *(answer(code, *honest[code]) for code in codes if code in honest)])
+        )
+    return inputs
+
+
+def _ready(honest: Mapping[int, tuple[str, bytes]]) -> Mapping[int, tuple[int, dict[str, str], bytes]]:
+    return answer_parts(SEPARATOR.join([b"", *(answer(code, *honest[code]) for code in honest)]))[1]
 
 
 def _call_bombs() -> Sequence[bytes]:
@@ -268,8 +301,10 @@ def _call_bombs() -> Sequence[bytes]:
     queue = b'{"brokerName":"b","perm":6,"readQueueNums":2147483647,"writeQueueNums":2147483647,"topicSysFlag":0}'
     orders = [b'{"orderTopicConf":"b:%s"}' % count for count in (b"9" * 9, b"9" * 5_000, b"1;b:" * 50_000 + b"1")]
     routes = [lists % queue, lists % b",".join([queue.replace(b"2147483647", b"65536")] * 100), *orders]
-    bodies = [SEPARATOR.join((b"%d" % number, answer(105, "", body))) for number in (0, 2) for body in routes]
-    return [*bodies, *(SEPARATOR.join((b"5", answer(202, "", bomb))) for bomb in JSON_BOMBS)]
+    taking = [b"%d" % _NUMBERS[name] for name in ("route", "consumer's queues")]
+    bodies = [SEPARATOR.join((number, answer(105, "", body))) for number in taking for body in routes]
+    stats = b"%d" % _NUMBERS["topic_stats"]
+    return [*bodies, *(SEPARATOR.join((stats, answer(202, "", bomb))) for bomb in JSON_BOMBS)]
 
 
 # What brokers ask
@@ -311,23 +346,16 @@ async def _handled(handler: Callable[[str, RemotingCommand], Awaitable[Any]], co
 
 def _requests(samples: Samples) -> list[bytes]:
     half = make_message("RMQ_SYS_TRANS_HALF_TOPIC", properties={"PGROUP": "G", "REAL_TOPIC": "T", "UNIQ_KEY": "U"})
-    offsets = write_body(client.OffsetTable(offset_table={_QUEUE: 7}))
-    said = {
-        39: ("tranStateTableOffset=1 commitLogOffset=2 msgId=U transactionId=U bname=b", encode_record(half)),
-        40: ("consumerGroup=G", b""),
-        220: ("topic=T group=G timestamp=7 isForce=true", offsets),
-        221: ("topic=T group=G clientAddr=c", b""),
-        307: ("consumerGroup=G clientId=c jstackEnable=true", b""),
-        309: ("consumerGroup=G clientId=c msgId=U brokerName=b", _records(1)),
-        326: ("bornHost=h storeHost=h bornTimestamp=1 storeTimestamp=1 topic=T queueId=0 sysFlag=0 flag=0", b"body"),
-    }
-    one_each = [SEPARATOR.join((b"", answer(code, *asked))) for code, asked in said.items()]
-    return [*one_each, SEPARATOR.join([b"", *(answer(code, *asked) for code, asked in said.items())])]
+    bodies = {39: encode_record(half), 309: _records("T", 1), 326: b"body"}
+    asked = [declared_request(code, bodies.get(code)) for code in (39, 40, 220, 221, 307, 309, 326)]
+    texts = (" ".join(f"{name}={value}" for name, value in (each.ext_fields or {}).items()) for each in asked)
+    said = [answer(each.code, text, bytes(each.body)) for each, text in zip(asked, texts, strict=True)]
+    return [*(SEPARATOR.join((b"", each)) for each in said), SEPARATOR.join((b"", *said))]
 
 
 FIELD_WORDS = (*JSON_WORDS, *(b"=", b" ", SEPARATOR, b"105 0\n", b"-1", b"+7", b"offset=", b"remark=", b"{{", b"}:"))
 
-ANSWER_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder(
         "answers to a client",
         _calls,

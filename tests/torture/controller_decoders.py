@@ -16,8 +16,8 @@ from spark_mq.remoting.headers_and_bodies import write_texts
 from spark_mq.remoting_server.peer import Caller
 from storage.errors import StateFileError
 from tests.controller.asking import NAME, in_sync
+from tests.support.declared import commands_of, frame, request_frame
 from tests.torture.decoders import JSON_BOMBS, Decoder
-from tests.torture.frames import commands_of, frame, request_frame
 from tests.torture.mutations import JSON_WORDS
 from tests.torture.samples import Samples
 
@@ -130,7 +130,7 @@ _WORDS = (
     *(b"-1", b"0", b"2147483647", b"9223372036854775807", b"1;2", b";", b"h:1;7", b'"newSyncStateSet":[1,2]'),
     *(b"\x00\x01", b"\x00\x02", b"\x00\x03", b"\x00\x05", b"\x00\x06", b"\x70\x01", b"SMQC", b"\x00\x00\x00\x08"),
 )
-CONTROLLER_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("requests to a controller", _requests, _read_requests, words=_WORDS, inputs=1_000),
     Decoder(
         "events of a controller",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.torture.mutations import JSON_WORDS
 from tests.torture.samples import Samples
 
 
@@ -51,3 +52,17 @@ JSON_BOMBS = (
     *JSON_TOWERS,
     b"{" + b",".join(b'"%d":%d' % (number % 50_000, number) for number in range(100_000)) + b"}",
 )
+
+
+def of_json(
+    name: str,
+    samples: Callable[[Samples], Sequence[bytes]],
+    read: Callable[[bytes, Path], bool],
+    declared: tuple[type[Exception], ...] = (),
+    *,
+    inputs: int = 400,
+    bombs: Sequence[bytes] = JSON_BOMBS,
+    memory_bytes: int = 64 << 20,
+) -> Decoder:
+    """A decoder of a JSON text."""
+    return Decoder(name, samples, read, declared, JSON_WORDS, inputs, memory_bytes=memory_bytes, bombs=lambda: bombs)

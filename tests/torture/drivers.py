@@ -7,27 +7,16 @@ end the sink's queues equal the source's, the ledger ends every batch once, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from random import Random
 
 from storage.failpoints import COMMIT, STAGING
-from tests.crash.driver_chain import FAILPOINTS, Death, DriverChain, Victim, meet_death
+from tests.crash.driver_chain import FAILPOINTS, ROWS_AT_FAILPOINT, Death, DriverChain, Victim
 from tests.support.driver_process import FAILED, Driver
-from tests.support.spark_cluster import TWO_HOSTS
+from tests.support.spark_cluster import SPECULATION, TWO_EXECUTORS, TWO_HOSTS
 from tests.torture.kind import Kind, Outcome
 
-ROWS = 300  # two batches
-TWO_EXECUTORS = "local-cluster[2,1,512]"
-"""Two executors of a core each, which are JVMs of their own."""
 THREE_ATTEMPTS = "local[2,3]"
-SPECULATION = {
-    "spark.speculation": "true",
-    "spark.speculation.interval": "100ms",
-    "spark.speculation.minTaskRuntime": "100ms",
-    "spark.speculation.multiplier": "1.1",
-    "spark.speculation.quantile": "0.3",
-}
 _DEATHS = 3
 _KILLED = {Victim.ALL: "driver and workers killed", Victim.WORKER: "commit or task killed, and aborted by Spark"}
 _CONCURRENT = (
@@ -47,16 +36,10 @@ def killed_drivers(random: Random, directory: Path) -> Outcome:
     outcome = Outcome()
     victims = random.choices((Victim.ALL, Victim.WORKER), k=_DEATHS)
     deaths = [Death.at(*both, random) for both in zip(random.sample(FAILPOINTS, _DEATHS), victims, strict=True)]
-    with ExitStack() as drivers:
-        coming = drivers.enter_context(chain.prepare(deaths[0]))  # a JVM takes seconds to start
-        for death, next_death in zip(deaths, [*deaths[1:], None], strict=True):
-            driver, coming = coming, drivers.enter_context(chain.prepare(next_death))
-            chain.add_rows(ROWS)
-            meet_death(driver, death)
-            outcome.trials += 1
-            outcome.figures[_KILLED[death.victim]] += 1
-            outcome.figures[f"at {_name(death)}"] += 1
-        chain.finish(coming)
+    for death, _ in chain.die_in_turn(deaths):
+        outcome.trials += 1
+        outcome.figures[_KILLED[death.victim]] += 1
+        outcome.figures[f"at {_name(death)}"] += 1
     chain.assert_sound()
     return outcome
 
@@ -79,12 +62,12 @@ def speculated_task(random: Random, directory: Path, point: str | None = None) -
 def two_drivers(random: Random, directory: Path, point: str | None = None) -> Outcome:
     """Two drivers on one checkpoint: one is held at some point, the other works, then both do. Spark lets one of them fail, or none."""
     chain = DriverChain(directory, random)
-    chain.add_rows(ROWS)
+    chain.add_rows(ROWS_AT_FAILPOINT)
     death = Death.at(point or random.choice(FAILPOINTS), Victim.ALL, random)
     with chain.driver(death, is_paused=True) as first, chain.driver(None, is_paused=False) as second:
         first.begin()
         assert first.wait() is None, f"{death.failpoint} was never reached\n{first.output}"
-        chain.add_rows(random.choice((0, ROWS // 2)))
+        chain.add_rows(random.choice((0, ROWS_AT_FAILPOINT // 2)))
         second.begin()
         second.wait(random.uniform(0, _LEAD_SECONDS))
         first.resume()
@@ -116,7 +99,7 @@ def _within_a_run(
 ) -> Outcome:
     """One driver that comes to its end, though something happens to the first task that reaches a point."""
     chain = DriverChain(directory, random)
-    chain.add_rows(ROWS)
+    chain.add_rows(ROWS_AT_FAILPOINT)
     death = Death.at(point or random.choice(STAGING), Victim.WORKER, random)
     with chain.driver(death, is_paused=True, master=master, config=config) as driver:
         driver.begin()

@@ -21,19 +21,13 @@ from storage.log import checkpoint, commit_log
 from storage.queues import consume_queue
 from storage.queues import ext as consume_queue_ext
 from tests.support.message_builder import make_message
+from tests.support.unsynced_files import UnsyncedFileSystem
 from tests.torture.decoders import Decoder
 from tests.torture.samples import Samples, write_over
 
 _FILE_BYTES = 4096
 _SLOTS, _ITEMS = 10, 20
 _FILES = LocalFileSystem()
-
-
-class _Unsynced(LocalFileSystem):
-    """A sync takes longer than all the rest."""
-
-    def sync(self, path: str) -> None:
-        """Nothing here outlives its round."""
 
 
 # Queues
@@ -118,7 +112,7 @@ def _read_index(content: bytes, directory: Path) -> bool:
         reachable = int(file.reachable_items().sum())
         hits = _look_up(file)
         if file.header().index_count <= _ITEMS and content[-1:] > b"\x80":
-            index_writer.IndexWriter(_Unsynced(), store, lambda: 1)
+            index_writer.IndexWriter(UnsyncedFileSystem(), store, lambda: 1)
             _look_up(file)
     return bool(hits and reachable)
 
@@ -191,7 +185,7 @@ def _read_pages(content: bytes, directory: Path) -> bool:
     return len(content) >= 40
 
 
-FILE_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("queue entries over a log", _queues, _read_queue, inputs=300),
     Decoder("queue extensions", lambda samples: samples.files("consumequeue_ext/*/*/*", 300), _read_ext, inputs=300),
     Decoder("index files", _indexes, _read_index, inputs=400),

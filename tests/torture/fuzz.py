@@ -16,36 +16,40 @@ from pathlib import Path
 from random import Random
 from types import FrameType
 
-from tests.torture.answer_decoders import ANSWER_DECODERS
-from tests.torture.controller_decoders import CONTROLLER_DECODERS
+from tests.torture import (
+    answer_decoders,
+    controller_decoders,
+    file_decoders,
+    live_decoders,
+    message_decoders,
+    query_decoders,
+    record_decoders,
+    replication_decoders,
+    server_decoders,
+    state_decoders,
+    wire_decoders,
+)
 from tests.torture.decoders import Decoder
-from tests.torture.file_decoders import FILE_DECODERS
 from tests.torture.kind import Kind, Outcome
-from tests.torture.live_decoders import LIVE_DECODERS
-from tests.torture.message_decoders import MESSAGE_DECODERS
 from tests.torture.mutations import Mutator, smallest
-from tests.torture.own_decoders import OWN_DECODERS
-from tests.torture.query_decoders import QUERY_DECODERS
-from tests.torture.record_decoders import RECORD_DECODERS
-from tests.torture.replication_decoders import REPLICATION_DECODERS
 from tests.torture.samples import Samples
-from tests.torture.server_decoders import SERVER_DECODERS
-from tests.torture.state_decoders import STATE_DECODERS
-from tests.torture.wire_decoders import WIRE_DECODERS
 
-DECODERS: tuple[Decoder, ...] = (
-    *RECORD_DECODERS,
-    *MESSAGE_DECODERS,
-    *FILE_DECODERS,
-    *STATE_DECODERS,
-    *OWN_DECODERS,
-    *WIRE_DECODERS,
-    *ANSWER_DECODERS,
-    *LIVE_DECODERS,
-    *QUERY_DECODERS,
-    *SERVER_DECODERS,
-    *CONTROLLER_DECODERS,
-    *REPLICATION_DECODERS,
+DECODERS: tuple[Decoder, ...] = tuple(
+    decoder
+    for module in (
+        record_decoders,
+        message_decoders,
+        file_decoders,
+        state_decoders,
+        wire_decoders,
+        answer_decoders,
+        live_decoders,
+        query_decoders,
+        server_decoders,
+        controller_decoders,
+        replication_decoders,
+    )
+    for decoder in module.DECODERS
 )
 ROUND_SHARE = 2.0
 """How often a round of the torture gives each decoder its inputs."""

@@ -23,8 +23,7 @@ from storage.failpoints import COMMIT, STAGING, UPKEEP
 from tests.support.queue_history import Answer, History, Seen, Sent, judge, see
 from tests.support.rebuilt_store import differences_from_rebuild
 from tests.support.unsynced_files import UnsyncedFileSystem
-from tests.support.writer_life import LifePlan, batch_rows, body_of
-from tests.support.writer_process import Kill, Writers
+from tests.support.writer_life import Kill, LifePlan, Writers, batch_rows, body_of
 from tests.torture.kind import Kind, Outcome
 
 FAILPOINTS = (*STAGING, *COMMIT, *UPKEEP)

@@ -8,13 +8,12 @@ from types import MappingProxyType
 from tests.torture import (
     bit_flips,
     drivers,
-    elections,
     failed_io,
     fuzz,
     kernels,
     kills,
     power_loss,
-    replicas,
+    simulations,
     state_machine,
 )
 from tests.torture.kind import Kind
@@ -26,10 +25,10 @@ _ALL: tuple[Kind, ...] = (
     fuzz.KIND,
     kernels.KIND,
     drivers.KIND,
-    elections.KIND,
+    simulations.ELECTIONS,
     state_machine.KIND,
-    replicas.KIND,
-    replicas.CONTROLLED_KIND,
+    simulations.REPLICAS,
+    simulations.CONTROLLED_REPLICAS,
     kills.KIND,
 )
 

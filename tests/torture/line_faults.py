@@ -251,7 +251,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_a_master_that_is_refused_as_deposed_asks_who_is_master_and_waits_for_all_that_it_waited_for",
         ),
         "the set of another term is a master's": _KEEPER.line(
-            "SyncKeeper.told",
+            "SyncKeeper.on_term",
             "if term.epoch == self._role.term.epoch:",
             "if True:",
             "test_a_set_of_another_term_changes_nothing",
@@ -537,7 +537,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "what pulls say of a subscription is kept for ever": _CLIENT_TABLES.line(
             "ConsumerTable.expire",
-            "now_ms - self._told_ms[name, topic] > self.subscription_expires_ms",
+            "now_ms - self._pulled_at_ms[name, topic] > self.subscription_expires_ms",
             "False",
             "test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_later",
         ),

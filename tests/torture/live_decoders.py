@@ -1,4 +1,4 @@
-"""Decoders of live queries: pulled records, what a live sink stages and remembers, the marks of its rows, a broadcast's offsets."""
+"""Decoders of queries: positions, pulled records, what a live sink stages and remembers, marks of its rows, a broadcast's offsets."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from spark_mq.client.errors import ClientError
 from spark_mq.client.message import decode_records
 from spark_mq.client.offset_stores import LocalOffsetFile, offsets_text
 from spark_mq.client.pulls import Pull, PullStatus, pull_result, subscription
-from spark_mq.conditions import SentRowsLostError
+from spark_mq.conditions import OffsetJsonError, SentRowsLostError
 from spark_mq.remoting import MessageQueue, make_request, make_response
 from spark_mq.sink import journal, send_plan
 from spark_mq.sink.staged_rows import StagedReader, StagedWriter
+from spark_mq.source import lag, offsets
 from spark_mq.source.offsets import QueueId
 from spark_mq.source.pulled_records import PulledPart, PulledRecordError, first_gap, slice_of
 from spark_mq.source.pulls import Found, Lost, Nothing, PullWindow, outcome_of, pull_answer
@@ -29,9 +30,9 @@ from storage.format.batch_items import item_ends
 from storage.format.record import encode_record
 from tests.support.message_builder import make_message
 from tests.torture.answer_decoders import SEPARATOR, answer_parts
-from tests.torture.decoders import JSON_BOMBS, Decoder
+from tests.torture.decoders import Decoder, of_json
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
-from tests.torture.samples import Samples, write_over
+from tests.torture.samples import Samples, as_json, both_parities, sealed, write_over
 
 _FILES = LocalFileSystem()
 _QUEUE = QueueId("TopicA", "b", 0)
@@ -91,12 +92,6 @@ def _pulls(samples: Samples) -> list[bytes]:
 # What a live sink stages and remembers
 
 
-def _sealed(content: bytes) -> bytes:
-    """Half of the inputs have the right sum, so that what stands behind it is read."""
-    line = content.partition(b"\n")[0]
-    return line + b"\n" + f"{zlib.crc32(line):08x}\n".encode() if len(content) % 2 else content
-
-
 def _read_journal(content: bytes, directory: Path) -> bool:
     """Both files at once, so that each reads the other's kind; what was read is saved and read the same."""
     kept = journal.Journal(_FILES, str(directory), "sink")
@@ -106,7 +101,7 @@ def _read_journal(content: bytes, directory: Path) -> bool:
     for name in ("intent.json", "done.json"):
         for other in ("intent.json", "done.json"):
             (folder / other).unlink(missing_ok=True)
-        (folder / name).write_bytes(_sealed(content))
+        (folder / name).write_bytes(sealed(content))
         with suppress(StateFileError):
             found.append(kept.load())
     for one in found:
@@ -124,13 +119,13 @@ def _kept(samples: Samples) -> list[bytes]:
     spans = (journal.QueueSpan(queue, 5, 5),)
     intent = journal.encode(journal.Intent(_SINK, (staged,), spans, ("SPARK_MQ_x_3_1_n",), 1))
     done = journal.encode(journal.Done(_SINK, spans, 2))
-    return [line + b" " * (1 + len(line) % 2) for line in (intent, done)] + [intent, done]
+    return [*both_parities(intent), *both_parities(done)]
 
 
 def _read_told(content: bytes, directory: Path) -> bool:
     """A message of the sink's topic, to which anybody may send."""
     compressed = make_message(body=content, sys_flag=1 if len(content) % 5 == 0 else 0)
-    return journal.told_of(compressed, "sink") is not None
+    return journal.announcement_of(compressed, "sink") is not None
 
 
 def _read_staged(content: bytes, directory: Path) -> bool:
@@ -211,13 +206,43 @@ def _offsets(samples: Samples) -> list[bytes]:
     return [offsets_text(dict.fromkeys(queues, 7)).encode(), json.dumps({"offsetTable": {}}).encode()]
 
 
+# A query's position
+
+
+def _read_positions(content: bytes, directory: Path) -> bool:
+    """A position that is read is written and read the same; the users' spellings are read too."""
+    text = content.decode("utf-8", "surrogateescape")
+    with suppress(OffsetJsonError):
+        offsets.parse_positions(text, "startingOffsets", lowest=offsets.EARLIEST)
+    with suppress(OffsetJsonError):
+        offsets.with_brokers(list(offsets.parse_assignment(text, "assign")), ["broker-a"], "assign")
+    lag._loads(text)
+    position = offsets.QueueOffsets.from_json_dict(offsets.load_json(text, "offset"))
+    again = json.dumps(position.to_json_dict())
+    assert offsets.QueueOffsets.from_json_dict(json.loads(again)) == position
+    assert json.dumps(offsets.QueueOffsets.from_json_dict(json.loads(again)).to_json_dict()) == again
+    return bool(len(position))
+
+
+def _positions(samples: Samples) -> list[bytes]:
+    leaf = {"next": 12, "before": [4096, 1_700_000_000_000]}
+    return [
+        as_json(
+            {"TopicA": {"broker-a": {"0": leaf, "10": {"next": 0, "before": None}}}, "B": {"broker-b": {"2": leaf}}}
+        ),
+        as_json({"TopicA": {"broker-a": {"0": -2, "1": -1}}, "B": {"0": 5}}),
+        as_json({"TopicA": {"broker-a": [0, 1]}, "B": [2]}),
+    ]
+
+
 _WORDS = (*JSON_WORDS, *(b"\x00", b"\xff" * 4, SEPARATOR, b"nextBeginOffset=", b"offset=-1", b"9223372036854775808"))
 
-LIVE_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("answers to a pull", _pulls, _read_pull, (ClientError,), words=_WORDS, inputs=1_500),
-    Decoder("journal of a live sink", _kept, _read_journal, words=JSON_WORDS, inputs=400, bombs=lambda: JSON_BOMBS),
-    Decoder("what a live sink is told", _kept, _read_told, words=JSON_WORDS, inputs=600, bombs=lambda: JSON_BOMBS),
+    of_json("journal of a live sink", _kept, _read_journal),
+    of_json("what a live sink is told", _kept, _read_told, inputs=600),
     Decoder("rows that a live sink staged", _staged, _read_staged, (StorageError,), words=_WORDS, inputs=600),
     Decoder("marks of a live sink's rows", _marks, _read_marks, words=PROPERTY_WORDS, inputs=600),
-    Decoder("offsets of a broadcast", _offsets, _read_offsets, words=JSON_WORDS, inputs=300, bombs=lambda: JSON_BOMBS),
+    of_json("offsets of a broadcast", _offsets, _read_offsets, inputs=300),
+    of_json("positions of a query", _positions, _read_positions, (OffsetJsonError,), inputs=600),
 )

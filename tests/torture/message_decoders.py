@@ -33,8 +33,8 @@ from storage.tables.topics import TopicConfig
 from storage.transaction import half_queue, outcomes
 from tests.support.broker_handlers import Send
 from tests.support.message_builder import HOST_V4, make_message
-from tests.torture.decoders import JSON_BOMBS, Decoder
-from tests.torture.mutations import EXTREMES, JSON_WORDS, PROPERTY_WORDS
+from tests.torture.decoders import Decoder, of_json
+from tests.torture.mutations import EXTREMES, PROPERTY_WORDS
 from tests.torture.samples import Samples, as_json
 
 _NOW_MS = 1_700_000_000_000
@@ -274,7 +274,7 @@ def _is_legal(validate: object, name: str) -> bool:
 _REFUSALS = (ValueError, HeaderError, RequestRefusedError, PutRefusedError)
 _MEGABYTE = (b"\x01" * 1_000_000, b"\x02" * 1_000_000, b"a\x01b\x02" * 250_000, b"a" * 1_000_000, b"\n" * 1_000_000)
 
-MESSAGE_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder(
         "property strings",
         _property_rows,
@@ -293,7 +293,7 @@ MESSAGE_DECODERS: Sequence[Decoder] = (
         words=(b",", b",,", b"1" * 19, b"\xff"),
         inputs=400,
     ),
-    Decoder("ledger messages", _ledger_bodies, _read_ledger, words=JSON_WORDS, inputs=1_500, bombs=lambda: JSON_BOMBS),
+    of_json("ledger messages", _ledger_bodies, _read_ledger, inputs=1_500),
     Decoder("client batches", _batches, _read_batch, (ValueError,), inputs=1_500),
     Decoder("send requests", _requests, _read_request, _REFUSALS, words=PROPERTY_WORDS, inputs=500),
     Decoder(

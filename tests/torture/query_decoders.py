@@ -182,7 +182,7 @@ def _commits(samples: Samples) -> list[bytes]:
 _NAMED = (ClientError, StorageError, SparkMqError)
 _WORDS = (*FIELD_WORDS, *PROPERTY_WORDS)
 
-QUERY_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder(
         "answers to a driver",
         _clusters,

@@ -223,7 +223,7 @@ def _logs(samples: Samples) -> list[bytes]:
     ]
 
 
-RECORD_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("one record and many", _records, _read_record, (CorruptRecordError,), inputs=2_500),
     Decoder("chains of candidates", lambda samples: [bytes(range(1, 60)), b"\x00\x00" * 40], _read_chain, inputs=500),
     Decoder(

@@ -106,7 +106,7 @@ def _read_epochs(content: bytes, directory: Path) -> bool:
     return True
 
 
-REPLICATION_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("what a slave says", _of_slaves, _read_slave, (CorruptRecordError,), words=_WORDS),
     Decoder("what a master says", _of_masters, _read_master, (CorruptRecordError,), words=_WORDS),
     Decoder(

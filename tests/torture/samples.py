@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from functools import cached_property
 from pathlib import Path
 
@@ -80,3 +81,18 @@ def write_over(path: Path, content: bytes) -> None:
 
 def as_json(value: object) -> bytes:
     return json.dumps(value).encode()
+
+
+def sealed(content: bytes) -> bytes:
+    """The first line of an input; every second one has the right checksum behind it, so that what stands in the line is read."""
+    line = content.partition(b"\n")[0]
+    return with_checksum(line) if len(content) % 2 else content
+
+
+def with_checksum(line: bytes) -> bytes:
+    return line + f"\n{zlib.crc32(line):08x}\n".encode()
+
+
+def both_parities(line: bytes) -> list[bytes]:
+    """The same in an even and in an odd number of bytes."""
+    return [line, line + b" "]

@@ -50,10 +50,9 @@ from storage.rules.response_codes import RequestRefusedError
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
 from tests.broker.conversation import encode_batch_item
-from tests.support.declared import declared, declared_request, request_body
+from tests.support.declared import commands_of, declared, declared_request, frame, request_body, request_frame
 from tests.support.registrations import write_compressed
-from tests.torture.decoders import JSON_BOMBS, Decoder
-from tests.torture.frames import commands_of, frame, request_frame
+from tests.torture.decoders import Decoder, of_json
 from tests.torture.mutations import JSON_WORDS, PROPERTY_WORDS
 from tests.torture.samples import Samples
 
@@ -376,26 +375,22 @@ _WORDS = (
     *(b"-1", b"2147483647", b"9223372036854775807", b"../../x", b"%RETRY%", b"\x00\x00\x00\x05", b"\xff\xff\xff\xff"),
     *(b"0x1p99999", b"n > 1", b"'", b"(", b"NOT ", b" IN (", b"--", b"/*"),
 )
-SERVER_DECODERS: Sequence[Decoder] = (
+DECODERS: Sequence[Decoder] = (
     Decoder("runs of requests", _runs, _read_in_runs, words=_WORDS, inputs=1_000),
     Decoder("requests to a name server", _name_server_requests, _read_at_name_server, words=_WORDS, inputs=1_000),
-    Decoder(
+    of_json(
         "texts of a name server",
         lambda samples: [KvConfig({"N": {"k": "v", "l": "é"}}).text().encode()],
         _read_texts,
         (StateFileError,),
-        words=JSON_WORDS,
         inputs=300,
-        bombs=lambda: JSON_BOMBS,
     ),
     Decoder("requests to a broker", _broker_requests, _read_at_broker, words=_WORDS, inputs=2_000),
-    Decoder(
+    of_json(
         "what a name server says of ordered topics",
         lambda samples: [write_body(route.KvTable(table={"T": "b:4", "U": ""}))],
         _read_order,
         (ClientError,),
-        words=JSON_WORDS,
         inputs=300,
-        bombs=lambda: JSON_BOMBS,
     ),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Iterator
+from functools import _lru_cache_wrapper
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -16,14 +17,7 @@ import pytest
 
 from tests.support.places import PROJECT
 from tests.torture import fuzz
-from tests.torture.answer_decoders import ANSWER_DECODERS
-from tests.torture.controller_decoders import CONTROLLER_DECODERS
-from tests.torture.live_decoders import LIVE_DECODERS
-from tests.torture.query_decoders import QUERY_DECODERS
-from tests.torture.replication_decoders import REPLICATION_DECODERS
 from tests.torture.samples import Samples
-from tests.torture.server_decoders import SERVER_DECODERS
-from tests.torture.wire_decoders import WIRE_DECODERS
 
 ROOMS = (
     "remoting",
@@ -53,7 +47,6 @@ _CONTROLLERS = (
 )
 _MASTERS = "it needs a master's connection; the tables that it copies are fuzzed as files"
 NOT_FOREIGN = {
-    "broker/consumer_filters.py ConsumerFilters._maps": "records that this broker has judged and written",
     "broker/consumer_filters.py retry_filter": "records that this broker has judged and written",
     "broker_server/controllers.py Controllers._find_leader": _CONTROLLERS,
     "broker_server/controllers.py Controllers.alter": _CONTROLLERS,
@@ -81,13 +74,6 @@ NOT_FOREIGN = {
     "source/listener.py latest_offset": "what this source has told Spark; load_json is fuzzed",
     "source/options.py parse_paths": "the user's option",
 }
-
-
-_OF_THESE_ROOMS = (
-    *(*WIRE_DECODERS, *ANSWER_DECODERS, *LIVE_DECODERS, *QUERY_DECODERS, *SERVER_DECODERS),
-    *(*CONTROLLER_DECODERS, *REPLICATION_DECODERS),
-    *(decoder for decoder in fuzz.DECODERS if decoder.name in ("client batches", "positions of a query")),
-)
 
 
 def _called(function: ast.AST) -> Iterator[str]:
@@ -125,8 +111,12 @@ def _run_by_fuzzing(directory: Path) -> set[tuple[str, int]]:
         if event == "call":
             codes.add(frame.f_code)
 
+    modules = [module for name, module in sys.modules.items() if name.startswith("spark_mq.")]
+    for found in (value for module in modules for value in vars(module).values()):
+        if isinstance(found, _lru_cache_wrapper):
+            found.cache_clear()  # or what an earlier test has decoded is not decoded again
     samples = Samples(directory / "samples")
-    made = [(decoder, decoder.samples(samples)) for decoder in fuzz.DECODERS if decoder in _OF_THESE_ROOMS]
+    made = [(decoder, decoder.samples(samples)) for decoder in fuzz.DECODERS]
     sys.setprofile(watch)
     try:
         for number, (decoder, contents) in enumerate(made):

@@ -13,7 +13,7 @@ from storage import MessageStore
 from storage.failpoints import COMMIT, STAGING, UPKEEP
 from tests.crash.duty_rounds import failpoints_in_source, failpoints_of_duties
 from tests.support.queue_history import Seen, see
-from tests.support.writer_process import Writers
+from tests.support.writer_life import Writers
 from tests.torture import kills
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]

@@ -1,14 +1,18 @@
-"""The runner and its page, with kinds that are no torture."""
+"""The runners of rounds and of long runs, and their pages, with kinds that are no torture."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from random import Random
 
 import pytest
 
-from tests.torture import page, rounds
+from tests.crash.driver_chain import FAILPOINTS, Victim, plan_deaths
+from tests.torture import __main__ as torture
+from tests.torture import by_hand, page, rounds
+from tests.torture.by_hand import ByHand, Report, Run
 from tests.torture.kind import Kind, Outcome
 
 SOUND = Kind(
@@ -99,3 +103,48 @@ def test_a_round_that_does_not_end_is_a_failure(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(rounds, "command", lambda name, seed: ["sh", "-c", "exec sleep 60"])
     monkeypatch.setattr(rounds, "HANG_SECONDS", 0.05)
     assert "did not end" in rounds.play_in_process("any", 1).failures[0]
+
+
+# Long runs
+
+
+@pytest.mark.parametrize("name", by_hand.MODULES)
+def test_a_long_run_is_found_by_its_name(name: str) -> None:
+    assert by_hand.load(name).rounds > 0
+
+
+def test_a_report_is_the_page_or_stands_behind_it_or_between_its_marks(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    ByHand(_found_nothing, rounds=1).put(page, "whole\n")
+    by_hand.behind(page, "behind\n")
+    page.write_text(page.read_text() + "(old)")
+    by_hand.between("(", ")")(page, "new")
+    assert page.read_text() == "whole\n\nbehind\n(\n\nnew\n\n)"
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_a_long_run_that_finds_something_ends_with_1(
+    is_sound: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kind = ByHand(lambda run: _found_nothing(run)._replace(is_sound=is_sound), rounds=7, scenes=("one",))
+    monkeypatch.setattr(by_hand, "load", lambda name: kind)
+    arguments = ["killed-drivers", "--seed", "5", "--scene", "one", "--page", str(tmp_path / "page.md")]
+    assert torture.main(arguments) == (0 if is_sound else 1)
+    assert (tmp_path / "page.md").read_text() == "7 rounds of one with seed 5"
+    assert "7 rounds of one with seed 5" in capsys.readouterr().out
+
+
+def _found_nothing(run: Run) -> Report:
+    assert not any(run.directory.iterdir())
+    return Report(f"{run.rounds} rounds of {run.scene} with seed {run.seed}")
+
+
+@pytest.mark.parametrize("rounds", [50, 120])
+def test_fifty_rounds_and_more_kill_at_each_failpoint_with_either_victim(rounds: int) -> None:
+    deaths = Counter((death.failpoint, death.victim) for death in plan_deaths(rounds, Random(1)))
+    assert deaths.total() == rounds
+    planned = {(str(failpoint).partition(":")[0], victim) for failpoint, victim in deaths if failpoint is not None}
+    assert planned == {
+        (name.partition(":")[0], victim) for name, victim in product(FAILPOINTS, (Victim.ALL, Victim.WORKER))
+    }
+    assert any(failpoint is None for failpoint, _ in deaths), "some die at random moments"

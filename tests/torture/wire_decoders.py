@@ -233,7 +233,7 @@ _WORDS = (
     b"\x00\x00\x00\x15",
 )
 
-WIRE_DECODERS: tuple[Decoder, ...] = (
+DECODERS: tuple[Decoder, ...] = (
     Decoder("remoting frames", _frames, _read_frames, (FrameError,), words=_WORDS, inputs=1_000, bombs=_frame_bombs),
     Decoder("remoting headers", _frames, _read_headers, words=_WORDS, inputs=700),
     Decoder("remoting bodies", _bodies, _read_body, (RemotingError,), words=_WORDS, inputs=1_500, bombs=_body_bombs),

@@ -17,6 +17,7 @@ from storage import MessageStore, StoreConfig, open_store
 from storage.settings.nouns import FlushConfig
 from tests.crash.disk_order import ToldDisk
 from tests.support.crash_file_system import CrashFileSystem
+from tests.support.served import served
 
 START_MS = 1_700_000_000_000
 
@@ -78,12 +79,7 @@ def put(store: MessageStore, first: int, count: int, *, topic: str = "A") -> Non
 
 def bodies(store: MessageStore, topic: str = "A", queue_id: int = 0) -> list[bytes]:
     """All that a queue shows."""
-    found: list[bytes] = []
-    offset = 0
-    while (result := store.get(topic, queue_id, offset, 100)).messages:
-        found += [message.body for message in result.messages]
-        offset = result.next_begin_offset
-    return found
+    return [message.body for message in served(store, topic, queue_id)]
 
 
 def expected(count: int) -> list[bytes]:

@@ -32,7 +32,7 @@ from storage.batch.ledger import (
 )
 from storage.format.record_batch import Records
 from storage.format.record_block import OutgoingMessages, encode_block
-from tests.support.unmarked_ledgers import unpacked_ledger
+from tests.support.fixture_stores import unpack_left
 
 TINY = StoreConfig.tiny()
 NOW_MS = 1_700_000_000_000
@@ -418,7 +418,7 @@ def test_what_a_version_before_the_mark_wrote_counts_up_to_a_place(store: Messag
 
 def test_the_mark_is_no_place_in_a_log_and_no_other_field_changes(store: MessageStore) -> None:
     """Golden: the last END of a store that the version before the mark has left."""
-    root = unpacked_ledger(Path(store.root).parent, "released")
+    root = unpack_left("unmarked_ledgers", "released", Path(store.root).parent)
     with open_store(root) as left:
         golden = left.get(TOPIC, QUEUE_ID, left.max_offset(TOPIC, QUEUE_ID) - 1).messages[0]
         bytes_before = left.log.bytes_at(golden.commitlog_offset, golden.size_bytes)

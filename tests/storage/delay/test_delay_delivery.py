@@ -18,6 +18,7 @@ from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, RetentionConfig
 from storage.tables.delay_progress import DelayOffsets
+from tests.support.served import served
 
 START_MS = 1_700_000_000_000
 LEVELS = "1s 5s 10s"
@@ -70,10 +71,7 @@ class Park:
 
     def messages(self, topic: str = "TopicA", queue_id: int = 0) -> list[Message]:
         with self.open(read_only=True, create=False) as store:
-            found: list[Message] = []
-            while len(found) < store.max_offset(topic, queue_id):  # a call reads from one queue file only
-                found += store.get(topic, queue_id, len(found), 1_000).messages
-            return found
+            return list(served(store, topic, queue_id))
 
     def bodies(self, topic: str = "TopicA", queue_id: int = 0) -> list[bytes]:
         return [message.body for message in self.messages(topic, queue_id)]

@@ -32,6 +32,7 @@ from storage.tables.delay_progress import (
 )
 from tests.support.clock import Clock
 from tests.support.fixture_stores import Fixture
+from tests.support.served import served
 from tests.support.timed_store import NOW, TimedStore
 
 FILES = LocalFileSystem()
@@ -51,14 +52,7 @@ def expected_bodies(fixture: Fixture) -> Counter[str]:
 
 
 def bodies(store: MessageStore, topic: str = "TopicTimer") -> Counter[str]:
-    found: Counter[str] = Counter()
-    for queue_id in range(2):
-        at = 0
-        while at < store.max_offset(topic, queue_id):
-            result = store.get(topic, queue_id, at)
-            found.update(message.body.decode() for message in result.messages)
-            at = result.next_begin_offset
-    return found
+    return Counter(message.body.decode() for message in served(store, topic))
 
 
 def deliver_all(fixture: Fixture, *steps_ms: int) -> Counter[str]:

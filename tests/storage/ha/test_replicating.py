@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import socket
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -41,6 +40,7 @@ from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
 from tests.format.test_replication import captured, values_of
 from tests.support.replicas import await_holder, holders
+from tests.support.waiting import wait_until
 
 PATIENCE = 30.0
 QUICK = Timing(heartbeat_ms=200, housekeeping_ms=5_000)
@@ -93,13 +93,6 @@ def until(follower: Following, end: int) -> None:
     assert follower.follower.wait(lambda status: status.end >= end, PATIENCE), follower.follower.status
 
 
-def await_that(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-
-
 def assert_same_logs(one: Path, other: Path, end: int) -> None:
     """All bytes up to the end, and nothing behind it in the replica."""
     for path in sorted((other / "commitlog").iterdir()):
@@ -142,12 +135,12 @@ def test_a_replica_has_the_masters_bytes_queues_and_keys(master: Master, tmp_pat
             master.put(7, topic=f"topic-{number % 2}", seed=number)
             until(replica, master.end)
         end = master.end
-        await_that(lambda: holders(master.listener.replicas.snapshot(), end) == 1, "it is acknowledged")
+        wait_until(lambda: holders(master.listener.replicas.snapshot(), end) == 1, "it is acknowledged")
         assert [each.is_in_sync(end, 100) for each in master.listener.replicas.snapshot()] == [True]
         with open_store(tmp_path / "replica", config=TINY) as reader:  # read while it follows
             assert reader.get("orders", queue_id=0, offset=0, max_count=3).messages
             assert [found.body for found in reader.query("orders", "key-3")]
-    await_that(lambda: master.listener.replicas.snapshot() == (), "it is gone")
+    wait_until(lambda: master.listener.replicas.snapshot() == (), "it is gone")
     master.service.flush()
     assert_replica(master.root, tmp_path / "replica", end)
 
@@ -270,7 +263,7 @@ def test_a_silent_stranger_is_hung_up_on_and_never_in_sync(tmp_path: Path) -> No
     with closing(service), closing(listener):
         host, _, port = listener.address.rpartition(":")
         with socket.create_connection((host, int(port)), PATIENCE) as connection:
-            await_that(listener.replicas.snapshot, "it is seen")
+            wait_until(listener.replicas.snapshot, "it is seen")
             assert not any(each.is_in_sync(0, 100) for each in listener.replicas.snapshot())
             assert connection.recv(10) == b""
         assert "nothing for too long" in listener.refusals[-1].reason
@@ -303,7 +296,7 @@ def test_a_log_that_was_cut_below_what_a_slave_was_sent_goes_on_to_nobody_there(
         until(replica, master.end)
         end = master.end
         master.reader._end = lambda: end - 100
-        await_that(lambda: master.listener.refusals, "it is refused")
+        wait_until(lambda: master.listener.refusals, "it is refused")
     assert "which was cut before that" in master.listener.refusals[0].reason
 
 

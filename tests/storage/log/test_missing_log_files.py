@@ -16,7 +16,7 @@ from storage.errors import LogFileMissingError, StoreDamagedError
 from storage.recovery.verify import Kind
 from tests.spark.in_process import read_batch
 from tests.support.message_builder import StoreBuilder
-from tests.support.queue_bodies import bodies_of
+from tests.support.served import bodies_of
 
 CONFIG = StoreConfig.tiny()
 NAME = ("T", 0)

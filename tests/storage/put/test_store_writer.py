@@ -20,6 +20,7 @@ from storage.files.local_files import LocalWriter
 from storage.log.checkpoint import decode_checkpoint, read_checkpoint
 from storage.recovery.verify import verify
 from storage.tables.topics import TopicTable
+from tests.support.served import served
 from tests.support.unsynced_files import UnsyncedFileSystem
 
 NOW_MS = 1_700_000_000_000
@@ -110,13 +111,8 @@ def rows(count: int, first: int = 0) -> pa.RecordBatch:
     return pa.record_batch({"body": pa.array(bodies), "keys": pa.array(keys), "topic": pa.array(["T"] * count)})
 
 
-def served(store: MessageStore, topic: str = "T") -> Iterator[bytes]:
-    for queue_id in store.queue_ids(topic):
-        at, end = store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)
-        while at < end:
-            found = store.get(topic, queue_id, at)
-            at = found.next_begin_offset
-            yield from (message.body for message in found.messages)
+def served_bodies(store: MessageStore, topic: str = "T") -> Iterator[bytes]:
+    return (message.body for message in served(store, topic))
 
 
 def bodies(count: int, first: int = 0) -> list[bytes]:
@@ -381,13 +377,13 @@ def test_after_an_error_the_writer_takes_nothing_more_and_opening_mends_the_stor
     assert load_hint(LocalFileSystem(), str(tmp_path / "store")) is None, "nobody may trust these ends"
 
     with opened(tmp_path) as store:
-        found = sorted(served(store))
+        found = sorted(served_bodies(store))
         assert found[:acknowledged] == bodies(acknowledged)
         assert found == bodies(len(found))
         for number in range(len(found)):
             assert [message.body for message in store.query("T", f"k{number}")] == bodies(1, number)
         store.put_batch(rows(50, len(found)))
-        assert sorted(served(store)) == bodies(len(found) + 50)
+        assert sorted(served_bodies(store)) == bodies(len(found) + 50)
     assert_sound(tmp_path)
 
 
@@ -401,7 +397,7 @@ def test_where_there_is_no_room_nothing_is_written_and_the_writer_goes_on(tmp_pa
         assert content_of_log(tmp_path) == log
         disk.fails = lambda verb, path: False
         store.put_batch(rows(100, 10))
-        assert sorted(served(store)) == bodies(110)
+        assert sorted(served_bodies(store)) == bodies(110)
     assert_sound(tmp_path)
 
 
@@ -416,7 +412,7 @@ def test_a_store_with_a_failed_writer_is_not_closed_cleanly(tmp_path: Path, disk
     assert (tmp_path / "store" / "abort").exists()
     with opened(tmp_path) as again:
         assert again.recovery is not None
-        assert sorted(served(again)) == [b"1", b"2"], "the second was not acknowledged, but it stands in the log"
+        assert sorted(served_bodies(again)) == [b"1", b"2"], "the second was not acknowledged, but it stands in the log"
 
 
 def test_a_failed_sync_is_not_acknowledged_and_not_tried_again(tmp_path: Path, disk: Disk) -> None:
@@ -451,7 +447,7 @@ def test_runs_appended_together_stand_in_their_order(tmp_path: Path, monkeypatch
         for number in range(7):
             store.put_batch(rows(30 * number % 100, 1_000 * number))
         every = [row for number in range(7) for row in bodies(30 * number % 100, 1_000 * number)]
-        assert sorted(served(store)) == sorted(every)
+        assert sorted(served_bodies(store)) == sorted(every)
         for queue_id in store.queue_ids("T"):
             queue = [message.commitlog_offset for message in store.get("T", queue_id, 0, 10_000).messages]
             assert queue == sorted(queue)

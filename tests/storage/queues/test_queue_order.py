@@ -20,7 +20,7 @@ from storage.queues.writer import put_in_order
 from storage.recovery.verify import Kind
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig
 from tests.spark.in_process import next_batch, open_stream
-from tests.support.queue_bodies import bodies_of
+from tests.support.served import bodies_of
 
 NAME = ("T", 0)
 MESSAGES = 100

@@ -13,7 +13,7 @@ from jobs.verify_store import verify_store
 from storage import open_store
 from storage.errors import StoreDamagedError
 from storage.settings.load import StoreConfig
-from tests.support.spoilt_logs import flip_body_in_file
+from tests.oracle.damage import flip_body_in_file
 
 
 def make_store(root: Path) -> int:

@@ -16,6 +16,7 @@ from storage.format.consume_queue import ENTRY, ENTRY_SIZE
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.writer import ConsumeQueueWriter
 from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig
+from tests.support.served import served
 from tests.support.shares import one_in
 
 pytestmark = pytest.mark.slow
@@ -59,12 +60,7 @@ def entries_of(root: Path, file_entries: int, first: int, end: int) -> np.ndarra
 
 
 def bodies(store: MessageStore) -> list[bytes]:
-    found, offset = [], store.min_offset(*NAME)
-    while offset < store.max_offset(*NAME):
-        got = store.get(*NAME, offset)
-        found += [message.body for message in got.messages]
-        offset = got.next_begin_offset
-    return found
+    return [message.body for message in served(store, *NAME)]
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["clean", "killed"])

@@ -42,6 +42,7 @@ from storage.rules.half_messages import (
 )
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
 from tests.support.fixture_stores import Fixture
+from tests.support.served import served
 
 ADDED_BY_BROKER = {"MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "LabCluster"}
 
@@ -63,10 +64,7 @@ def halves(store: MessageStore) -> list[Message]:
 
 
 def messages(store: MessageStore, topic: str, queue_id: int = 0) -> list[Message]:
-    found: list[Message] = []
-    while (result := store.get(topic, queue_id, len(found), 100)).messages:
-        found += result.messages
-    return found
+    return list(served(store, topic, queue_id))
 
 
 def sent_transactions(fixture: Fixture) -> dict[str, dict[str, Any]]:

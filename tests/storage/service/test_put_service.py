@@ -30,6 +30,7 @@ from storage.service.put_service import DirectService, PutService
 from storage.settings.nouns import FlushConfig
 from storage.tables.topics import PERM_READ, TopicConfig
 from tests.support.gated_disk import PATIENCE_S, Gate, GatedDisk
+from tests.support.served import served
 
 NOW_MS = 1_700_000_000_000
 SYNC = FlushConfig("SYNC_FLUSH", sync_flush_timeout=PATIENCE_S * 1_000)
@@ -84,12 +85,12 @@ class Served:
     def read(self) -> set[str]:
         """What the store that is written serves."""
         with self.service.exclusive() as store:
-            return served(store)
+            return served_names(store)
 
     def read_beside(self) -> set[str]:
         """What somebody else is served who opens it now."""
         with open_store(self.root, config=self.config) as store:
-            return served(store)
+            return served_names(store)
 
     def end(self) -> None:
         self.disk.syncs.open()
@@ -103,13 +104,8 @@ def message(name: str, wait: str | None = None) -> InnerMessage:
     return InnerMessage(topic="T", queue_id=0, body=name.encode(), properties=properties)
 
 
-def served(store: MessageStore) -> set[str]:
-    found: set[str] = set()
-    at, end = store.min_offset("T", 0), store.max_offset("T", 0)
-    while at < end:
-        got = store.get("T", 0, at)
-        found |= {one.body.decode() for one in got.messages}
-        at = got.next_begin_offset
+def served_names(store: MessageStore) -> set[str]:
+    found = {one.body.decode() for one in served(store, "T", 0)}
     assert found == {name for name in found if store.query("T", name[:40])}, "what is in the queue is in the index"
     return found
 
@@ -297,9 +293,9 @@ def test_a_failed_sync_acknowledges_nothing_now_or_later(make: Callable[..., Ser
     store.service.close()
     assert (store.root / "abort").exists()
     with store.open() as opened:
-        assert served(opened) == {"before", *(f"n{number}" for number in range(5))}
+        assert served_names(opened) == {"before", *(f"n{number}" for number in range(5))}
         opened.put("T", b"again", keys="again", queue_id=0)
-        assert served(opened) >= {"before", "again"}
+        assert served_names(opened) >= {"before", "again"}
 
 
 def test_what_a_failed_sync_should_have_kept_is_written_again_before_it_is_read(make: Callable[..., Served]) -> None:
@@ -312,7 +308,7 @@ def test_what_a_failed_sync_should_have_kept_is_written_again_before_it_is_read(
     path = str(store.root / "commitlog" / f"{0:020d}")
     steps = len(store.disk.steps)
     with store.open() as opened:
-        assert served(opened) == {"doubtful"}
+        assert served_names(opened) == {"doubtful"}
     done = store.disk.steps[steps:]
     written = done.index(("write", path))
     assert ("sync", path) in done[written:]
@@ -426,7 +422,7 @@ def test_a_killed_process_loses_what_was_in_its_pool_and_nothing_else(
     store.put("x" * 900, "y" * 900, "z" * 3_000)  # over the end of the file
     shutil.copytree(store.root, tmp_path / "killed")
     with open_store(tmp_path / "killed", config=store.config, read_only=False) as killed:
-        assert served(killed) == {"written"}
+        assert served_names(killed) == {"written"}
         assert killed.put("T", b"next", keys="next", queue_id=0).queue_offset == 1
     store.service.close()
     assert store.read_beside() == {"written", "x" * 900, "y" * 900, "z" * 3_000}
@@ -678,7 +674,7 @@ def test_a_store_that_is_let_go_of_while_messages_wait_for_their_sync_is_recover
     store.service.store.release()
     with store.open() as opened:
         assert opened.recovery is not None, "a hint would have spared the look at the log"
-        assert served(opened) == {"waiting"}
+        assert served_names(opened) == {"waiting"}
 
 
 def log_bytes(root: Path) -> bytes:
@@ -698,7 +694,7 @@ def test_a_direct_put_is_readable_when_it_returns_and_synced_as_the_flush_says(
         service = DirectService(store)
         place = service.put_inner([message("a"), message("b")])
         assert (place.status, place.message_count, place.queue_offset) == (PutStatus.PUT_OK, 2, 0)
-        assert served(store) == {"a", "b"}
+        assert served_names(store) == {"a", "b"}
         assert (store.writer.synced_end == store.log_end) == (flush is SYNC)
         assert service.message_by_commitlog_offset(0).body == b"a"
         assert [found.body for found in service.messages_by_key("T", "b")] == [b"b"]

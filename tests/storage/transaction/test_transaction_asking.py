@@ -27,7 +27,7 @@ from storage.settings.nouns import TransactionConfig
 from storage.transaction import check as check_module
 from storage.transaction.check import Asking, CheckReport, check_half_messages
 from tests.support import held_check
-from tests.support.commits import commit_of
+from tests.support.held_check import commit_of
 
 START_MS = 1_700_000_000_000
 NOW_MS = START_MS + 10_000

@@ -35,8 +35,8 @@ from storage.transaction.check import CheckReport
 from storage.transaction.discard import redrive
 from storage.transaction.progress import METRICS_FILE, TransactionCounts, read_progress
 from tests.support.clock import Clock
-from tests.support.commits import commit_of
-from tests.support.held_check import check_half_messages
+from tests.support.held_check import check_half_messages, commit_of
+from tests.support.served import served
 
 START_MS = 1_700_000_000_000
 HOUR_MS = 3_600_000
@@ -102,10 +102,7 @@ def prepare(store: MessageStore, clock: Clock) -> Prepare:
 
 
 def messages(store: MessageStore, topic: str, queue_id: int = 0) -> list[Message]:
-    found: list[Message] = []
-    while (result := store.get(topic, queue_id, len(found), 100)).messages:
-        found += result.messages
-    return found
+    return list(served(store, topic, queue_id))
 
 
 def bodies(store: MessageStore, topic: str = "TopicTx", queue_id: int = 1) -> list[str]:

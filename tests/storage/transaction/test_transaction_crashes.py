@@ -33,6 +33,7 @@ from tests.support.crash_disk import Disk
 from tests.support.crash_file_system import CrashFileSystem
 from tests.support.held_check import check_half_messages
 from tests.support.places import PROJECT
+from tests.support.served import served
 from tests.support.shares import one_in
 
 pytestmark = pytest.mark.crash
@@ -103,13 +104,7 @@ def work(store: MessageStore, time: Clock, checks: int) -> None:
 
 def bodies(store: MessageStore, topic: str) -> list[str]:
     """All that a topic's queues show."""
-    found: list[str] = []
-    for queue_id in store.queue_ids(topic):
-        offset = 0
-        while (result := store.get(topic, queue_id, offset, 100)).messages:
-            found += [message.body.decode() for message in result.messages]
-            offset = result.next_begin_offset
-    return found
+    return [message.body.decode() for message in served(store, topic)]
 
 
 def saved(root: Path | str) -> TransactionProgress:
