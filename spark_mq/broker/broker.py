@@ -397,7 +397,7 @@ class Broker:
         report = check_half_messages(
             parts.store.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, rules=rules, asking=recording
         )
-        for place, _ in report.asked_again:
+        for place, _ in report.to_check_again:
             self._ask_producer(parts.store.service.message_by_commitlog_offset(place))
         if parts.clients.events:
             self._wake()

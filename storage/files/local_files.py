@@ -23,8 +23,8 @@ LOCAL_GAP_BYTES = 16 << 10
 _SMALL_BYTES = 16 << 10
 """A view of at most so many bytes is a single look: one record, an item of the index."""
 _READ_AROUND_BYTES = 128 << 10
-"""How much such a view reads from the disk. A fault in a map reads the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb):
-this much by default, but 8 MiB, 9 ms, on a machine that is set up for large files.
+"""How much such a view reads from the disk. A fault in a map reads the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb): this
+much by default, but 8 MiB, 9 ms, on a machine that is set up for large files.
 """
 PIECE_BYTES = 128 << 10
 """The largest size of one pwrite(2): the kernel allocates pages as large as the write, and large ones can be expensive

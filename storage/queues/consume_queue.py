@@ -110,7 +110,7 @@ class ConsumeQueue:
         return result
 
     def last_message_end(self, start: int, end: int) -> tuple[int, int] | None:
-        """The last offset in [start, end) with an entry of a message, and where in the log that message ends; None without one.
+        """The last offset in [start, end) with a message's entry, and the log offset where the message ends; None if there is none.
 
         Does not read the log.
         """

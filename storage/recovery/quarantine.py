@@ -101,7 +101,7 @@ def keep_what_is_cut(
     except OSError as error:
         with suppress(OSError):
             _remove(file_system, directory)
-        cause = f"what is to be cut could not be copied to {directory} first: {error.strerror or error}"
+        cause = f"the part to cut could not be copied to {directory} first: {error.strerror or error}"
         raise StoreNotWritableError(root, cause, "nothing was cut; make room on the disk and try again") from error
     _LOG.warning(
         "%s: what recovery cuts behind %d, with %d intact records, was copied to %s: %s",

@@ -113,8 +113,8 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a commit does not count that names a half that has expired": _HALVES.line(
             "_copies",
-            "np.where(is_begun, places[begin], 0)",
-            "np.where(is_begun, places[begin], own)",
+            "np.where(is_started, places[begin], 0)",
+            "np.where(is_started, places[begin], own)",
             "test_a_commit_counts_that_names_a_half_that_has_expired",
         ),
         # Tables ahead of the log
@@ -195,7 +195,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a question in doubt is forgotten when a new one begins": _SET.line(
             "SyncState.asks",
-            "self._asked | wanted",
+            "self._requested | wanted",
             "wanted",
             "test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for",
         ),
@@ -216,7 +216,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a slave that has what was cut is sent on": _SESSION.line(
             "MasterSession.is_past",
-            "self._has_begun and self.sent > extent.end",
+            "self._has_started and self.sent > extent.end",
             "False",
             "test_a_slave_that_was_sent_what_was_cut_since_is_known",
         ),
