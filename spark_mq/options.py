@@ -320,23 +320,21 @@ class ClusterOptions:
     ] = ()
     namespace: Annotated[
         str | None,
-        Option(parse_namespace, "stands before the names of topics and of consumerGroup at the brokers: `ns%topic`"),
+        Option(parse_namespace, "prefix of topic and consumerGroup names at the brokers: `ns%topic`"),
     ] = None
-    access_key: Annotated[
-        str | None, Option(parse_text, "the user who signs requests, where brokers check that (ACL)")
-    ] = None
-    secret_key: Annotated[str | None, Option(parse_secret, "the user's secret; shown nowhere")] = field(
+    access_key: Annotated[str | None, Option(parse_text, "the user that signs requests (ACL)")] = None
+    secret_key: Annotated[str | None, Option(parse_secret, "the user's secret; never shown")] = field(
         default=None, repr=False
     )
-    security_token: Annotated[str | None, Option(parse_secret, "the token of a security service; shown nowhere")] = (
-        field(default=None, repr=False)
+    security_token: Annotated[str | None, Option(parse_secret, "the token of a security service; never shown")] = field(
+        default=None, repr=False
     )
-    tls: Annotated[bool, Option(parse_boolean, "speak TLS with name servers and brokers")] = False
+    tls: Annotated[bool, Option(parse_boolean, "use TLS with name servers and brokers")] = False
     tls_verify: Annotated[
         bool,
         Option(
             parse_boolean,
-            "compare certificate and host name; false takes any server for the right one, as Java's client does by default",
+            "check certificate and host name; false accepts any server, as Java's client does by default",
         ),
     ] = True
     tls_ca_file: Annotated[
@@ -345,19 +343,19 @@ class ClusterOptions:
     ] = None
     tls_cert_file: Annotated[str | None, Option(parse_path, "the client's own certificate (PEM)")] = None
     tls_key_file: Annotated[str | None, Option(parse_path, "its key (PEM)")] = None
-    tls_key_password: Annotated[str | None, Option(parse_secret, "the key's password; shown nowhere")] = field(
+    tls_key_password: Annotated[str | None, Option(parse_secret, "the key's password; never shown")] = field(
         default=None, repr=False
     )
     tls_server_name: Annotated[
         str | None,
-        Option(parse_text, "the name that the servers' certificates have", shown="the address"),
+        Option(parse_text, "the name in the servers' certificates", shown="the address"),
     ] = None
     request_timeout: Annotated[
         int,
         Option(
             parse_request_timeout,
-            "how long the answer to one request is waited for (Java: mqClientApiTimeout); questions about queues, topics and groups "
-            "get twice as long. Raise it on a busy machine",
+            "how long to wait for an answer (Java: mqClientApiTimeout); twice as long for requests about queues, "
+            "topics and groups. Raise it on a busy machine",
             shown=f"{MQ_CLIENT_API_TIMEOUT_MS // 1000}s",
         ),
     ] = MQ_CLIENT_API_TIMEOUT_MS
