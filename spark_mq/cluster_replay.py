@@ -193,7 +193,7 @@ class ClusterLetters:
         return Outcome(letter, REPLAYED, reason, sent.offset_message_id)
 
     def _send(self, message: Message, queue: MessageQueue) -> SendResult | str:
-        """What it was answered, or why it is refused."""
+        """The result of the send, or the reason why the message is refused."""
         assert self._producer is not None, "not locked"
         for pause_s in (*_PAUSES_S, None):
             try:

@@ -53,7 +53,7 @@ def find_java(environ: Mapping[str, str] = os.environ, jvm_folders: Sequence[str
 
 
 def java_on_path(environ: Mapping[str, str]) -> Java | None:
-    """What `java` means in a shell with this environment."""
+    """The Java that `java` runs in a shell with this environment."""
     executable = shutil.which("java", path=environ.get("PATH", ""))
     return None if executable is None else inspect_java(Path(executable))
 

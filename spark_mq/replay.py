@@ -49,7 +49,7 @@ _POP_RETRY_SEPARATORS = ("+", "_")
 _KEPT = ("UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY")
 
 Target = Literal["topic", "retry"]
-"""Where copies go: to the topic that the letter came from, for all its groups, or to the retry topic of the group alone."""
+"""The target of copies: the letter's original topic, for all its groups, or the retry topic of the group alone."""
 TARGETS = get_args(Target)
 
 PLANNED = "planned"
@@ -60,7 +60,7 @@ UNKNOWN = "unknown"
 
 
 class DeadLetter(NamedTuple):
-    """Which message of a group's dead-letter topic, and where it came from."""
+    """A message of a group's dead-letter topic, and its origin."""
 
     queue_id: int
     queue_offset: int
@@ -70,7 +70,7 @@ class DeadLetter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a dead letter."""
+    """The result for a dead letter."""
 
     letter: DeadLetter
     result: str
@@ -83,7 +83,7 @@ class OpenPlan(NamedTuple):
 
     run: str
     log_end: int
-    """Where the log ended before the first of them."""
+    """The log's end before the first of them."""
     letters: list[DeadLetter]
 
 
@@ -135,7 +135,7 @@ def topic_of(origin_topic: str, group: str) -> str:
 
 
 def target_of(origin_topic: str, group: str, to: Target) -> str:
-    """Where the copy of a letter from `origin_topic` goes. A pop consumer's retry topic is the one that it came from."""
+    """The topic for the copy of a letter from `origin_topic`. For a pop consumer's retry topic, that topic itself."""
     topic = topic_of(origin_topic, group)
     if to == "topic":
         return topic

@@ -28,7 +28,7 @@ from spark_mq.source.rows import EARLIER_PLACE_COLUMN_NAMES
 from storage.names import dead_letter_topic
 
 SETTLED = (REPLAYED, UNKNOWN)
-"""What keeps a dead letter from being replayed again."""
+"""Results that keep a dead letter from another replay."""
 
 _LETTER = ("queue_id", "queue_offset", "msg_id", "unique_key", "origin_topic")
 _SCHEMA = """
@@ -85,7 +85,7 @@ def _cause(error: PySparkException) -> str:
 
 
 def table_location(path: str) -> str:
-    """Where Delta is to look for the table: a path without a scheme, absolute. A relative one it would take for a table's name."""
+    """The path for Delta: without a scheme, absolute. Delta takes a relative path for a table's name."""
     return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path) else os.path.abspath(path)
 
 
@@ -102,7 +102,7 @@ class ReplayAudit:
         self._what = f"audit {self._path}"
 
     def open_plans(self) -> list[OpenPlan]:
-        """What earlier runs have left planned. The caller holds the lock under which runs plan."""
+        """The planned letters of earlier runs. The caller holds the lock under which runs plan."""
         rows = self._rows()
         if rows is None:
             return []

@@ -288,7 +288,7 @@ def _defaults_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def _packaged_home() -> str | None:
-    """Where an installed pyspark keeps Spark: beside itself."""
+    """The Spark directory of an installed pyspark: its package directory."""
     spec = find_spec("pyspark")
     return os.path.dirname(spec.origin) if spec and spec.origin else None
 

@@ -27,7 +27,7 @@ _ALL = "*"
 
 
 class ResourceType(Enum):
-    """What a request touches. Nothing touches a namespace: Java has the name."""
+    """The kind of a resource. Java also has namespaces; no request touches one."""
 
     ANY = "Any"
     CLUSTER = "Cluster"
@@ -37,7 +37,7 @@ class ResourceType(Enum):
 
 
 class Action(Enum):
-    """What it does there."""
+    """The action of a request on a resource."""
 
     ALL = "All"
     """Stands in entries: every action."""
@@ -53,7 +53,7 @@ class Action(Enum):
 
 
 class Pattern(IntEnum):
-    """How a name is meant; the closest one comes first."""
+    """How the name of an entry matches; the closest one comes first."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -84,7 +84,7 @@ class Resource(NamedTuple):
 
 
 def parse_resource(key: str | None) -> Resource | None:
-    """What a key means, None if it is none.
+    """The resource that a key names; None if it names none.
 
     Departure: a key without a name, or with an asterisk in its middle, is none. Java takes `a*b*` for `a*`.
     """
@@ -136,14 +136,14 @@ class PolicyType(Enum):
 
 
 class Decision(Enum):
-    """What an entry says."""
+    """The decision of an entry."""
 
     ALLOW = "Allow"
     DENY = "Deny"
 
 
 class Entry(NamedTuple):
-    """What may, or may not, be done with a resource, from these addresses and networks (none = from everywhere)."""
+    """Actions that are allowed or denied on a resource, from these addresses and networks (none = from everywhere)."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -208,7 +208,7 @@ class AclTable:
 
 
 def matching(acls: AclTable, subject_filter: str | None, resource_filter: str | None) -> tuple[AclInfo, ...]:
-    """What 3010 lists: subjects and resources that contain these texts.
+    """The answer to 3010: subjects and resources that contain these texts.
 
     Departure: Java applies the second one only for subjects that do not contain it.
     """

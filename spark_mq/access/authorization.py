@@ -1,4 +1,4 @@
-"""Which resources a request touches, and whether a user's entries allow it.
+"""The resources of a request, and the check of a user's entries.
 
 Java: DefaultAuthorizationContextBuilder, AclAuthorizationHandler.
 
@@ -93,7 +93,7 @@ def demands_of(
     cluster: str,
     message_topic: Callable[[], str],
 ) -> tuple[Demand, ...]:
-    """What must be allowed, each once, by the code's needs, the header and the body.
+    """The demands of a request, each once, from the code's needs, the header and the body.
 
     `message_topic` gives that of the message that the header names, or raises. `%RETRY%` and `%DLQ%` topics count as their group, and
     who sends to one subscribes. Departures, where Java's rules leave a way around them: it takes the group for a `%RETRY%` topic from

@@ -48,7 +48,7 @@ class UserStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who signs requests. `repr` does not show the password."""
+    """A user's name and key, for signatures. `repr` does not show the password."""
 
     name: str
     password: str = field(repr=False)
@@ -72,7 +72,7 @@ def subject_of(name: str) -> str:
 
 
 def user_name(subject: str | None) -> str | None:
-    """Whom a subject names, None if it names no user. Java: Subject.of."""
+    """The user's name in a subject; None if it names no user. Java: Subject.of."""
     kind, _, name = (subject or "").partition(":")
     return name if name and f"{kind}:".lower() == _SUBJECT.lower() else None
 
@@ -127,7 +127,7 @@ def user_info(user: User, *, password: str | None = None) -> UserInfo:
 
 
 def refused(remark: str) -> RequestRefusedError:
-    """What access control answers when it refuses: code 16. Java: AuthenticationException, AuthorizationException."""
+    """A refusal by access control: code 16. Java: AuthenticationException, AuthorizationException."""
     return RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
 
@@ -169,7 +169,7 @@ class AccessRules:
 
 
 def name_and_secret(text: str | None, name_key: str, secret_key: str) -> tuple[str, str] | None:
-    """What a setting such as `{"username":"…","password":"…"}` says, None where it is not set; ValueError with the rule for another."""
+    """The user in a setting such as `{"username":"…","password":"…"}`; None if unset; ValueError with the rule for another text."""
     if not text:
         return None
     try:

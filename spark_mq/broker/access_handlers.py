@@ -99,7 +99,7 @@ class AccessHandlers:
         self._access = access
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.AUTH_CREATE_USER: self.create_user,

@@ -65,7 +65,7 @@ class AdminHandlers:
         self._server = server
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.UPDATE_BROKER_CONFIG: self.update_settings,
@@ -238,7 +238,7 @@ class ReplicaHandlers:
         self._server = server
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.GET_TIMER_CHECK_POINT: self.timer_checkpoint,

@@ -80,15 +80,15 @@ from storage.transaction.check_plan import CheckRules
 
 _LOG = logging.getLogger(__name__)
 EXPIRY_LOOK_MS = 10_000
-"""How often silent clients are looked for. Java: ClientHousekeepingService."""
+"""Interval of the search for silent clients. Java: ClientHousekeepingService."""
 FILTERS_SAVED_MS = 10_000
-"""How often expressions are saved, if any has changed. Java: BrokerController.initializeBrokerScheduledTasks, as of the next one."""
+"""Interval of saving changed expressions. Java: BrokerController.initializeBrokerScheduledTasks, also the next one."""
 PROTECTION_MS = 180_000
-"""How often groups are looked at that read slowly."""
+"""Interval of the check for groups that read slowly."""
 
 
 class BrokerParts(NamedTuple):
-    """What the handlers of one broker share. Each takes those parts that it needs."""
+    """Shared parts of one broker's handlers. Each handler takes the parts that it needs."""
 
     store: BrokerStore
     clients: Clients
@@ -178,7 +178,7 @@ class Broker:
     # Requests
 
     def answer(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
-        """What a request comes to. One-way requests are answered too: the server drops the answer. Raises nothing."""
+        """The outcome of a request. One-way requests are answered, too: the server drops the answer. Raises nothing."""
         handler = self._handlers.get(command.code)
         if handler is None:
             remark = f" request type {command.code} not supported"
@@ -289,7 +289,7 @@ class Broker:
         self.save_offsets()
 
     def _note_topics(self) -> None:
-        """Name servers hear of topics that a request has made or changed."""
+        """Register topics at name servers that a request has made or changed."""
         seen, table = self._topics_seen, self.parts.store.service.settings.topics
         if table is seen:
             return
@@ -306,7 +306,7 @@ class Broker:
     # Connections and events
 
     def closed(self, connection: ClientConnection) -> None:
-        """A connection ended: its client has left, and others hear of it."""
+        """A connection ended: its client has left; notify other clients."""
         parts = self.parts
         with parts.clients.lock:
             parts.clients.producers.closed(connection)
@@ -321,7 +321,7 @@ class Broker:
             self._wake()
 
     def take_events(self) -> list[BrokerEvent]:
-        """What the server must do on connections, in order; it is taken once."""
+        """Events for the server's connections, in order; each is returned once."""
         self._wake_pulls()
         events = self.parts.clients.events
         return [events.popleft() for _ in range(len(events))]
@@ -350,7 +350,7 @@ class Broker:
                 )
 
     def _maps_of(self, topic: str) -> MapsOf | None:
-        """Who makes the bit maps of a topic's messages, where they are switched on. In the thread that puts them."""
+        """The maker of bit maps for a topic's messages, if they are switched on. Called in the thread that puts."""
         parts = self.parts
         return parts.clients.filters.maps_of(topic) if parts.store.config.filters.enable_calc_filter_bit_map else None
 

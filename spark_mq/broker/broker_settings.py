@@ -41,7 +41,7 @@ def settings_text(config: StoreConfig) -> str:
 
 
 def _worked_out(config: StoreConfig) -> dict[str, str]:
-    """What follows from other settings. Java: BrokerStartup, ConsumerFilterManager."""
+    """Settings that depend on other settings. Java: BrokerStartup, ConsumerFilterManager."""
     filters = config.filters
     shape = BloomFilter.of(filters.max_error_rate_of_bloom_filter, filters.expect_consumer_num_use_filter)
     return {

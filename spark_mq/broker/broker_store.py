@@ -41,23 +41,23 @@ def machine_memory_bytes() -> int:
 
 
 class ServerFacts:
-    """What only the server around a broker knows. A broker without one, as in tests, knows nothing of it."""
+    """Facts that only the server around a broker knows. The defaults are for a broker without one, as in tests."""
 
     ha_address: str | None = None
-    """Where slaves connect."""
+    """The address for slaves."""
     store_reopened: str | None = None
     """When the store was opened again after a failure, and after which."""
 
     def pool_load(self, pool: Pool) -> tuple[int, int]:
-        """How many requests wait for a pool, and for how many ms the first one."""
+        """The number of requests that wait for a pool, and the wait of the first one in ms."""
         return 0, 0
 
     def following_trouble(self) -> str | None:
-        """What keeps a slave from following its master."""
+        """The reason why a slave cannot follow its master."""
         return None
 
     def slaves(self) -> Sequence[HaConnectionInfo]:
-        """What is known of each slave."""
+        """The state of each slave."""
         return ()
 
     def timer_page(self) -> bytes:
@@ -100,7 +100,7 @@ class BrokerStore:
         self.settings_version = DataVersion()
         self._permission_changes = 0
         self.manual_cleans_left = 0
-        """How many more times expired log files are deleted whatever the hour is."""
+        """Number of further runs that delete expired log files at any hour."""
         self.on_settings_changed: list[Callable[[StoreConfig], None]] = []
         """Called with the settings when an operator has changed them."""
         self._settings_lock = threading.Lock()
@@ -156,7 +156,7 @@ class BrokerStore:
 
     @property
     def address(self) -> str:
-        """Where it listens, address:port."""
+        """The listen address, address:port."""
         return self.service.settings.address
 
     @property
@@ -181,7 +181,7 @@ class BrokerStore:
 
     @property
     def permission(self) -> int:
-        """What may be done with all topics: none is written while the store takes nothing."""
+        """The permissions of all topics: no write permission while the store refuses puts."""
         allowed = self.config.send.broker_permission
         return allowed if self.service.failure is None else allowed & ~PERM_WRITE
 

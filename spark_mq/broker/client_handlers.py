@@ -52,7 +52,7 @@ class ClientHandlers:
         self._clients = clients
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.HEART_BEAT: self.heartbeat,
@@ -196,7 +196,7 @@ class AssignmentHandlers:
         self._server = server
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {code.QUERY_ASSIGNMENT: self.assignment, code.SET_MESSAGE_REQUEST_MODE: self.set_mode}
 

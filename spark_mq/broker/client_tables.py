@@ -155,7 +155,7 @@ class ConsumerTable:
     def register(
         self, data: ConsumerData, client: KnownClient, *, notifies: bool, with_subscriptions: bool = True
     ) -> Change | None:
-        """A client is there, or there still; the change, if there is one that others are to hear of."""
+        """Note a client's heartbeat; returns the change, if other clients must be notified."""
         group = self.groups.setdefault(data.group_name, ConsumerGroup())
         group.consume_type, group.message_model = data.consume_type, data.message_model
         group.consume_from_where = data.consume_from_where
@@ -224,12 +224,12 @@ class ConsumerTable:
         return None
 
     def subscription_count(self, name: str) -> int:
-        """How many topics the group subscribes to by heartbeat."""
+        """Number of topics that the group subscribes to by heartbeat."""
         group = self.groups.get(name)
         return 0 if group is None else len(group.subscriptions)
 
     def groups_of(self, topic: str) -> set[str]:
-        """What Java tells as the groups that subscribe to a topic: its own name, if any does."""
+        """The groups that subscribe to a topic in Java's answer: its own name, if any does."""
         return set(self._subscribed_topics.get(topic, ()))
 
     def find(self, name: str, client_id: str) -> KnownClient | None:
@@ -292,7 +292,7 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """Which client of a group has which queue for itself, for orderly consumption; a lock lives for a minute. For one thread at a time.
+    """Locks of queues for orderly consumption: one client of a group for each queue, for a minute. For one thread at a time.
 
     Java: RebalanceLockManager. Not supported: `lockInStrictMode`, which asks the other replicas.
     The last request decides: a lock outlives its client's connection, and a lock request after an unlock or after the client left the
@@ -307,7 +307,7 @@ class QueueLocks:
 
     @property
     def count(self) -> int:
-        """How many are kept."""
+        """Number of locks in the table."""
         return sum(map(len, self._groups.values()))
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now_ms: int) -> tuple[MessageQueue, ...]:
@@ -368,7 +368,7 @@ class Clients:
         self.locks = QueueLocks()
         self.filters = filters
         self.fingerprints: dict[str, int] = {}
-        """Of groups, what the last heartbeat said of its subscriptions in short."""
+        """Digests of the subscriptions in the last heartbeat of each group."""
         self.slave_hosts: dict[str, None] = {}
         """The last hosts that sent a request that only slaves send; with access control they have signed it."""
         self.events: deque[BrokerEvent] = deque()
@@ -408,7 +408,7 @@ class Clients:
         self.events.append(Tell(connection, command))
 
     def tell_of(self, change: Change | None) -> None:
-        """All clients of a group hear that others came or went, if the broker tells such things."""
+        """Notify all clients of a group that others came or went, if the broker is configured to."""
         if change is None or not self._config.notify_consumer_ids_changed_enable:
             return
         fields = write_header(ConsumerGroupRequest(consumer_group=change.group))
@@ -420,5 +420,5 @@ class Clients:
         self.events.extend(RunAgain(pull.connection, pull.command) for pull in pulls)
 
     def register_topics(self, *topics: str) -> None:
-        """Name servers must hear of these topics now."""
+        """Register these topics at name servers now."""
         self.events.append(RegisterTopics(topics))

@@ -57,7 +57,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ending(Enum):
-    """What must be written for a request that is right."""
+    """The records to write for a valid request."""
 
     COMMIT = "commit record, then op message"
     ROLLBACK = "op message"
@@ -132,7 +132,7 @@ def judge_request(
 def settle(
     commit_or_rollback: int, *, is_committed: bool, is_rolled_back: bool, has_op: bool
 ) -> tuple[Ending, Verdict]:
-    """What to write and to answer, by what the store says of the transaction."""
+    """The records to write and the answer, from the transaction's state in the store."""
     wants_commit = commit_or_rollback == TRANSACTION_COMMIT
     done = _COMMITTED if wants_commit else PASSED
     if not (is_committed or is_rolled_back):
@@ -320,7 +320,7 @@ class TransactionEnder:
         return half_offset in self._waiting or half_offset in self._known
 
     def _learn_ops(self, started_at: int) -> None:
-        """What others have written of op messages since a place in the log, where it is not known yet."""
+        """Read the op messages that others have written since a place in the log, if they are not known yet."""
         appended_end = self._writer.ends.queue_ends.get((OP_TOPIC, QUEUE_ID), 0)
         with self._lock:
             lacks = self._known.lacks(appended_end, started_at)
@@ -414,7 +414,7 @@ class TransactionEnder:
 
 
 def _name_of(half: Message) -> str:
-    """What tells its transaction from others."""
+    """The identity of its transaction."""
     return half.unique_key or f"at {half.commitlog_offset}"
 
 

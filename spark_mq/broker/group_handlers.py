@@ -52,7 +52,7 @@ class GroupHandlers:
         self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,

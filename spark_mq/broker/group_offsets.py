@@ -139,7 +139,7 @@ class GroupOffsets:
         return _table(self._offsets, self.version, self._document)
 
     def raise_to(self, other: ConsumerOffsets) -> None:
-        """Of each queue the greater offset of both."""
+        """For each queue, the greater of both offsets."""
         for key, queues in other.offsets.items():
             own = self._offsets.setdefault(key, {})
             own.update({queue_id: offset for queue_id, offset in queues.items() if offset > own.get(queue_id, -1)})

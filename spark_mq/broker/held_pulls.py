@@ -39,7 +39,7 @@ class HeldPull:
     timeout_ms: int
     tags_codes: frozenset[int] | None = None
     size_bytes: int = 0
-    """What its request holds in memory, about."""
+    """Approximate memory of its request, in bytes."""
 
     def is_due(self, now_ms: int) -> bool:
         """Whether its time is up."""
@@ -67,7 +67,7 @@ class Arrivals:
                 self._noted[name] = None
 
     def take(self) -> Mapping[QueueName, np.ndarray | None]:
-        """What was noted since it was taken before; no codes where there were too many."""
+        """Take the noted arrivals since the last call; without codes if there were too many."""
         with self._lock:
             noted, self._noted = self._noted, {}
         return {name: None if codes is None else np.concatenate(codes) for name, codes in noted.items()}
@@ -75,7 +75,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class HeldLimits:
-    """How many pulls wait at most, with how many bytes of requests: of all connections, and of one."""
+    """Limits of waiting pulls, by number and bytes of requests: of all connections, and of one."""
 
     count: int = 200_000
     size_bytes: int = 256 << 20
@@ -85,7 +85,7 @@ class HeldLimits:
 
 @dataclass(slots=True)
 class _Load:
-    """What one connection has waiting. `names` may name queues where nothing of it waits any more."""
+    """The waiting pulls of one connection. `names` may include queues without a waiting pull."""
 
     count: int = 0
     size_bytes: int = 0

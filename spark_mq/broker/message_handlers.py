@@ -63,7 +63,7 @@ class MessageHandlers:
             store.on_settings_changed.append(handler.configure)
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             **dict.fromkeys(SENDS, self.sender.send),
@@ -261,7 +261,7 @@ def _text_of(properties: Mapping[str, str]) -> str:
 
 
 class RecallHandle(NamedTuple):
-    """Which message: its topic, broker, deliver time and unique key."""
+    """The identity of a message: topic, broker, deliver time and unique key."""
 
     topic: str
     broker_name: str

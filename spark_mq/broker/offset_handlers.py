@@ -70,7 +70,7 @@ class OffsetHandlers:
         self._offsets = offsets
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.QUERY_CONSUMER_OFFSET: self.query,
@@ -279,7 +279,7 @@ class ProgressHandlers:
         self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
@@ -480,7 +480,7 @@ class ProgressHandlers:
 
 
 def _shown_entry(row: ServedEntry, *, is_judged: bool) -> ConsumeQueueEntry:
-    """What Java says of filters it says of entries with extension units alone."""
+    """Java gives data of filters only for entries with extension units."""
     place, size, code, unit, passes = row
     if unit is None:
         message = f"Cq extend not exist!addr: {code}" if is_ext_address(np.array(code)) else None

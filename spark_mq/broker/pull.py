@@ -320,7 +320,7 @@ class PullHandler:
         return found
 
     def _refuse_active_consumer(self, request: Request, name: str) -> None:
-        """Where pull consumers are not wanted: those of unknown connections. Java: isRejectPullConsumerEnable."""
+        """Refuse unknown connections if pull consumers are rejected. Java: isRejectPullConsumerEnable."""
         if not self._config.reject_pull_consumer_enable:
             return
         group = self._clients.consumers.groups.get(name)

@@ -75,11 +75,11 @@ as any that has properties of the same names, but for one with an empty UNIQ_KEY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutRules:
-    """What a broker holds a message to at one moment."""
+    """The settings and facts of a broker at one moment that decide about a message."""
 
     config: StoreConfig
     host: bytes
-    """Where the store is served: 4 or 16 bytes of address, 4 of port."""
+    """The store's address: 4 or 16 bytes of address, 4 of port."""
     now_ms: int
     cluster_name: str = "DefaultCluster"
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
@@ -87,7 +87,7 @@ class PutRules:
     is_congested: Congestion | None = None
     """Whether the timer takes no more for a time; None = it does."""
     is_heard: bool = True
-    """Whether the client hears of a refusal; else the put waits while the store is busy."""
+    """Whether the client gets a refusal; else the put waits while the store is busy."""
 
     @property
     def address(self) -> str:
@@ -106,7 +106,7 @@ class PutPlan(NamedTuple):
     message: InnerMessage
     messages: tuple[EncodedMessage, ...]
     size_bytes: int
-    """Of the records."""
+    """Size of the records."""
     is_heard: bool = True
     """As its rules say."""
 
@@ -265,7 +265,7 @@ class DiskUse(NamedTuple):
 
 
 def disk_use_of(service: PutService) -> DiskUse:
-    """Of the disks that an open store lies on."""
+    """Usage of the disks under an open store."""
     logs = [disk_used_percent(path) for path in service.settings.log_directories]
     queues, index = (disk_used_percent(f"{service.root}/{name}") for name in ("consumequeue", "index"))
     return DiskUse(*(used / 100 if used >= 0 else used for used in (min(logs), queues, index)))
@@ -353,7 +353,7 @@ def recall_handle(properties: Mapping[str, str], broker_name: str | None) -> str
 
 
 def put_result(put: Callable[[], PutMessageResult], topic: str) -> PutMessageResult:
-    """How a put ended, where it may raise: as a status."""
+    """A put's result as a status, also if the put raises."""
     try:
         return put()
     except MessageIllegalError as error:
@@ -370,7 +370,7 @@ def put_result(put: Callable[[], PutMessageResult], topic: str) -> PutMessageRes
 
 
 def state_now(service: PutService, state: BrokerState, *, is_heard: bool = True) -> BrokerState:
-    """What a handler must know of the store at the moment, besides what its broker says in `state`.
+    """The store's state at this moment for a handler, with the broker's `state`.
 
     For a request whose refusal no client hears the store is never busy: its put waits.
     """

@@ -26,7 +26,7 @@ _CPUS = os.cpu_count() or 1
 
 
 class Pool(Enum):
-    """Who runs a request: threads and how many requests may wait for them. Java: BrokerController.initializeBrokerScheduledTasks."""
+    """A pool: its threads, and the limit of its queue. Java: BrokerController.initializeBrokerScheduledTasks."""
 
     SEND = ("Send", 4, 10_000, 200)
     """A thread takes all sends that wait, and they are one append (`PoolSettings.together`, `storage/service/put_group.py`)."""
@@ -53,7 +53,7 @@ class Pool(Enum):
 
 
 class RequestRow(NamedTuple):
-    """What is known of a request before it is answered."""
+    """The row of a request code."""
 
     header: type[Header]
     pool: Pool
@@ -75,7 +75,7 @@ def _cluster(*actions: Action) -> Need:
 
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-"""Whose messages become one append (`Broker.begin`), and which are refused while the log takes none."""
+"""Requests whose messages become one append (`Broker.begin`), and that are refused while the log takes none."""
 _PULL = (_topic(Action.SUB), _group(Action.SUB))
 _C, _P, _A = RequestCode, Pool, Action
 _CHANGES_OF_ACCESS = (

@@ -33,7 +33,7 @@ class ClientConnection:
 
 
 class Waiting(Enum):
-    """What a request came to that is not answered now."""
+    """Outcomes of requests that are not answered now."""
 
     PARKED = "a pull that waits for messages; `Broker` says when to run it again"
 
@@ -55,7 +55,7 @@ Outcome: TypeAlias = RemotingCommand | Waiting | AskClients | None
 
 
 class Verdict(NamedTuple):
-    """What a rule decides that a request is answered with."""
+    """The answer that a rule decides on."""
 
     code: int
     remark: str | None = None
@@ -123,7 +123,7 @@ class RunAgain(NamedTuple):
 
 
 class RegisterTopics(NamedTuple):
-    """Topics are new or changed: name servers must hear of it now. No names = all of them, as after a change of permissions."""
+    """Topics are new or changed: register them at name servers now. No names = all topics, as after a change of permissions."""
 
     topics: tuple[str, ...]
 

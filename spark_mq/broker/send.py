@@ -84,7 +84,7 @@ def unique_keys() -> Callable[[], str]:
 
 
 def broker_properties(send: SendConfig) -> dict[str, str]:
-    """What a broker says of itself in each message that is sent, and in the answer. Java: SendMessageProcessor.buildMsgContext."""
+    """A broker's properties in each message, and in the answer. Java: SendMessageProcessor.buildMsgContext."""
     return {"MSG_REGION": send.region_id, "TRACE_ON": str(send.trace_on).lower()}
 
 
@@ -346,7 +346,7 @@ class SendMessageHandler:
 
 
 def topic_wish(header: SendMessageRequest) -> TopicWish:
-    """What the topic shall be like if the message makes it."""
+    """The settings of the topic, if the message creates it."""
     queue_count = header.default_topic_queue_count
     template = _NO_TEMPLATE if queue_count is None else header.default_topic or _NO_TEMPLATE
     return TopicWish(template, queue_count or 0, bool(header.unit_mode))

@@ -58,12 +58,12 @@ from storage.tables.topics import TopicConfig
 CURRENT_VERSION = 479
 """Of a client of 5.3.3. Java: MQVersion.Version, an ordinal."""
 SAYS_MAXIMUM_VERSION = 121
-"""From 3.4.9 on a client says how many retries it allows; what an older one says is not looked at."""
+"""From 3.4.9 on a client sends its number of retries; older clients' numbers are ignored."""
 _DONE = Verdict(ResponseCode.SUCCESS)
 
 
 class SendBackPlan(NamedTuple):
-    """What a request comes to: the entries to be saved, in any case, and a message to be put, or else the answer."""
+    """The result of a request: entries to save in any case, and a message to put, or else the answer."""
 
     message: InnerMessage | None = None
     verdict: Verdict = _DONE
@@ -282,7 +282,7 @@ def known_group(group: str, groups: Mapping[str, SubscriptionGroupConfig], send:
 
 
 def allowed_retries(config: SubscriptionGroupConfig, wanted: int | None, client_version: int) -> int:
-    """How often the group may try a message again: as the request says, if its client is one that does."""
+    """The group's limit of tries: the request's, if its client supports that."""
     return most_retries(config, None if client_version < SAYS_MAXIMUM_VERSION else wanted)
 
 

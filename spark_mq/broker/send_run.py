@@ -32,7 +32,7 @@ _PATTERNS = (rb"([%|a-zA-Z0-9_-]{1,255})", NUMBER, LONG_NUMBER, TEXT)
 RUN_FIELDS: Mapping[int, RunFields] = {
     code: RunFields(dict(zip(names, _PATTERNS, strict=True))) for code, names in _NAMES.items()
 }
-"""What may differ in a run of sends."""
+"""The fields that may differ in a run of sends."""
 KINDS_MOST = 8
 _VALUE = re.compile(rb"\x01[^\x01\x02]*\x02")
 _UNIQUE_KEY = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([^\x02]*)(?=\x02)")
@@ -130,7 +130,7 @@ class SendRun(NamedTuple):
         return RunAnswers(make_response(self.run.like, code, remark, added), {})
 
     def _added(self, kind: Kind, plan: PutPlan) -> bytes | None:
-        """What the plan puts behind the properties of the kind's send."""
+        """The properties that the plan adds after those of the kind's send."""
         requested, (planned,) = self.properties[kind.row], plan.messages
         is_kept = (planned.topic, planned.queue_id, len(planned.body)) == (
             kind.topic,
@@ -142,7 +142,7 @@ class SendRun(NamedTuple):
 
 
 def _numbers(message: InnerMessage) -> tuple[int, ...]:
-    """What all messages of a run have in common."""
+    """The common fields of a run's messages."""
     return message.flag, message.sys_flag, message.reconsume_times, message.prepared_transaction_offset
 
 

@@ -48,7 +48,7 @@ class TopicHandlers:
         self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.UPDATE_AND_CREATE_TOPIC: self.update,

@@ -53,7 +53,7 @@ BEAT_SECONDS = 1.0
 _REQUEST_SECONDS = 10.0
 _LOG = logging.getLogger(__name__)
 Committed: TypeAlias = tuple[CommitOutcome, CopiesWanted | None]
-"""A batch in the log, and what it waits for before its sink hears of it."""
+"""A batch in the log, and the copies that it waits for before the answer to its sink."""
 
 
 class _SinkGoneError(Exception):
@@ -70,7 +70,7 @@ class BatchServer:
         committed: Callable[[], None] = lambda: None,
         store_offsets: Callable[[str, Offsets], None] | None = None,
     ) -> None:
-        """`committed` hears of each batch that was appended. `store_offsets` stores a query's position as its group's."""
+        """`committed` is called after each appended batch. `store_offsets` stores a query's position as its group's."""
         self._service = service
         self._committed = committed
         self._store_offsets = store_offsets
@@ -96,7 +96,7 @@ class BatchServer:
         if self._listener is not None:
             local_socket.remove(self._service.root)
             with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # who waits in accept hears of it
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
             self._accepting.join()
             self._listener.close()
         self._commits.shutdown(cancel_futures=True)
@@ -274,7 +274,7 @@ class BatchServer:
         return outcome, service.acks.want(service.log_end, copies)
 
     def _admitted(self, request: HandOver, seconds: float) -> int:
-        """How many copies the batch must have. Raises ReplicasNotEnoughError where so few are in sync then, with nothing written."""
+        """The number of copies for the batch. Raises ReplicasNotEnoughError, before any write, if too few are in sync."""
         service = self._service
         copies = service.acks.needed_by_batch(request.copies)
         if copies != NO_COPIES:

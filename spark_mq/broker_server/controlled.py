@@ -64,13 +64,13 @@ class ControlledBroker:
         self._identity = IdentityFiles(self._files, self._root, cluster, self.name)
         self._own_id: int | None = None
         self.role: Role | None = None
-        """What it is; None = fenced."""
+        """The current role; None = fenced."""
         self.running: RunningBroker | None = None
         self._position = Position()
         self._must_recover = True
         """Whether it is not known how far the log is: then no controller is to take this broker for alive."""
         self._place: StorePlace | None = None
-        """Where its store lies; None = it was never opened."""
+        """The identity of the store's directory; None = never opened."""
         self._failure: str | None = None
         """The failure after which the store must be opened again."""
         self._is_refused = False
@@ -370,7 +370,7 @@ class IdentityFiles:
         return None if found is None else int(found[2])
 
     def applied(self) -> Applied | None:
-        """What was applied for. Raises StoreRefusedError."""
+        """The noted application. Raises StoreRefusedError."""
         found = self._read(_APPLIED, 4)
         return None if found is None else Applied(int(found[2]), found[3])
 

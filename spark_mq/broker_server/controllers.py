@@ -28,11 +28,11 @@ from storage.service.replica_acks import ReplicaAcks
 
 _TIMEOUT_MS = 3_000
 _HEARD_FOR_MS = 10_000
-"""So long a controller takes a silent broker for alive. Java: controllerHeartBeatTimeoutMills."""
+"""After so much silence a controller takes a broker for dead. Java: controllerHeartBeatTimeoutMills."""
 
 
 class Position(NamedTuple):
-    """How far a broker's log is."""
+    """The end of a broker's log."""
 
     epoch: int = -1
     max_offset: int = 0
@@ -54,7 +54,7 @@ class Controllers:
         run(self._client.close())
 
     def heartbeat(self, broker_id: int, position: Position) -> None:
-        """904, one-way, to each of them; who is not reached hears the next one."""
+        """904, one-way, to each controller; one that is not reached gets the next one."""
         header = BrokerHeartbeatRequest(
             cluster_name=self._cluster,
             broker_address=self._address,

@@ -93,9 +93,9 @@ def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0)
 
 
 def _topics(parts: BrokerParts) -> dict[str, TopicConfig]:
-    """Where the broker may not be read or written, nor may its topics; as in Java their entries say less then.
+    """The topics to register. If the broker is not readable or not writable, neither are its topics, as in Java.
 
-    Departure: that is so, too, while its store takes nothing (`BrokerStore.permission`). Java's clients send on to it, in vain.
+    Departure: nor are they writable while its store refuses puts (`BrokerStore.permission`). Java's clients keep sending, in vain.
     """
     found, permission = dict(parts.store.topics), parts.store.permission
     if permission & _READ_AND_WRITE == _READ_AND_WRITE:
@@ -123,7 +123,7 @@ def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand
 
 
 class Registration:
-    """Tells name servers, in a thread of its own. One that is not reached is tried again soon, alone."""
+    """Registers at name servers, in its own thread. One that is not reached is tried again soon, alone."""
 
     def __init__(
         self,
@@ -176,7 +176,7 @@ class Registration:
         self._due.set()
 
     def close(self) -> None:
-        """Tells the name servers that know this broker that it leaves; no others, as they may know another one at its address."""
+        """Unregister at the name servers that know this broker; no others, as they may know another broker at its address."""
         self._is_closed = True
         self._due.set()
         if self._client is None:
@@ -300,13 +300,13 @@ class Member(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is known of a group at one moment."""
+    """The state of a group at one moment."""
 
     addresses: Mapping[int, str]
     """By broker id."""
 
     def alive_with(self, own_id: int) -> int:
-        """How many brokers live, this one among them, registered or not. Java: calcAliveBrokerNumInGroup."""
+        """Number of living brokers, with this one, registered or not. Java: calcAliveBrokerNumInGroup."""
         return len(self.addresses.keys() | {own_id})
 
     def stands_in(self, own_id: int) -> bool:
@@ -321,7 +321,7 @@ class Group(NamedTuple):
 
 
 class MemberGroup:
-    """Tells name servers that this broker lives, and asks who else does, from `start` to `close`."""
+    """Sends heartbeats to name servers, and requests the living brokers of the group, from `start` to `close`."""
 
     def __init__(
         self,
@@ -331,7 +331,7 @@ class MemberGroup:
         *,
         period_s: float = GROUP_PERIOD_S,
     ) -> None:
-        """`on_group` hears of the group after each answer."""
+        """`on_group` is called with the group after each answer."""
         self.own = own
         """This broker."""
         self._name_servers = client.name_servers
@@ -464,7 +464,7 @@ class SubscribedQueues:
         run(self._client.close())
 
     def _fresh(self, topic: str) -> _Kept | None:
-        """What was said of it, unless that is long ago or was nothing."""
+        """The cached queues, unless they are old or none."""
         kept = self._kept.get(topic)
         if kept is None or not kept.queues or is_time(self._steady(), kept.requested_at_ms, self._poll_ms()):
             return None

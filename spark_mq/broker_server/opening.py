@@ -61,7 +61,7 @@ class StorePlace(NamedTuple):
 
 
 class ControllerMode(NamedTuple):
-    """What a broker in controller mode is, from its start to its close."""
+    """The state of a broker in controller mode, from its start to its close."""
 
     role: Role
     epochs: EpochFile
@@ -147,7 +147,7 @@ def opened_service(
 
 
 def ha_port(configuration: Configuration) -> int:
-    """Where slaves connect: one above the listen port, unless the file says."""
+    """The port for slaves: one above the listen port, unless the file sets it."""
     return configuration.store.replication.ha_listen_port or configuration.server.listen_port + 1
 
 
@@ -206,12 +206,12 @@ def serve_slaves(
 
 
 def tell(acks: ReplicaAcks, replicas: Snapshot) -> None:
-    """What waits for copies hears of them. Departure: a learner's copy counts for nothing."""
+    """Completes waits for copies. Departure: a learner's copy does not count."""
     acks.see({replica.identity: replica.acknowledged for replica in replicas if not replica.is_learner})
 
 
 def slave_infos(listener: ReplicationListener, end: int) -> Sequence[HaConnectionInfo]:
-    """What request 907 says of each slave, of a log that ends there."""
+    """The answer to request 907 about each slave, for a log with this end."""
     replicas = listener.replicas
     return [
         HaConnectionInfo(

@@ -128,7 +128,7 @@ class RunningBroker:
             is_slave=is_slave,
             server=self._facts,
         )
-        """What answers."""
+        """The broker that answers."""
         self._gate = Gate(self.broker.parts)
         self._peers: dict[ClientConnection, Peer] = {}
         self._is_woken = False
@@ -161,7 +161,7 @@ class RunningBroker:
         """A master's, in controller mode."""
         known = None
         self.following: Following | None = None
-        """What a slave does."""
+        """The slave's duties."""
         if mode is not None and is_slave:
             master = elected_master(configuration, mode.role.term.master_address or "")
             switching = Switching(SlaveHandshake(mode.role.own_id), FollowedEpochs(mode.epochs), mode.diverged)
@@ -171,7 +171,7 @@ class RunningBroker:
             self.following = Following(service, self.broker, configuration, known)
         self._facts.ha_address = sent_ha_address(configuration, self.broker.parts.store.ip)
         self.replication: ReplicationListener | None = None
-        """Where slaves connect."""
+        """The server for slaves."""
         self._registration = Registration(
             self.broker.parts,
             configuration.client,
@@ -181,7 +181,7 @@ class RunningBroker:
             on_master=None if known is None else known.tell,
         )
         self.group: MemberGroup | None = None
-        """Where slaves stand in for a master that is gone."""
+        """The group of brokers, if slaves may stand in for a missing master."""
         if (
             configuration.client is not None
             and mode is None
@@ -193,7 +193,7 @@ class RunningBroker:
         self._stands_in = False
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)
-        """Where it listens."""
+        """The listen address."""
 
     @classmethod
     async def start(
@@ -268,7 +268,7 @@ class RunningBroker:
             self.keeper.start()
 
     def position(self) -> Position:
-        """How far its log is, for controllers."""
+        """The log's end, for controllers."""
         end = self._service.log_end
         return Position(-1 if self._mode is None else self._mode.epochs.last_epoch, end, self._service.confirm_offset)
 
@@ -289,11 +289,11 @@ class RunningBroker:
 
     @property
     def configuration(self) -> Configuration:
-        """What it was started with, with what operators have changed since."""
+        """The configuration of the start, with operators' changes since."""
         return replace(self._configuration, store=self.broker.parts.store.config)
 
     def tell_name_servers(self) -> None:
-        """What it can do has changed: name servers hear of it now."""
+        """Register now, because the broker's permissions have changed."""
         self._registration.soon()
 
     @property
@@ -302,7 +302,7 @@ class RunningBroker:
         return self._registration.missing
 
     def note_reopened(self, failure: str) -> None:
-        """Its store was opened again after this: operators hear of it."""
+        """The failure after which its store was opened again, for operators."""
         self._facts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"
 
     def on_term(self, term: Term) -> None:
@@ -356,7 +356,7 @@ class RunningBroker:
 
     @property
     def connection_count(self) -> int:
-        """How many peers are connected."""
+        """Number of connected peers."""
         return self._remoting.connection_count
 
     # Requests, in the threads of their pools.
@@ -484,7 +484,7 @@ class RunningBroker:
 
 
 class _Facts(ServerFacts):
-    """What a running broker knows beside its `Broker`."""
+    """A running broker's facts besides its `Broker`."""
 
     def __init__(self, running: RunningBroker) -> None:
         self._running = running
@@ -544,7 +544,7 @@ def relieve(service: PutService, sends: RequestPool) -> None:
 
 
 def watermarks(pools: Mapping[Pool, RequestPool]) -> list[str]:
-    """How many requests wait for each pool, and for how long the first: a line each. Java: BrokerController.printWaterMark."""
+    """Waiting requests of each pool, and the wait of the first: a line each. Java: BrokerController.printWaterMark."""
     return [
         f"[WATERMARK] {pool.label} Queue Size: {pools[pool].size} SlowTimeMills: {pools[pool].head_wait_ms()}"
         for pool in _WATERMARK_POOLS
@@ -622,7 +622,7 @@ class Gate:
 
 
 class Following:
-    """What a slave does beside answering, from `start` to `close`: it follows its master's log and copies its state files.
+    """A slave's duties besides answering, from `start` to `close`: it follows its master's log and copies its state files.
 
     The service stays open. Java: SlaveSynchronize.
     """

@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 FIRST_USER, INNER_CLIENT = "initAuthenticationUser", "innerClientAuthenticationCredentials"
 DEFAULT_PORT = 10_911
 VIP_PORTS_BELOW = 2
-"""So far below listenPort lies the second listener, for clients with vipChannelEnabled."""
+"""The second listener's port is so far below listenPort; for clients with vipChannelEnabled."""
 IMPORTANT = (
     "bindAddress",
     "brokerClusterName",
@@ -47,7 +47,7 @@ IMPORTANT = (
     "namesrvAddr",
     "storePathRootDir",
 )
-"""What `-m` prints."""
+"""Settings that `-m` prints."""
 
 
 def _root() -> str:
@@ -56,7 +56,7 @@ def _root() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Where the store lies, and which name servers hear of the broker."""
+    """The store's place, and the name servers."""
 
     store_path_root_dir: str = setting("storePathRootDir", _root, "String")
     name_servers: str = setting("namesrvAddr", "", "String")
@@ -72,7 +72,7 @@ class ProcessSettings:
     controllers: str = setting("controllerAddr", "", "String")
     """Addresses between semicolons."""
     ha_master_address: str | None = setting("haMasterAddress", None, "String")
-    """Where a slave's master serves its log, where the file says so and not the name servers."""
+    """The HA address of a slave's master, if the file sets it and no name server does."""
 
     verifies_servers: bool = setting("tls.client.authServer", False, "boolean")
     trust_file: str | None = setting("tls.client.trustCertPath", None, "String")
@@ -116,7 +116,7 @@ class AccessSettings:
 
     @property
     def rules(self) -> AccessRules:
-        """What the broker goes by. Raises ConfigurationError."""
+        """The effective settings. Raises ConfigurationError."""
         first = _read(FIRST_USER, lambda: name_and_secret(self.init_authentication_user, "username", "password"))
         users = (first, self._inner_client)
         return AccessRules(
@@ -129,7 +129,7 @@ class AccessSettings:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What the broker signs its own requests with. Raises ConfigurationError."""
+        """The credentials of the broker's own requests. Raises ConfigurationError."""
         inner = self._inner_client
         return None if inner is None else Credentials(*inner)
 
@@ -195,7 +195,7 @@ class Configuration:
 
     @property
     def client(self) -> ClientSettings | None:
-        """How it speaks to name servers: by TLS where it speaks nothing else itself; None = there are none. Java: BrokerStartup."""
+        """The client's settings for name servers: TLS if the broker serves TLS only; None = no name servers. Java: BrokerStartup."""
         if not self.process.addresses:
             return None
         own = TlsSettings(verify=self.process.verifies_servers, ca_file=self.process.trust_file)
@@ -212,7 +212,7 @@ class Configuration:
 
     @property
     def controllers(self) -> ClientSettings | None:
-        """Where its controllers are, and how they are spoken to; None = none says what it is."""
+        """The client's settings for controllers; None = no controller mode."""
         if not self.store.mode.enable_controller_mode:
             return None
         found = tuple(filter(None, (part.strip() for part in self.process.controllers.split(";"))))
@@ -225,7 +225,7 @@ class Configuration:
         return self.store.identity.broker_name or socket.gethostname()
 
     def pool(self, pool: Pool) -> PoolSettings:
-        """How many requests may wait for a pool, and for how long. Its threads are those of the table: the interpreter runs one.
+        """Limits of a pool's queue, in requests and time. Its threads are those of the table: the interpreter runs one.
 
         Pulls find most records in the page cache, so they run on the event loop as long as they are quick.
         """

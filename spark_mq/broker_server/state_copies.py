@@ -57,7 +57,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class MasterPlace(NamedTuple):
-    """Where a master answers, and where its slaves connect; host:port."""
+    """A master's address for requests, and its address for slaves; host:port."""
 
     address: str
     ha_address: str
@@ -74,12 +74,12 @@ class Master(ABC):
         """Its addresses; None: unknown now."""
 
     def ha_address(self) -> str | None:
-        """Where slaves connect."""
+        """The address for slaves."""
         found = self.place()
         return None if found is None else found.ha_address
 
     def bounds(self) -> tuple[int, int] | None:
-        """Where its log begins and ends."""
+        """Begin and end of the master's log."""
         found = self.place()
         if found is None:
             return None
@@ -116,7 +116,7 @@ class Master(ABC):
         return fields.get("masterHaAddress")
 
     def state(self, name: str) -> str | None:
-        """What the master's file of that name says now; None where it has none. Raises ClientError."""
+        """The text of the master's file of that name; None if it has none. Raises ClientError."""
         found = self.place()
         if found is None:
             return None
@@ -207,9 +207,9 @@ class _Held(NamedTuple):
 
     place: MasterPlace
     end: int
-    """Where the master's log ended after they were said."""
+    """The master's log end after it sent the files."""
     own_end: int
-    """Where the own log ended then."""
+    """The own log end at that time."""
     answers: Mapping[str, str]
 
 

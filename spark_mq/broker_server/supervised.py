@@ -29,7 +29,7 @@ from storage.errors import StorageError
 _LOOK_SECONDS = 0.2
 _LEAST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0
 _TRY_SECONDS = 2.0
-"""So often at least a disk is tried whose store has failed for the first time for long."""
+"""Longest pause between tries of a disk whose store has failed for the first time in a while."""
 _QUIET_SECONDS = 60.0
 """A store that fails again sooner rests longer before it is opened: each opening recovers."""
 _LOG = logging.getLogger(__name__)

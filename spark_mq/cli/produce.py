@@ -53,7 +53,7 @@ StoreHost = Annotated[
 
 
 class _Written:
-    """What was appended so far, by queue."""
+    """Numbers of messages appended so far, by queue."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, int]] = Counter()

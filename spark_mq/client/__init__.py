@@ -129,7 +129,7 @@ if not TYPE_CHECKING:
     }
 
     def __dir__() -> list[str]:
-        """What there is to use, for `dir` and for completion in a shell."""
+        """All public names, for `dir` and for completion in a shell."""
         return sorted(__all__)
 
     def __getattr__(name: str) -> object:

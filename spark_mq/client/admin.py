@@ -103,7 +103,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """What brokers found, and until when their index knows."""
+    """Messages that brokers found, and the time up to which their index is complete."""
 
     messages: tuple[MessageExt, ...]
     index_time_ms: int
@@ -287,7 +287,7 @@ class AsyncAdmin(QueueCalls):
         return ProducerConnection(connections=_distinct(each for body in bodies for each in body.connections))
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        """How far the group is in each queue of its topics, or of one (208)."""
+        """The group's offsets in each queue of its topics, or of one topic (208)."""
         code = RequestCode.GET_CONSUME_STATS
         command = make_call(code, ConsumeStatsRequest(consumer_group=group, topic=topic))
         addresses = await self._addresses_of(group)
@@ -296,7 +296,7 @@ class AsyncAdmin(QueueCalls):
         return {queue: found for body in bodies for queue, found in sorted(body.offset_table.items())}
 
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """How one consumer of the group is doing, as it says itself (307, handed on by a broker)."""
+        """The state of one consumer of the group, in its own words (307, passed on by a broker)."""
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         header = ConsumerRunningInfoRequest(consumer_group=group, client_id=client_id)
         timeout_ms = _RUNNING_INFO_MS + self._instance.settings.request_timeout_ms
@@ -419,7 +419,7 @@ class AsyncAdmin(QueueCalls):
         return TopicRouteNotFoundError(retry_topic(group), ", ".join(self._instance.settings.name_servers), None)
 
     async def _broker_name(self, address: str) -> str:
-        """Whose address it is; "" where no name server knows it."""
+        """The name of the broker at this address; "" if no name server knows it."""
         name = self._instance.broker_name_at(address)
         if not name:
             brokers = (await self._instance.name_servers.cluster_info()).broker_address_table

@@ -90,7 +90,7 @@ class QueueCalls:
         return (await self._read(OffsetAnswer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, queue)).queue_offset
 
     async def group_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Where the group goes on. None: nothing is stored.
+        """The group's stored offset; None if nothing is stored.
 
         A broker answers 0 for a group that never was in a young queue, which begins at 0 and lies in memory.
         """
@@ -181,7 +181,7 @@ class GroupBrokers(Protocol):
         """The group's clients, as one broker of the topic knows them."""
 
     async def stored_offset(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on; None where nothing is stored."""
+        """The group's stored offset; None if nothing is stored."""
 
     async def store_offset(self, queue: MessageQueue, offset: int, *, wait: bool = False) -> None:
         """Store where the group goes on; only with `wait` it is known whether that was done."""
@@ -350,11 +350,11 @@ class ConsumerCalls:
 
 
 class ConsumerEngine(Protocol):
-    """What of a consumer takes queues and knows where it is in them."""
+    """The parts of a consumer that take queues and know its offsets."""
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
-        """What the group wants, by topic."""
+        """The group's subscriptions, by topic."""
 
     async def start(self) -> None:
         """Begin."""
@@ -363,7 +363,7 @@ class ConsumerEngine(Protocol):
         """The group, the subscriptions or the topics have changed."""
 
     def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
-        """Where the consumer is in a topic (221)."""
+        """The consumer's offsets in a topic (221)."""
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on elsewhere in the queues of a topic that are read here (220)."""

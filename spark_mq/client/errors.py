@@ -257,7 +257,7 @@ class ResponseError(ClientError):
         return _first_line(self.remark)
 
     def cure(self) -> str | None:
-        """What to do about this code as the answer to this request; the class's hint where nothing more is known."""
+        """The hint for this code as the answer to this request; the class's hint if nothing more is known."""
         if self.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return _NOT_SUPPORTED
         if self.code == ResponseCode.SYSTEM_ERROR and self.what.startswith("CHECK_CLIENT_CONFIG"):
@@ -295,7 +295,7 @@ class MessageRefusedError(ClientError, ValueError):
 
 
 class TooManyInFlightError(ClientError):
-    """So much waits for its answer that no more is taken (yet): `max_in_flight` messages or `max_in_flight_bytes`."""
+    """Too many messages wait for answers: `max_in_flight` messages or `max_in_flight_bytes`."""
 
     retriable = True
     template = "{count} messages of {size_bytes} bytes in all are in flight: the message was not sent"

@@ -30,7 +30,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class _OwnLoop:
-    """What of the loop belongs to one process."""
+    """The loop's state that belongs to one process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()

@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ClientInstance:
-    """What producers, consumers and admin of one client share. Async calls run on the loop's thread."""
+    """The shared parts of the producers, consumers and admin of one client. Async calls run on the loop's thread."""
 
     def __init__(self, settings: ClientSettings, client_id: str) -> None:
         self.settings = settings
@@ -225,7 +225,7 @@ class ClientInstance:
         return next(names, "")
 
     async def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
-        """Where the broker of that id is; without `only_this`, where another of its name is if that one is away.
+        """The address of the broker with that id; without `only_this`, another broker of its name if that one is away.
 
         Raises BrokerNotFoundError, after a new query of the routes that named the broker.
         """
@@ -348,7 +348,7 @@ class ClientInstance:
         )
 
     def _heard_addresses(self) -> set[str]:
-        """Who hears this client's heartbeats: all masters, and slaves where it consumes."""
+        """Addresses for this client's heartbeats: all masters, and slaves if it consumes."""
         consumes = any(kind == "consumer" for kind, _ in self._members)
         return {
             address

@@ -43,7 +43,7 @@ _UNSUSPICIOUS_BYTES = PROPERTIES_LIMIT_BYTES - 1_024
 
 
 class OutgoingMessage(NamedTuple):
-    """What a send request is made of, but for the queue."""
+    """The parts of a send request, without the queue."""
 
     topic: str
     """As brokers know it, with the namespace."""

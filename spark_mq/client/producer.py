@@ -96,12 +96,12 @@ class Producer:
 
     @property
     def client_id(self) -> str:
-        """How brokers list this client."""
+        """The client's id in lists of brokers."""
         return self._instance.client_id
 
     @property
     def in_flight_count(self) -> int:
-        """How many messages wait for their answers; a batch counts as one."""
+        """Number of messages without an answer yet; a batch counts as one."""
         return self._in_flight.count
 
     def send(
@@ -327,7 +327,7 @@ class ProducerMember(Member):
         self._sender = sender
 
     def topics(self) -> Sequence[str]:
-        """What it has sent to."""
+        """Topics of its sends."""
         return self._sender.topics()
 
     def on_route(self, route: TopicRoute) -> None:
@@ -339,7 +339,7 @@ class ProducerMember(Member):
 
 
 class SendFuture(concurrent.futures.Future[T]):
-    """What a send will end with. Its callbacks run in threads of their own, never on the client's loop.
+    """The future of a send. Its callbacks run in threads of their own, never on the client's loop.
 
     What is on its way cannot be called back: `cancel` does nothing.
     """

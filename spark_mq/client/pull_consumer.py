@@ -179,7 +179,7 @@ class PullConsumer:
                 self._run(self._running().engine.commit_offset(self._wire(queue), offset))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on; None where nothing is stored."""
+        """The group's stored offset; None if nothing is stored."""
         return self._run(self._running().engine.committed(self._wire(queue)))
 
     def close(self) -> None:

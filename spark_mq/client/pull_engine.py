@@ -79,7 +79,7 @@ class PullEngine:
     ) -> None:
         self.subscriptions: dict[str, Subscription] = {}
         self.expressions: dict[str, Subscription] = {}
-        """What is wanted of the topics of assigned queues."""
+        """The subscriptions of assigned queues' topics."""
         self._brokers = brokers
         self._offsets = offsets
         self._settings = settings
@@ -341,7 +341,7 @@ class PullEngine:
         await self._offsets.write([queue], wait=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on in a queue: what this consumer has committed, else what is stored."""
+        """The group's offset in a queue: this consumer's committed one, else the stored one."""
         known = self._offsets.known(queue)
         return known if known is not None else await self._offsets.stored(queue)
 
@@ -369,11 +369,11 @@ class PullEngine:
         return read
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Where this consumer is in a topic (221)."""
+        """This consumer's offsets in a topic (221)."""
         return self._offsets.snapshot(topic)
 
     def process_queues(self) -> dict[MessageQueue, tuple[ProcessQueue, int]]:
-        """What is read, and what is consumed of it."""
+        """The queues that are read, and their consumed offsets."""
         return {queue: (read.process_queue, read.consumed_offset or 0) for queue, read in self._reads.items()}
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:

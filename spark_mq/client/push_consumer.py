@@ -300,7 +300,7 @@ class _AtWork(ConsumerMember):
 
 
 def _stacks() -> str:
-    """What all threads of the process do. Java: UtilAll.jstack."""
+    """The stacks of all threads of the process. Java: UtilAll.jstack."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"{names.get(ident, ident)}\n" + "".join(traceback.format_stack(frame))

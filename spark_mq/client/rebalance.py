@@ -1,4 +1,4 @@
-"""Which queues this consumer reads, and at which offset: computed at start, every 20 s and when the group changes.
+"""Assignment of queues to this consumer, and first offsets: computed at start, every 20 s and when the group changes.
 
     wanted and not here ─▶ (orderly: lock) ─▶ first offset ─▶ read
     here and not wanted ─▶ dropped ─▶ (orderly: until its listener is done) ─▶ offset stored ─▶ (orderly: unlock) ─▶ gone
@@ -45,15 +45,15 @@ UNBALANCED_INTERVAL_MS = 1_000
 LOCK_INTERVAL_MS = 20_000
 FIRST_LOCK_MS = 1_000
 FORCED_HAND_OVER_MS = 20_000
-"""So long after its last lock a queue is handed over although a listener still works on it. Java: UNLOCK_DELAY_TIME_MILLS."""
+"""After so long without a lock request a queue is handed over although a listener still works. Java: UNLOCK_DELAY_TIME_MILLS."""
 RETRY_LOOKS = 10
-"""So many times the retry topic of a new group is looked for each second. Java looks with each rebalance only."""
+"""Number of looks for the retry topic of a new group, one each second. Java looks with each rebalance only."""
 _LOOK_MS = 10
 _LOG = logging.getLogger(__name__)
 
 
 class Readers(Protocol):
-    """Who reads the queues that a rebalance takes."""
+    """The reader of queues that a rebalance takes."""
 
     def begin(self, queue: MessageQueue, process_queue: ProcessQueue, offset: int) -> None:
         """Read from the offset on."""
@@ -147,7 +147,7 @@ class Rebalancer:
         return self._retry_looks > RETRY_LOOKS
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """What this client shall read. Raises ClientError, and ValueError where the strategy does not fit."""
+        """The queues for this client. Raises ClientError, and ValueError if the strategy does not fit."""
         if self._settings.model is MessageModel.BROADCASTING:
             return queues
         client_ids = sorted_client_ids(await self._brokers.client_ids(topic))
@@ -216,7 +216,7 @@ class Rebalancer:
         return _Taken(queue, process_queue, offset)
 
     async def first_offset(self, queue: MessageQueue) -> int:
-        """Where to begin in a queue. Raises ClientError."""
+        """The first offset in a queue. Raises ClientError."""
         stored, settings = await self._offsets.stored(queue), self._settings
         found = first_offset(stored, settings.consume_from, is_retry_topic=queue.topic.startswith(RETRY_PREFIX))
         if found is Lookup.END:

@@ -44,7 +44,7 @@ from spark_mq.remoting.routes import ClusterInfo, ClusterRequest, RouteRequest, 
 from storage.rules.response_codes import ResponseCode
 
 RequestHandler = Callable[[str, RemotingCommand], Awaitable[RemotingCommand | None]]
-"""What answers a server's request: its address and command in, the answer out. None: no answer is sent."""
+"""Answers a server's request: from its address and command to the answer. None: no answer is sent."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -74,7 +74,7 @@ class RemotingClient:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """To which servers there is a connection."""
+        """Addresses of servers with a connection."""
         return tuple(self._open)
 
     def unknown_codes(self, address: str) -> set[int]:
@@ -381,7 +381,7 @@ class NameServers:
         return tuple(self._addresses)
 
     async def invoke(self, command: RemotingCommand, timeout_ms: int | None = None) -> tuple[str, RemotingCommand]:
-        """Which one answered, and what. Raises NameServerUnreachableError with what each one's try gave."""
+        """The address that answered, and its answer. Raises NameServerUnreachableError with the error of each try."""
         loop = asyncio.get_running_loop()
         end = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
         tries = []
@@ -403,7 +403,7 @@ class NameServers:
         raise NameServerUnreachableError(tries)
 
     async def route(self, topic: str, timeout_ms: int | None = None) -> TopicRoute:
-        """Where the topic's queues are.
+        """The route of the topic.
 
         Raises TopicRouteNotFoundError, NameServerUnreachableError, ResponseError, MalformedResponseError.
         """

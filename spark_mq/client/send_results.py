@@ -47,7 +47,7 @@ _FLAGS = {
 
 
 class SendStatus(Enum):
-    """How safe a stored message is. All four mean that it is in the broker's log."""
+    """The durability of a stored message. All four mean that it is in the broker's log."""
 
     SEND_OK = int(ResponseCode.SUCCESS)
     FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -72,7 +72,7 @@ class SendResult(NamedTuple):
     queue: MessageQueue
     """With the topic as the program named it."""
     queue_offset: int
-    """Of a batch that of its first message."""
+    """For a batch, that of its first message."""
     transaction_id: str | None
     recall_handle: str | None
     """With which a timed message can be called back."""
@@ -115,7 +115,7 @@ def read_send_answer(
 
 
 def stored_status(code: int) -> SendStatus | None:
-    """The status that an answer's code tells; None where the code does not say that the message is stored."""
+    """The status of an answer's code; None if the code does not say that the message is stored."""
     return _STATUSES.get(code)
 
 

@@ -325,7 +325,7 @@ class Sender:
             self._fail(sending, error)
 
     async def _in_time(self, sending: Sending, call: Coroutine[Any, Any, T], what: str) -> T:
-        """What the call gives. Raises RequestTimeoutError at the send's deadline."""
+        """The result of `call`. Raises RequestTimeoutError at the send's deadline."""
         try:
             return await asyncio.wait_for(call, max(sending.deadline - self._loop.time(), 0))
         except TimeoutError:
@@ -341,7 +341,7 @@ class Sender:
             self._end(sending, None, None)
 
     def _refresh(self, topic: str) -> None:
-        """Ask for the topic's route now, beside the sends; `on_route` hears of a change."""
+        """Query the topic's route now, beside the sends; `on_route` is called after a change."""
         if topic in self._topics and topic not in self._refreshing:
             self._refreshing.add(topic)
             self._keep(self._refresh_route(topic))
@@ -403,7 +403,7 @@ class _Fault:
 
 
 class LatencyFaults:
-    """What the tries so far say of each broker, by name.
+    """The results of the tries so far, by broker name.
 
     Brokers that were slow or failed are left out for a while, where the producer asks for that (`avoids_slow_brokers`).
 

@@ -60,7 +60,7 @@ class TransactionResult(NamedTuple):
     sent: SendResult
     state: TransactionState
     error: Exception | None = None
-    """What the listener raised."""
+    """The listener's exception."""
 
 
 class TransactionProducer(Producer):
@@ -183,11 +183,11 @@ class TransactionChecks:
                 await asyncio.wait(self._answers, timeout=timeout_ms / 1000)
 
     def _judged(self, message: MessageExt) -> _Verdict:
-        """What the listener says; in one of the threads."""
+        """The listener's verdict; in one of the threads."""
         return judged(partial(self._checked, message), f"the check of transaction {message.message_id}", self._group)
 
     def _checked(self, message: MessageExt) -> TransactionState | None:
-        """What the listener says. Raises Exception only: what would exit the thread too says nothing about a transaction."""
+        """The listener's state. Raises Exception only: an exception that would exit the thread says nothing about a transaction."""
         try:
             return self._check(message)
         except Exception:
@@ -212,7 +212,7 @@ class TransactionChecks:
 
 
 def judged(ask: Callable[[], object], what: str, group: str) -> _Verdict:
-    """What a listener says; UNKNOWN where it raises, or gives what is no state."""
+    """The listener's state; UNKNOWN if it raises, or returns anything else."""
     try:
         state = ask()
     except Exception as error:

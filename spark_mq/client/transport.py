@@ -41,13 +41,13 @@ WRITE_BUFFER_BYTES = 1 << 20
 
 
 class Promise(Protocol):
-    """What a result or an error is given to, on the loop's thread: a future, or what does without one."""
+    """The receiver of a result or an error, on the loop's thread: a future, or a lighter object."""
 
     def done(self) -> bool:
         """Whether it has one already, or its caller has gone."""
 
     def set_result(self, answer: Any, /) -> None:
-        """What was waited for: of a request its answer, whatever the code."""
+        """The result: for a request its answer, whatever the code."""
 
     def set_exception(self, error: Exception, /) -> None:
         """Why there is none."""
@@ -70,7 +70,7 @@ class Waiter(NamedTuple):
 
 
 class Owner(Protocol):
-    """What a transport tells its client."""
+    """A transport's notices to its client."""
 
     def handle_request(self, transport: Transport, command: RemotingCommand) -> None:
         """The server asks for something."""
@@ -138,7 +138,7 @@ class Transport(asyncio.Protocol):
 
     @property
     def waiting_count(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests without an answer yet."""
         return self._connection.waiting_count
 
     async def writable(self) -> None:

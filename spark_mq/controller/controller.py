@@ -63,12 +63,12 @@ REQUEST_POOL = "Controller"
 ADMIN_CODES = frozenset(
     {RequestCode.UPDATE_CONTROLLER_CONFIG, RequestCode.GET_CONTROLLER_CONFIG, RequestCode.CLEAN_BROKER_DATA}
 )
-"""What operators ask for, with the election of a master whom they name: refused to other hosts unless it is signed."""
+"""Requests of operators, and the election of a named master: refused to other hosts unless signed."""
 _LOG = logging.getLogger(__name__)
 
 
 class RoleNotice(NamedTuple):
-    """Brokers that are to hear who is master now (1008, one-way)."""
+    """A notice of the new master to brokers (1008, one-way)."""
 
     addresses: tuple[str, ...]
     header: RoleChangedRequest
@@ -98,7 +98,7 @@ class Controller:
     ) -> None:
         self.configuration = configuration
         self.address = ""
-        """Where brokers reach it: set when that is known."""
+        """The controller's address for brokers: set when it is known."""
         self.state = state or ControllerState()
         self.liveness = Liveness()
         self._keep = keep
@@ -123,7 +123,7 @@ class Controller:
     # Who is there.
 
     def close_channel(self, channel: Hashable, now_ms: int) -> None:
-        """A connection is gone, and the brokers that were heard of over it with it."""
+        """A connection is gone, and with it the brokers that sent heartbeats over it."""
         for key in self.liveness.close_channel(channel):
             _LOG.warning("broker %d of %s: its connection is gone", key.broker_id, key.broker_name)
             self._broker_gone(key, now_ms)
@@ -183,7 +183,7 @@ class Controller:
             _LOG.info("%s", event)
 
     def tell_of_master(self, decided: Decided, living: LivingBrokers) -> None:
-        """After a successful election all living brokers of the group are to hear of it."""
+        """After a successful election, queue a notice to all living brokers of the group."""
         header, body = decided.header, decided.body
         notifies = self.configuration.controller.notifies_brokers and decided.code == ResponseCode.SUCCESS
         if not notifies or not isinstance(header, MasterAnswer) or not isinstance(body, ElectedMasterBody):
@@ -204,12 +204,12 @@ class Controller:
         self._notices.append(RoleNotice(addresses, change, SyncStateSet(broker_ids=body.broker_ids or (), epoch=epoch)))
 
     def take_notices(self) -> list[RoleNotice]:
-        """What brokers are to hear since the last call."""
+        """Notices to brokers since the last call."""
         notices, self._notices = self._notices, []
         return notices
 
     def metadata(self) -> ControllerMetadataAnswer:
-        """Which controllers there are: this one."""
+        """The controllers: this one."""
         settings = self.configuration.controller
         return ControllerMetadataAnswer(
             group=settings.group,
@@ -333,4 +333,4 @@ HANDLERS: Mapping[int, _Handler] = {
     RequestCode.UPDATE_CONTROLLER_CONFIG: _update_settings,
     RequestCode.GET_CONTROLLER_CONFIG: _settings,
 }
-"""Who answers which request; all others are not supported."""
+"""Handlers by request code; other codes are not supported."""

@@ -65,7 +65,7 @@ _REJECTING = "Rejecting alter syncStateSet request because the"
 
 
 class Decided(NamedTuple):
-    """What comes of a request. Nothing has changed yet. A refusal has its header all the same, as in Java."""
+    """The result of a request. Nothing has changed yet. A refusal also has its header, as in Java."""
 
     header: Header | None = None
     body: WireBody | None = None
@@ -80,19 +80,19 @@ def refused(code: ResponseCode, remark: str, header: Header | None = None, body:
 
 
 def set_of(group: Group) -> SyncStateSet:
-    """Who is in sync, as it is sent."""
+    """The brokers in sync, as a body."""
     return SyncStateSet(broker_ids=tuple(sorted(group.sync_state_set)), epoch=group.sync_state_set_epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerLimits:
-    """How much a controller takes from processes that it does not know. Java sets no limits.
+    """Limits for data from unknown processes. Java sets no limits.
 
     Of names in characters, of bodies in bytes, of the rest in numbers.
     """
 
     name_length: int = 255
-    """Of a cluster, a broker or an address."""
+    """Length of the name of a cluster or broker, or of an address."""
     check_code_length: int = 512
     replicas_of_a_group: int = 100
     replicas: int = 10_000
@@ -157,14 +157,14 @@ def next_broker_id(state: ControllerState, request: NextBrokerIdRequest) -> Deci
 
 
 class _Application(NamedTuple):
-    """From which host an id was applied for, and when that was seen first."""
+    """The host of an application for an id, and the time when it was first seen."""
 
     host: str
     since_ms: int
 
 
 class Applications:
-    """Who has applied for which id and has yet to register. In memory alone: after a start the time begins anew."""
+    """Applications for ids without a registration yet. In memory alone: after a start their time begins again."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Application] = {}
@@ -242,7 +242,7 @@ def register_broker(
     living: LivingBrokers,
     limits: ControllerLimits = DEFAULT_LIMITS,
 ) -> Decided:
-    """1003. It hears of the master, if that is alive. Raises RequestRefusedError for an address or a number beyond the limits."""
+    """1003. The answer names the master, if it is alive. Raises RequestRefusedError for an address or a number beyond the limits."""
     name, broker_id = request.broker_name, request.broker_id
     answer = RegisterToControllerAnswer(cluster_name=request.cluster_name, broker_name=name)
     group = state.groups.get(name)
@@ -435,7 +435,7 @@ def _replicas_info(group: Group, living: LivingBrokers) -> ReplicasInfo:
 
 
 def controllers_own(group: Group) -> ElectMasterRequest:
-    """What the controller asks itself."""
+    """The controller's own request for an election."""
     return ElectMasterRequest(
         cluster_name=group.cluster, broker_name=group.broker_name, broker_id=BY_CONTROLLER, designate_elect=False
     )
@@ -524,7 +524,7 @@ def _still_there(group: Group, master: int) -> Decided:
 
 
 def masterless(state: ControllerState, living: LivingBrokers) -> list[Group]:
-    """Groups whose master is not alive, and somebody else is. Java: scanNeedReelectBrokerSets."""
+    """Groups whose master is not alive, and another broker is. Java: scanNeedReelectBrokerSets."""
     return [
         group
         for group in state.groups.values()

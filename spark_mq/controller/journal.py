@@ -58,13 +58,13 @@ class Record(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What stands in a journal's bytes."""
+    """The content of a journal's bytes."""
 
     records: tuple[Record, ...]
     end: int
-    """Where the last good record ends."""
+    """The end of the last good record."""
     damage: int | None
-    """Where something is wrong that is no torn end: good records stand behind it, or it is good and says what is not known here."""
+    """The place of damage that is no torn end: good records follow it, or the record is good and its content is unknown here."""
 
 
 def encode_record(sequence: int, events: Sequence[Event]) -> bytes:
@@ -145,7 +145,7 @@ class Journal:
         """For `open_journal`."""
         self.path = path
         self.state = state
-        """What its records say; the caller applies to it what it appends, after each append."""
+        """The state of the records. The caller applies events to it after each append."""
         self._files = files
         self._rewritten_at_bytes = rewritten_at_bytes
         self._sequence = 0
@@ -157,7 +157,7 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is."""
+        """Length of the file."""
         return self._end
 
     def append(self, events: Sequence[Event]) -> None:

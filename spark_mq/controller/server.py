@@ -77,7 +77,7 @@ class RunningController(AdministeredServer):
             keep=journal.append,
             save_settings=partial(save_settings, configuration.controller.config_store_path),
         )
-        """What it knows; for the loop's thread."""
+        """The controller; for the loop's thread."""
         self._sent: dict[str, _SentNotice] = {}
         self._is_closing = False
 

@@ -33,7 +33,7 @@ IMPORTANT = (
     *("bindAddress", "listenPort", "controllerDLegerPeers", "controllerStorePath", "configStorePath"),
     *("enableElectUncleanMaster", "notifyBrokerRoleChanged", "tls.server.mode"),
 )
-"""What `-m` prints. Java marks none."""
+"""Settings that `-m` prints. Java marks none."""
 NOT_FOLLOWED = {
     "controllerType": "DLedger",
     **dict.fromkeys(
@@ -73,13 +73,13 @@ def _in_home(*names: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings(AdministeredSettings):
-    """What the controller itself does."""
+    """Settings of the controller itself."""
 
     rocketmq_home: str | None = setting("rocketmqHome", None, "String")
     config_store_path: str = setting(
         "configStorePath", partial(_in_home, "controller", "controller.properties"), "String"
     )
-    """Where a changed configuration is written; of a controller with a configuration file that file."""
+    """The file for a changed configuration; the configuration file, if there is one."""
     store_path: str = setting("controllerStorePath", partial(_in_home, "DledgerController"), "String")
     """The directory of the journal."""
     group: str = setting("controllerDLegerGroup", "controller", "String")
@@ -88,9 +88,9 @@ class ControllerSettings(AdministeredSettings):
     self_id: str = setting("controllerDLegerSelfId", "n0", "String")
     request_queue_capacity: int = setting("controllerRequestThreadPoolQueueCapacity", 50_000, "int")
     broker_scan_interval_ms: int = setting("scanNotActiveBrokerInterval", 5_000, "long")
-    """How often silent brokers are looked for."""
+    """Interval of the search for silent brokers."""
     master_scan_interval_ms: int = setting("scanInactiveMasterInterval", 5_000, "long")
-    """How often masters that are not alive are looked for."""
+    """Interval of the search for masters that are not alive."""
     elects_unclean_master: bool = setting("enableElectUncleanMaster", False, "boolean")
     """Whether another broker may become master if none in sync is alive: acknowledged messages may be lost."""
     notifies_brokers: bool = setting("notifyBrokerRoleChanged", True, "boolean")

@@ -45,18 +45,18 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 class FrameError(Exception):
-    """What came, or was to be sent, is no frame of this protocol."""
+    """Received bytes, or a message to send, are no frame of this protocol."""
 
 
 class BrokerNote(NamedTuple):
-    """What a broker says of itself beside its socket."""
+    """A broker's note beside its socket."""
 
     host: str
     boot_id: str
-    """Of the machine, since it was started: another one's socket cannot be reached."""
+    """The machine's boot id: another machine's socket cannot be reached."""
     pid: int
     store_host: str
-    """Where its clients reach it, address:port: what rows that are staged say of a store that holds no record yet."""
+    """Its address for clients, address:port: staged rows get it if the store holds no record yet."""
 
 
 # The broker's side
@@ -111,7 +111,7 @@ def remove(root: str, name: str = SOCKET_NAME) -> None:
 
 
 def _unlink(descriptor: int, name: str) -> None:
-    """What was left in the open directory. Raises FileExistsError for what is no socket."""
+    """Delete leftovers in the open directory. Raises FileExistsError for a file that is no socket."""
     try:
         found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def connect(root: str, timeout_s: float, name: str = SOCKET_NAME) -> socket.sock
 
 
 def broker_note(root: str) -> BrokerNote | None:
-    """What the broker that has the socket says of itself; None where nothing that can be read is there."""
+    """The note of the socket's broker; None if there is no readable note."""
     with suppress(OSError, ValueError, TypeError, RecursionError):
         content = load_loose(LocalFileSystem(), f"{own_directory(root)}/{_NOTE_NAME}")
         note = None if content is None else BrokerNote(**json.loads(content))
@@ -214,7 +214,7 @@ def receive_frame(connection: socket.socket, size_most: int, timeout_s: float) -
 
 
 def _take(connection: socket.socket, size: int, deadline_s: float) -> bytearray:
-    """So many bytes, or fewer where the other side hangs up. Memory is taken as bytes come, not as they are promised."""
+    """Read so many bytes, or fewer if the peer closes. Memory grows with received bytes, not with the announced length."""
     taken = bytearray()
     while len(taken) < size:
         left_s = deadline_s - time.monotonic()
@@ -259,7 +259,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Copies(NamedTuple):
-    """Who knows how many copies there are. Each answers as soon as they are enough, or when the time is over."""
+    """Counts copies. Each method answers as soon as there are enough, or when the time is over."""
 
     in_sync: Callable[[int, float], int]
     """(needed, seconds): how many are in sync."""

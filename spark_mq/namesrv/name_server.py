@@ -96,7 +96,7 @@ ADMIN_CODES = frozenset(
         RequestCode.GET_NAMESRV_CONFIG,
     }
 )
-"""What operators ask for: refused to other hosts unless it is signed."""
+"""Requests of operators: refused to other hosts unless signed."""
 CLIENT_POOL = "Client"
 DEFAULT_POOL = "Default"
 """The queues of requests, as Java's watermarks name them: of those for routes, and of all others."""
@@ -108,7 +108,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class State:
-    """What a name server knows while it runs.
+    """The state of a running name server.
 
     `save_texts` and `save_settings` write their files, and raise OSError where that fails.
     """
@@ -122,7 +122,7 @@ class State:
     departures: list[BrokerAddressRequest] = field(default_factory=list)
     """Brokers that have left, until the next batch."""
     notices: list[MinBrokerIdNotice] = field(default_factory=list)
-    """What brokers are to hear, until somebody takes it."""
+    """Notices to brokers that no caller has taken yet."""
 
 
 class Ask(NamedTuple):
@@ -148,7 +148,7 @@ class Ask(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[State, Ask], RemotingCommand]
-"""Who answers one kind of request. It may raise RequestRefusedError, HeaderError, BodyError, ConfigurationError and OSError."""
+"""The handler of a request. It may raise RequestRefusedError, HeaderError, BodyError, ConfigurationError and OSError."""
 
 
 class NameServer:
@@ -203,7 +203,7 @@ class NameServer:
         return not self.state.departures and not self.state.notices
 
     def settle(self) -> list[MinBrokerIdNotice]:
-        """Takes out the brokers that have left since the last call; what others are to hear."""
+        """Remove the brokers that have left since the last call; returns the notices to others."""
         state = self.state
         departures, state.departures = state.departures, []
         if departures:
@@ -307,7 +307,7 @@ BROKER_REQUESTS: Mapping[int, Handler] = {
     RequestCode.GET_BROKER_MEMBER_GROUP: _member_group,
 }
 REGISTRATION_CODES = BROKER_REQUESTS.keys() - {RequestCode.GET_BROKER_MEMBER_GROUP}
-"""What changes who is there: answered to hosts of `registrationNetworks` alone."""
+"""Requests of brokers that change the tables: answered to hosts of `registrationNetworks` alone."""
 
 
 # What clients and tools ask: where topics and brokers are. Java: ClientRequestProcessor, DefaultRequestProcessor.
@@ -599,4 +599,4 @@ OPERATOR_REQUESTS: Mapping[int, Handler] = {
 
 
 HANDLERS: Mapping[int, Handler] = {**BROKER_REQUESTS, **ROUTE_REQUESTS, **OPERATOR_REQUESTS}
-"""Who answers which request; all others are not supported."""
+"""Handlers by request code; other codes are not supported."""

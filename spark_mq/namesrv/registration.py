@@ -135,7 +135,7 @@ def _check_count(what: str, count: int, most: int) -> None:
 
 
 class Registration(NamedTuple):
-    """What a broker says."""
+    """A broker's registration."""
 
     header: RegisterBrokerRequest
     topics: TopicConfigTable
@@ -154,7 +154,7 @@ class Registered(NamedTuple):
     ha_server_address: str | None = None
     notice: MinBrokerIdNotice | None = None
     other_address: str | None = None
-    """Of a broker that is alive, and had the id of that name when this one came."""
+    """The address of a living broker that had this name and id already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -364,7 +364,7 @@ def registered_over(tables: RouteTables, channel: Hashable) -> list[BrokerAddres
 
 
 def departure_of(tables: RouteTables, who: BrokerAddress) -> BrokerAddressRequest | None:
-    """What the broker would say if it left by itself.
+    """The request that the broker would send to leave.
 
     None where no name has its address, because another address has its id now: it is forgotten here. (Java keeps it for ever.)
     """
@@ -386,7 +386,7 @@ def departure_of(tables: RouteTables, who: BrokerAddress) -> BrokerAddressReques
 def unregister(
     tables: RouteTables, departures: Iterable[BrokerAddressRequest], *, notifies_min_id: bool = False
 ) -> list[MinBrokerIdNotice]:
-    """Takes brokers out of all tables, as one batch; who is to hear of it. Topics are looked through once."""
+    """Remove brokers from all tables, as one batch; returns the notices to others. Topics are searched once."""
     removed: dict[str, None] = {}
     reduced: dict[str, None] = {}
     lost: dict[str, str] = {}

@@ -34,11 +34,11 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.tables.topics import PERM_READ, PERM_WRITE
 
 DEFAULT_TIMEOUT_MS = 120_000
-"""How long a broker may be silent that does not say how long."""
+"""Time-out for a broker whose registration names none."""
 
 
 class BrokerAddress(NamedTuple):
-    """Which broker process is meant. Java: BrokerAddrInfo."""
+    """The identity of a broker process. Java: BrokerAddrInfo."""
 
     cluster: str
     address: str
@@ -46,7 +46,7 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(slots=True)
 class LiveBroker:
-    """What the last registration of a broker left. Java: BrokerLiveInfo."""
+    """The data of a broker's last registration. Java: BrokerLiveInfo."""
 
     last_update_ms: int
     timeout_ms: int
@@ -91,7 +91,7 @@ class BrokerGroup:
 
 
 class MinBrokerIdNotice(NamedTuple):
-    """Brokers that are to hear that another one of their name has the lowest id now (905, one-way)."""
+    """A notice to brokers that another one of their name has the lowest id now (905, one-way)."""
 
     addresses: tuple[str, ...]
     header: MinBrokerIdRequest
@@ -103,7 +103,7 @@ class RouteTables:
 
     topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)
     topic_counts: dict[str, int] = field(default_factory=dict)
-    """Of each broker's name, how many topics have queues there."""
+    """Number of topics with queues at each broker name."""
     groups: dict[str, BrokerGroup] = field(default_factory=dict)
     clusters: dict[str, dict[str, None]] = field(default_factory=dict)
     """The names of a cluster's brokers are the keys, so that they keep their order."""
@@ -227,7 +227,7 @@ def drop_name(tables: RouteTables, cluster: str, broker_name: str) -> None:
 def min_id_notice(
     addresses: Mapping[int, str], *, offline_address: str | None = None, ha_address: str | None = None
 ) -> MinBrokerIdNotice | None:
-    """Who is to hear that the lowest id changed: all after a departure, after an arrival all but the new one.
+    """The brokers to notify of a new lowest id: all after a departure; after an arrival all except the new one.
 
     None if no broker is left. Java: notifyMinBrokerIdChanged, chooseBrokerAddrsToNotify.
     """

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The code of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -174,7 +174,7 @@ class RequestCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Which language the sender is written in; one that is not known here reads as OTHER."""
+    """The language of the sender; an unknown one reads as OTHER."""
 
     JAVA = 0
     CPP = 1

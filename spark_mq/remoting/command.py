@@ -32,7 +32,7 @@ CREDENTIALS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 
 
 class HeaderEncoding(IntEnum):
-    """How a frame's header is written. Java: SerializeType."""
+    """The encoding of a frame's header. Java: SerializeType."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -76,7 +76,7 @@ class RemotingCommand(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, about."""
+        """Approximate memory, in bytes."""
         texts = [] if self.ext_fields is None else [*self.ext_fields, *self.ext_fields.values()]
         body = self.body
         kept = memoryview(body.obj).nbytes if isinstance(body, memoryview) else len(body)

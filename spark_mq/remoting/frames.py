@@ -43,7 +43,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What is refused before memory is taken for it."""
+    """Limits that are checked before memory is allocated."""
 
     frame_bytes: int = 16_777_216
     """Of a whole frame. Java: com.rocketmq.remoting.frameMaxLength."""
@@ -99,16 +99,16 @@ class FrameReader:
         self._unread = memoryview(b"")  # what was fed and not looked at; nothing is pending then
         self._position = 0  # of the pending frame within all that was fed
         self.error: FrameError | None = None
-        """What ended the reading: a bad frame. What is fed after it is dropped; the commands before it were given."""
+        """The bad frame that ended the reading. Later bytes are dropped; the commands before it were returned."""
 
     @property
     def pending_bytes(self) -> int:
-        """How much of an unfinished frame is there."""
+        """Number of bytes of an unfinished frame."""
         return len(self._pending)
 
     @property
     def unread_bytes(self) -> int:
-        """How much was fed and not looked at, because `feed` gave as many commands as it was to give."""
+        """Number of bytes not decoded yet, because `feed` has returned as many commands as it may."""
         return len(self._unread)
 
     def forget_pending(self) -> None:
@@ -232,7 +232,7 @@ def _is_lesser_part(view: memoryview) -> bool:
 _OPAQUE_MOST = 0x7FFF_FFFF
 
 T = TypeVar("T")
-"""What waits for an answer."""
+"""The caller's value for a request, returned with the answer."""
 
 
 class Request(NamedTuple):
@@ -255,7 +255,7 @@ class Unawaited(NamedTuple):
 
 
 class Broken(NamedTuple):
-    """What came is no frame. It is the last event of a connection."""
+    """The received bytes are no frame. It is the last event of a connection."""
 
     error: FrameError
 
@@ -271,7 +271,7 @@ class SentRequest(NamedTuple):
 
 
 class Connection(Generic[T]):
-    """What is under way on one connection, from this end: bytes in, events out; commands in, bytes out.
+    """The state of one connection at this end: bytes in, events out; commands in, bytes out.
 
     Both ends number their own requests, so an answer belongs to the request of its number that this end has sent and that still waits.
     Answers may come in any order. What waits is the caller's: a future, a queue, a callback.
@@ -301,17 +301,17 @@ class Connection(Generic[T]):
 
     @property
     def waiting_count(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests without an answer yet."""
         return len(self._waiting)
 
     @property
     def pending_bytes(self) -> int:
-        """How much of an unfinished frame has come."""
+        """Number of bytes of an unfinished frame."""
         return self._reader.pending_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """How much has come that `feed` has not looked at, because it gave as many events as it was to give."""
+        """Number of bytes not decoded yet, because `feed` has returned as many events as it may."""
         return self._reader.unread_bytes
 
     def send_request(self, request: RemotingCommand, waiter: T) -> SentRequest:
@@ -336,7 +336,7 @@ class Connection(Generic[T]):
         return encode_frame(response, self._limits)
 
     def feed(self, data: Buffer, most: int | None = None) -> list[Event[T]]:
-        """What the peer says with these bytes and those before; nothing after Broken.
+        """The events in these bytes and the bytes before; none after Broken.
 
         With `most` no more frames are read than that; what follows them stays unread until the next call, which may be fed nothing.
         After `close` only what was unread then is read.

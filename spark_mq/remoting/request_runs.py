@@ -57,13 +57,13 @@ class RequestRun(NamedTuple):
     frames: memoryview
     """All of them."""
     starts: Sequence[int]
-    """Where in `frames` each begins."""
+    """The begin of each in `frames`."""
     position: int
     """Of `frames` in all that the connection has brought."""
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, about."""
+        """Approximate memory, in bytes."""
         return memoryview(self.frames.obj).nbytes + 256 * len(self.opaques)
 
     def texts(self, name: str) -> list[bytes]:

@@ -2,10 +2,9 @@
 
     settings.py        addresses, limits and times, by Java's names
     pools.py           requests that wait for a thread, and are refused when they wait too long
-    processors.py      request code → who answers, and in which pool
     peer.py            one connection, as handlers see it
-    channel.py         one connection, as the event loop sees it
-    shared.py          what all connections share: turns, room, answers that wait, requests that are not supported
+    channel.py         one connection, as the event loop sees it; turns and memory of all connections
+    waiting_answers.py answers that wait without a thread; requests that are not supported
     server.py          listeners, all connections, and TLS in three modes
     administration.py  shared by name server and controller: answers, and settings that operators may change
 

@@ -89,11 +89,11 @@ class AdministeredConfiguration(ConfigurationTexts):
     @property
     @abstractmethod
     def own(self) -> AdministeredSettings:
-        """What the server itself does."""
+        """Settings of the server itself."""
 
     @classmethod
     def read(cls, content: bytes, file: str, given: Mapping[str, str] | None = None) -> Self:
-        """What a properties file says, and what is given for what it does not say. Raises ConfigurationError."""
+        """The settings of a properties file, and the given ones where it is silent. Raises ConfigurationError."""
         return cls.of(texts_of_file(content, file, given), file)
 
     @property
@@ -163,11 +163,11 @@ class AdministeredServer:
         self._client: RemotingClient | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.address = ("", 0)
-        """Where it listens."""
+        """The listen address."""
 
     @property
     def connection_count(self) -> int:
-        """How many peers are connected."""
+        """Number of connected peers."""
         return self._remoting.connection_count
 
     async def close(self) -> None:

@@ -421,7 +421,7 @@ class Channel(asyncio.BufferedProtocol):
                 self._gathering = self._loop.call_later(_GATHER_SECONDS, self._look_at_gathering)
 
     def _look_at_gathering(self) -> None:
-        """A put that takes long keeps nothing unread: its sender must hear that the broker is busy."""
+        """A slow put does not stop reading: the sender must learn that the broker is busy."""
         self._gathering = None
         left = self._gathers_until - self._loop.time()
         if self._in_pool and left > 0:
@@ -476,7 +476,7 @@ class Channel(asyncio.BufferedProtocol):
             waiter.set_exception(TimeoutError(f"{self.peer.address} did not answer within {timeout_ms} ms"))
 
     def send_oneway(self, command: RemotingCommand) -> None:
-        """Tells the peer something, if it is still there."""
+        """Send to the peer, if it is still there."""
         try:
             self._write(self._connection.send_oneway(command).pieces)
         except ConnectionClosedError:
@@ -650,7 +650,7 @@ class Turns:
 
 
 class Shared:
-    """Made on the loop. `on_close` hears of each connection that has ended."""
+    """Made on the loop. `on_close` is called for each connection that has ended."""
 
     def __init__(self, settings: ServerSettings, on_close: Callable[[Peer], None]) -> None:
         self.settings = settings
@@ -665,19 +665,19 @@ class Shared:
         """Those with requests that have not started, ended ones included."""
         self.is_going_away = False
         self.is_ending = False
-        """Nothing more is read."""
+        """Whether the server is closing: then no more is read."""
         self._piece = memoryview(bytearray(_PIECE_BYTES))
         self.unwritten = UnwrittenOfAll()
         self._most_bytes = 0  # of requests and unfinished frames together
         self.ended_count = 0
-        """How many requests have ended."""
+        """Number of requests that have ended."""
         self.request_count = 0
-        """How many wait or run."""
+        """Number of requests that wait or run."""
         self._request_bytes = 0
         self._unfinished_bytes = 0
 
     def piece(self, size: int = -1) -> memoryview:
-        """What is read at once, of one connection after the other; little while many have something left of theirs.
+        """The buffer for one read, shared by all connections; small while many connections have requests that have not started.
 
         With a size, which TLS asks for, all that it has decrypted: it would lose the rest at the connection's end.
         """

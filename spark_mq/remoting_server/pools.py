@@ -41,7 +41,7 @@ class PoolSettings:
 
     name: str
     capacity: int
-    """So many may wait."""
+    """Limit of the queue."""
     thread_count: int = 0
     """0 = they run on the event loop, and must not block."""
     wait_limit_ms: int | None = None
@@ -63,7 +63,7 @@ class Task(NamedTuple):
     came_at: float
     """By the pool's clock."""
     request_count: int = 1
-    """How many requests it is."""
+    """Number of requests."""
 
 
 class RequestPool:
@@ -102,7 +102,7 @@ class RequestPool:
 
     @property
     def size(self) -> int:
-        """How many wait."""
+        """Number of waiting requests."""
         return len(self._unheard) + len(self._queue)
 
     @property
@@ -116,7 +116,7 @@ class RequestPool:
         return self._is_closed
 
     def head_wait_ms(self) -> int:
-        """How long the first one has waited. Java: headSlowTimeMills."""
+        """The wait of the first request. Java: headSlowTimeMills."""
         return max(self._head_age_ms(self._unheard), self._head_age_ms(self._queue))
 
     def submit(self, run: Callable[[], None], refuse: Callable[[str], bool], count: int = 1) -> bool:

@@ -28,11 +28,11 @@ from spark_mq.sink.sends import Verdict, send_request, verdict_of, verdict_of_ca
 from storage.epoch_times import current_time_ms
 
 QUEUED_BYTES = 16 << 20
-"""So many bytes may wait in a lane before who offers more has to wait."""
+"""Bytes that may wait in a lane before `offer` blocks."""
 KEEP_ALIVE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CALL_BYTES = 1_024
-"""What a call without a body counts for."""
+"""Size that a call without a body counts for."""
 
 
 class QueueBatch(NamedTuple):
@@ -58,7 +58,7 @@ class QueueBatch(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it counts for while it waits."""
+        """Size that it counts for while it waits."""
         return len(self.body) if self.call is None else _CALL_BYTES
 
 
@@ -78,7 +78,7 @@ Connect = Callable[[], BlockingConnection["_Try | None"]]
 
 
 class LaneTerms(NamedTuple):
-    """How a lane sends."""
+    """Terms of a lane's sends."""
 
     group: str
     is_exact: bool
@@ -123,7 +123,7 @@ class BrokerLane:
         self._connection: BlockingConnection[_Try | None] | None = None
         self._alive_s = time.monotonic()
         self.statuses: Counter[int] = Counter()
-        """How many rows were stored, by the code of the answer."""
+        """Number of stored rows, by the code of the answer."""
         self._thread = threading.Thread(target=self._run, name="spark-mq-lane", daemon=True)
         self._thread.start()
 
@@ -153,7 +153,7 @@ class BrokerLane:
         self._raise_failure()
 
     def give_up(self) -> None:
-        """Drop what waits, and hear what becomes of what is in flight, once. Raises nothing."""
+        """Drop waiting batches, and read the answers to those in flight, once. Raises nothing."""
         with self._changed:
             self._is_given_up = self._is_finished = True
             self._waiting.clear()
@@ -356,7 +356,7 @@ class Lanes:
         return dict(sum((lane.statuses for lane in self._lanes.values()), Counter[int]()))
 
     def give_up(self) -> None:
-        """Drop what waits, and hear what becomes of what is in flight."""
+        """Drop waiting batches, and read the answers to those in flight."""
         for lane in self._lanes.values():
             lane.give_up()
 

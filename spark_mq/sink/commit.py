@@ -168,7 +168,7 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
 
 
 def _admitted(options: SinkOptions, store: MessageStore) -> int:
-    """How many copies the batch must have; a replicator beside the store knows of them. Raises ReplicasNotEnoughError."""
+    """The number of copies for the batch, from a replicator beside the store. Raises ReplicasNotEnoughError."""
     needed = copies_of_batch(store.config.mode, store.config.replication, options.in_sync_replicas)
     if needed != NO_COPIES:
         in_sync = ask_for_copies(options.root, needed, None, _slave_timeout_ms(options, store))
@@ -190,7 +190,7 @@ def _slave_timeout_ms(options: SinkOptions, store: MessageStore) -> int:
 
 
 def _refuse_other_host(options: SinkOptions) -> None:
-    """Of a broker that has the store open. Raises ConfigurationError where `storeHost` names another address than it says of itself."""
+    """Check a broker that has the store open. Raises ConfigurationError if `storeHost` differs from the broker's own address."""
     note = None if options.store_host is None else broker_note(options.root)
     if options.store_host is None or note is None:
         return
@@ -297,7 +297,7 @@ def _segments(staged: Sequence[StagedRows]) -> list[StagedSegment]:
 
 
 def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Of each topic the greatest number of queues that a task asks for."""
+    """For each topic, the greatest number of queues that a task needs."""
     most: Counter[str] = Counter()
     for one in counts:
         most |= Counter(one)
@@ -315,7 +315,7 @@ class Unanswered(NamedTuple):
 
     reason: str
     started_at: int | None = None
-    """Where the log ended when the broker began the commit; None = it has not."""
+    """The log's end when the broker began the commit; None = not begun."""
 
 
 def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome | Unanswered:

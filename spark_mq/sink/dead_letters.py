@@ -50,7 +50,7 @@ class RejectedRows:
         self._directory = ""
         self._writer: pq.ParquetWriter | None = None
         self.rows = 0
-        """How many are put aside."""
+        """Number of rows put aside."""
         if directory is not None:
             assert batch is not None, "a task's dead letters have the name of its batch"
             self._directory = plain_path(directory).rstrip("/") or "/"

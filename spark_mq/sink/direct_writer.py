@@ -38,13 +38,13 @@ MOST_ROWS = 1_000
 
 @dataclass(frozen=True)
 class SentRows(WriterCommitMessage):
-    """What one task has sent."""
+    """The sends of one task."""
 
     row_count: int
     statuses: dict[int, int] = field(default_factory=dict)
     """Rows by the code of the answer."""
     dead_letters: DeadLetterFile | None = None
-    """What it has put aside."""
+    """The rows put aside."""
     host: str = ""
     """The machine where it did."""
     overruled: dict[str, str] = field(default_factory=dict)

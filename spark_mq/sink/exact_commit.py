@@ -63,7 +63,7 @@ class Marks(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What a send has stored: where the last row of each queue lies, and rows by the code of the answers."""
+    """The stored rows of a send: the place of the last row in each queue, and numbers of rows by the code of the answers."""
 
     ends: Mapping[MessageQueue, int]
     """The offset behind the last row that was confirmed."""
@@ -75,7 +75,7 @@ class SendInDoubtError(Exception):
 
 
 class Brokers(Protocol):
-    """What a commit asks of the brokers that its queues are on."""
+    """The requests of a commit to the brokers of its queues."""
 
     def prepare(self, queues: Iterable[MessageQueue], places: Iterable[MessageQueue] = ()) -> None:
         """Make sure that a fence will be possible at the queues' brokers, which are waited for, and that places can be looked into.
@@ -115,11 +115,11 @@ class Brokers(Protocol):
         """Tell the sink's own topic."""
 
     def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
-        """Batches that the topic tells of for this sink, the newest among them. Brokers that are away are waited for if `patient`."""
+        """Batches that the topic announces for this sink, with the newest. With `patient` it waits for brokers that are away."""
 
 
 class Outcome(NamedTuple):
-    """How a commit ended."""
+    """The outcome of a commit."""
 
     rows: int
     is_new: bool
@@ -205,7 +205,7 @@ class ExactCommit:
             )
 
     def _was_sent_by_others(self, done: Done, batch: Batch, row_count: int) -> bool:
-        """Raises SinkAheadError where the sink's topic tells of a batch of the query that this journal has not sent.
+        """Raises SinkAheadError if the sink's topic announces a batch of the query that this journal has not sent.
 
         Then the staging directory is a copy or an older one, and another run sends from another directory. With `takeover`: True if the
         topic announces this batch or a later one, which the journal takes over. A broker that is away now does not stop a query whose
@@ -301,7 +301,7 @@ class ExactCommit:
     def _look(
         self, intent: Intent, plans: Mapping[MessageQueue, QueuePlan]
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, QueuePlan], int]:
-        """Where the batch's rows end in each queue, what is left to be sent, and how many rows are stored."""
+        """The ends of the batch's rows in each queue, the rest to send, and the number of stored rows."""
         prefix, ends, left, count = batch_prefix(intent.batch), {}, {}, 0
         starts = {span.queue: span.start for span in intent.spans}
         found: dict[MessageQueue, np.ndarray] = {}
@@ -396,7 +396,7 @@ class ExactCommit:
 
 
 def _places(plans: Mapping[MessageQueue, QueuePlan]) -> list[MessageQueue]:
-    """Where rows of the plans may wait."""
+    """The places where rows of the plans may wait."""
     return places_of(queue for queue, plan in plans.items() if has_waiting(plan))
 
 

@@ -32,14 +32,14 @@ _VERSION = 1
 
 
 class StagedFile(NamedTuple):
-    """What one task has staged: all that one must know of its file."""
+    """The staged file of one task: everything that the commit must know about it."""
 
     name: str
     """BATCH-PARTITION-NONCE-….rows, in the sink's directory."""
     rows: int
     size_bytes: int
     table_start: int
-    """Where the table begins; the batches' bodies lie before."""
+    """The begin of the table; the bodies of the batches lie before."""
     data_crc: int
     table_crc: int
 
@@ -80,7 +80,7 @@ class Done(NamedTuple):
 
 
 def batch_prefix(batch: Batch) -> str:
-    """How the row marks of a batch begin, in every staging directory."""
+    """The prefix of a batch's row marks, the same in every staging directory."""
     return f"{sink_digest(batch.sink_id, batch.query_id).hex()}-{batch.batch_id}-"
 
 
@@ -122,7 +122,7 @@ def announcement_of(record: Message, sink_id: str) -> Done | None:
         return None
     is_announced = (
         done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0
-    )  # no sink tells of an empty batch
+    )  # no sink announces an empty batch
     return done if is_announced else None
 
 
@@ -174,7 +174,7 @@ T = TypeVar("T")
 
 
 class Kept(NamedTuple):
-    """What the directory says."""
+    """The content of the directory."""
 
     intent: Intent | None
     done: Done | None
@@ -244,5 +244,5 @@ class Journal:
 
 
 def sink_directory(staging: str, sink_id: str) -> str:
-    """Where a sink's tasks stage."""
+    """The staging directory of a sink's tasks."""
     return f"{staging}/{sink_digest(sink_id, sink_id).hex()}"

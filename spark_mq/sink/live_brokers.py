@@ -92,7 +92,7 @@ class BrokerQuestions:
         return self._routes.address_of(broker_name, topic or self._topic_of[broker_name])
 
     def at(self, broker_name: str, what: str, ask: Callable[[BlockingConnection[int]], T]) -> T:
-        """What `ask` gives over a connection to the broker. Raises WaitedInVainError, which says `what` was waited for."""
+        """The result of `ask` over a connection to the broker. Raises WaitedInVainError, which names `what`."""
 
         def once() -> T:
             with self.connected(broker_name) as connection:
@@ -114,7 +114,7 @@ class BrokerQuestions:
             connection.close()
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where queues end, as their masters say."""
+        """The ends of queues, from their masters."""
         wanted, ends = list(queues), dict[MessageQueue, int]()
         for name in self.names(wanted):
             of_broker = [queue for queue in wanted if queue.broker_name == name]
@@ -122,14 +122,14 @@ class BrokerQuestions:
         return ends
 
     def ends_at(self, connection: BlockingConnection[int], queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where queues of the connection's broker end."""
+        """The ends of queues of the connection's broker."""
         wanted = list(queues)
         headers = (MaxOffsetRequest(topic=q.topic, queue_id=q.queue_id, broker_name=q.broker_name) for q in wanted)
         answers = self.ask(connection, *(make_call(RequestCode.GET_MAX_OFFSET, header) for header in headers))
         return {queue: one.header(OffsetAnswer).queue_offset for queue, one in zip(wanted, answers, strict=True)}
 
     def start(self, queue: MessageQueue) -> int:
-        """Where a queue begins, as its master says."""
+        """The begin of a queue, from its master."""
         self.names([queue])
         header = QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
         request = make_call(RequestCode.GET_MIN_OFFSET, header)
@@ -179,7 +179,7 @@ class LiveBrokers:
         self._batch_text = batch_text
         self._topic = with_namespace(options.namespace, TOPIC)
         self._fenced: dict[str, int] = {}
-        """What the last message of a fence was answered, by broker."""
+        """The answer to the last message of a fence, by broker."""
         self._statuses: Counter[tuple[str, int]] = Counter()
 
     # What a commit asks.
@@ -370,7 +370,7 @@ class LiveBrokers:
             time.sleep(_POLL_S)
 
     def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[int]:
-        """A connection that the broker knows as the group's, and tells a fence of."""
+        """A connection that the broker knows as the group's, and reports to a fence."""
         connection = BlockingConnection[int](self._questions.address(broker_name), self._questions.settings)
         try:
             self._questions.ask(connection, heartbeat)[0].expect()

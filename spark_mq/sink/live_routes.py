@@ -71,7 +71,7 @@ class BodyLimit(NamedTuple):
 
     size_bytes: int
     cure: str
-    """Whose limit it is, and what raises it; for texts."""
+    """The owner of the limit, and how to raise it; for texts."""
     log_file_size: int | None = None
     """The smallest file of a broker's log, less what the broker adds to a record; None = none is known."""
 
@@ -150,7 +150,7 @@ async def _ask(instance: ClientInstance, name: str) -> KnownLimits:
 
 
 class Routes(Protocol):
-    """Where rows can go (`LiveRoutes`)."""
+    """Targets of rows (`LiveRoutes`)."""
 
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]: ...
 
@@ -283,7 +283,7 @@ def live_routes(options: LiveSinkOptions) -> LiveRoutes:
 QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
 """The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""
 LimitOf = Callable[[str], BodyLimit]
-"""How large a body the topic's brokers take."""
+"""The largest body that the topic's brokers take."""
 
 DELAY_COLUMNS = ("delay_level", "deliver_at")
 SINGLE_COLUMNS = (*DELAY_COLUMNS, "retry_group")

@@ -40,7 +40,7 @@ _LOG = logging.getLogger("spark_mq.sink")
 
 @dataclass(frozen=True)
 class StagedForBrokers(WriterCommitMessage):
-    """What one task has staged."""
+    """The staged file of one task."""
 
     batch: Batch
     file: StagedFile | None

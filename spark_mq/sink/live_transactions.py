@@ -37,7 +37,7 @@ _STATES = {TRANSACTION_COMMIT: TransactionState.COMMIT, TRANSACTION_ROLLBACK: Tr
 
 
 class _Half(NamedTuple):
-    """A half that is stored, and that somebody here is to end."""
+    """A stored half that this task must end."""
 
     sent: SendResult
     group: str

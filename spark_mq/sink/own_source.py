@@ -33,7 +33,7 @@ from storage.errors import DescribedError, StorageError
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _LOOKS = 4
-"""How many of the newest records of each broker are looked for: some may be gone already."""
+"""Number of newest records of each broker to look for: some may be gone already."""
 _PLACE = {"path", "conf"} | {field.name.replace("_", "") for field in fields(ClusterOptions)} - {"namespace"}
 """Options that say where a sink writes, in lower case; the checkpoint names topics as brokers do."""
 

@@ -45,11 +45,11 @@ from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 
 QUERY_PROPERTY = "SPARK_MQ_QUERY"
 BATCH_PROPERTY = "SPARK_MQ_BATCH"
-"""By these a transaction check finds the checkpoint that tells whether a half's micro-batch was committed."""
+"""By these a transaction check finds the checkpoint, and there whether a half's micro-batch was committed."""
 
 
 class EncodedRows(NamedTuple):
-    """What a batch of rows has become."""
+    """The result of a batch of rows."""
 
     blocks: tuple[UnjoinedBlock, ...]
     rejected: tuple[RejectedRow, ...]
@@ -61,9 +61,9 @@ class EncodedRows(NamedTuple):
     destinations: tuple[tuple[str, int], ...] = ()
     """The queues that the rows are for, wherever they wait first."""
     commits: BlockColumns | None = None
-    """What of the commits of half messages is staged; their records are made of the halves'."""
+    """The staged part of commits of half messages; their records are made from the halves."""
     unresolved: Mapping[str, int] = MappingProxyType({})
-    """How many half messages of each topic nothing ends yet."""
+    """Number of half messages without an end, by topic."""
     passing: tuple[RejectedRow, ...] = ()
     """Of `rejected`, those that may be taken at a later time, as they are."""
     overruled: Mapping[str, str] = MappingProxyType({})
@@ -191,7 +191,7 @@ _COMMITS_SUFFIX = "-commits"
 
 @dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What one task has staged: names and numbers; the rows lie in the files."""
+    """The staged files of one task: names and numbers."""
 
     batch: Batch
     segments: tuple[StagedSegment, ...]
@@ -201,17 +201,17 @@ class StagedRows(WriterCommitMessage):
     """Topics that are there and get more queues, with how many."""
     dead_letters: DeadLetterFile | None = None
     commits: tuple[StagedSegment, ...] = ()
-    """What ends the segments' half messages."""
+    """The ends of the segments' half messages."""
     destinations: tuple[tuple[str, int], ...] = ()
     """The queues of rows that wait elsewhere first."""
     unresolved: Counter[str] = field(default_factory=Counter)
-    """How many half messages of each topic nothing ends yet."""
+    """Number of half messages without an end, by topic."""
     host: str = ""
     """The machine that has staged them."""
     overruled: dict[str, str] = field(default_factory=dict)
     """By column, what a row says that has no effect (`columns.warn_of_overruled`)."""
     refused: int = 0
-    """How many rows are dead letters."""
+    """Number of dead letters."""
 
 
 def stage_rows(

@@ -65,7 +65,7 @@ def check_task_place(root: str, seen: SeenStore) -> None:
 
 
 def _looked_at(directories: tuple[str, ...], file_size_bytes: int | None, look: Callable[[CommitLog], _T]) -> _T:
-    """What a look at the log gives; once more where files expired meanwhile."""
+    """The result of a look at the log; repeated if files expired meanwhile."""
     left = LOOKS
     while True:
         log = CommitLog(LocalFileSystem(), directories, file_size_bytes)

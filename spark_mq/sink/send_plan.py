@@ -98,7 +98,7 @@ def found_rows(marks: Iterable[str], prefix: str, files: Sequence[StagedFile]) -
 
 
 def rows_stored(queue: MessageQueue, expected: np.ndarray, found: np.ndarray) -> int:
-    """How many of the first expected rows lie in the queue. Raises SentRowsLostError where they are no beginning."""
+    """Number of the first expected rows in the queue. Raises SentRowsLostError if the found rows are no prefix."""
     if len(found) <= len(expected) and bool(np.all(found == expected[: len(found)])):
         return len(found)
     raise SentRowsLostError(queue_text(queue), difference(expected, found))
@@ -166,7 +166,7 @@ def is_place(queue: MessageQueue) -> bool:
 
 
 def rows_stored_or_waiting(queue: MessageQueue, plan: QueuePlan, own: np.ndarray, elsewhere: np.ndarray) -> int:
-    """How many of the first expected rows are stored: in their queue or, of those that wait, elsewhere. `own` is in queue order.
+    """Number of the first expected rows that are stored: in their queue or, for waiting ones, elsewhere. `own` is in queue order.
 
     Raises SentRowsLostError where they are no beginning, where a row that does not wait is there twice or not in its turn, and for a
     row of the batch that this directory has not staged.

@@ -109,7 +109,7 @@ _NOT_THERE = (
     "The transaction state table offset wrong",
     "The commit log offset wrong",
 )
-"""How remarks to SYSTEM_ERROR begin, where the broker's log does not hold the message that a call is about."""
+"""Prefix of SYSTEM_ERROR remarks if the broker's log does not hold the message of a call."""
 
 
 class Verdict(Enum):
@@ -120,7 +120,7 @@ class Verdict(Enum):
 
 
 def verdict_of(code: int, *, is_exact: bool) -> Verdict:
-    """What an answer's code says of its batch."""
+    """The meaning of an answer's code for its batch."""
     if stored_status(code) is not None:
         return Verdict.STORED
     if code in RETRIABLE_CODES:
@@ -146,7 +146,7 @@ def is_not_there(code: int, remark: str | None) -> bool:
 
 
 def verdict_of_failure(error: ClientError, *, is_exact: bool) -> Verdict:
-    """What an error without an answer says of all batches that wait for one."""
+    """The meaning of an error without an answer for all batches in flight."""
     if is_exact:
         return Verdict.DOUBT
     return Verdict.AGAIN if goes_again(error, is_waited_for=True) else Verdict.REFUSED

@@ -48,7 +48,7 @@ class Transaction:
 
     @property
     def halves(self) -> tuple[PutResult, ...]:
-        """Where the half messages of this transaction stand, in the order in which they were sent."""
+        """The places of this transaction's half messages, in the order of sends."""
         return tuple(self._halves)
 
     def send(

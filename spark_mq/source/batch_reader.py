@@ -160,7 +160,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """What is left of a read after the filters. `tags` None = all, `index_key` None = no look-up."""
+    """The rest of a read after the filters. `tags` None = all, `index_key` None = no look-up."""
 
     columns: tuple[tuple[str, str], ...]  # (name in the query, what it is)
     queue_ids: frozenset[int] | None = None

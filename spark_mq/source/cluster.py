@@ -186,7 +186,7 @@ class Cluster:
                 store.queue_ids(topic)
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has in the store that has most: those of topics.json, and those that hold messages."""
+        """Number of queues of the topic in the store that has most: those of topics.json, and those that hold messages."""
         counts = [0]
         for store in self.stores.values():
             config = _topics_of(store).topics.get(topic)
@@ -271,7 +271,7 @@ class Cluster:
         return offsets
 
     def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:
-        """What tasks read for a range, and as what they show it."""
+        """The physical ranges that tasks read for a range, each with the queue and offsets that rows show (None: its own)."""
         return [(piece, None)]
 
     def split(self, piece: Piece, request: RowRequest) -> QueueSplit:
@@ -284,7 +284,7 @@ class Cluster:
         return tuple(offsets_with_key(self.stores[piece.queue.broker_name], piece, key))
 
     def _proof(self, queue: QueueId, end: int) -> StoreProof:
-        """What a task must see that reads the queue up to offset `end`. Fingerprints are taken once a look at the cluster."""
+        """The proof that a task checks before it reads the queue up to `end`. Fingerprints are taken once per look at the cluster."""
         store = self.stores[queue.broker_name]
         if queue.broker_name not in self._fingerprints:
             self._fingerprints[queue.broker_name] = store.fingerprint()

@@ -156,7 +156,7 @@ def source_options(query: Any) -> list[dict[str, str]]:
 
 
 def latest_offset(options: Mapping[str, str], end_offset: str) -> str:
-    """What the source would have reported as its latest offset when the batch that ends there was planned, as it is now.
+    """The source's latest offset for the plan of the batch that ends there, as of now.
 
     When Spark repeats a batch after a restart, it does not ask the source for the ends of the queues, so this reads the store.
     Raises the named conditions, among them those of a store that is not there.

@@ -60,7 +60,7 @@ from storage.names import MASTER_ID, retry_topic
 from storage.rules.response_codes import ResponseCode
 
 OWN_GROUP = "TOOLS_CONSUMER"
-"""Who pulls where the query names no group: every broker has it. Java: MixAll.TOOLS_CONSUMER_GROUP."""
+"""The group for pulls if the query names none: every broker has it. Java: MixAll.TOOLS_CONSUMER_GROUP."""
 _LAST = 2**63 - 1
 
 

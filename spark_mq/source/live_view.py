@@ -36,7 +36,7 @@ class TopicAtBroker(NamedTuple):
 
 
 class QueueEnds(NamedTuple):
-    """Where a queue begins and ends, and when its last message was stored (0: never)."""
+    """Begin and end of a queue, and the time of its last message (0: never)."""
 
     minimum: int
     maximum: int
@@ -44,7 +44,7 @@ class QueueEnds(NamedTuple):
 
 
 def readable_queues(topic: str, route: TopicRouteData | None) -> dict[TopicAtBroker, int]:
-    """How many queues of the topic can be read at each of its brokers; none where it is not there or not readable."""
+    """Number of readable queues of the topic at each of its brokers; none if it is missing or not readable."""
     datas = () if route is None else route.queue_datas
     return {
         TopicAtBroker(topic, data.broker_name): data.read_queue_count
@@ -54,7 +54,7 @@ def readable_queues(topic: str, route: TopicRouteData | None) -> dict[TopicAtBro
 
 
 def unreadable(topic: str, route: TopicRouteData | None) -> set[TopicAtBroker]:
-    """Where the topic is and may not be read."""
+    """Brokers where the topic exists and is not readable."""
     datas = () if route is None else route.queue_datas
     return {TopicAtBroker(topic, data.broker_name) for data in datas} - readable_queues(topic, route).keys()
 
@@ -122,11 +122,11 @@ class LiveView:
         self.queues: Sequence[QueueId] = ()
         """The same list as long as there are the same queues."""
         self.changed: set[QueueId] = set()
-        """What is new since the last look: queues whose ends are others, or that came or went."""
+        """Changes since the last look: queues with other ends, and queues that came or went."""
         self._counts: dict[TopicAtBroker, int] = {}
         self._answered: dict[TopicAtBroker, tuple[tuple[int, bytes], dict[QueueId, QueueEnds]]] = {}
         self._gone: set[TopicAtBroker] = set()
-        """Where a broker has said that it has no such topic."""
+        """Brokers that have answered that they have no such topic."""
         self._found: dict[TopicAtBroker, dict[QueueId, QueueEnds]] = {}
         self._silent_since: dict[str, int] = {}
         self._looked_ms: int | None = None
@@ -163,7 +163,7 @@ class LiveView:
         return bool(self.changed)
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """What asking brokers gives. What may pass is tried again until the time is over, wherever the brokers are by then."""
+        """The result of requests to brokers. After a failure that may pass it tries again until the time is over, at new addresses."""
 
         def look() -> None:
             self._names_due_ms = min(self._names_due_ms, self._clock() + RETRY_INTERVAL_MS)
@@ -184,7 +184,7 @@ class LiveView:
         )
 
     def await_brokers(self, names: Collection[str]) -> set[str]:
-        """Which of these are registered; those that are not are waited for, because they may be starting."""
+        """Those of the brokers that are registered; it waits for the others, because they may be starting."""
         began = self._clock()
         while not set(names) <= self.brokers.keys() and self._clock() - began < self._timeout_ms:
             time.sleep(LOOK_INTERVAL_MS / 1000)
@@ -193,7 +193,7 @@ class LiveView:
         return set(names) & self.brokers.keys()
 
     def read_queue_count(self, topic: str) -> int:
-        """How many queues of the topic can be read at the broker that has most."""
+        """Number of readable queues of the topic at the broker that has most."""
         return max((count for at, count in self._counts.items() if at.topic == topic), default=0)
 
     def master_of(self, broker_name: str) -> str:

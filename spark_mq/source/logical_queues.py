@@ -43,7 +43,7 @@ class Link(NamedTuple):
     """Whether a message was ever put there, though all may have expired."""
 
     def cut(self, logical_start: int, logical_end: int) -> QueueRange | None:
-        """What of these logical offsets it holds, in physical ones; None if nothing."""
+        """The physical range for these logical offsets; None if empty."""
         start, end = max(self.start, logical_start - self.delta), min(self.end, logical_end - self.delta)
         return QueueRange(self.queue, start, end) if start < end else None
 
@@ -170,7 +170,7 @@ class LogicalCluster(Cluster):
         return end
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
-        """What the group stored in the newest link in which it stored anything. Java: ConsumerManageProcessor."""
+        """The group's stored offset in the newest link that has one. Java: ConsumerManageProcessor."""
         if queue.broker_name != LOGICAL_BROKER:
             return super().group_offset(group, queue)
         for item in reversed(self._chains.get(queue, ())):
@@ -181,7 +181,7 @@ class LogicalCluster(Cluster):
         return None
 
     def physical_positions(self, offsets: Mapping[QueueId, int]) -> dict[QueueId, int]:
-        """Where a group stands in the physical queues: of each logical queue in the link that it reads next."""
+        """A group's physical offsets: for each logical queue, in the link that it reads next."""
         found = {}
         for queue, offset in offsets.items():
             if queue.broker_name != LOGICAL_BROKER:

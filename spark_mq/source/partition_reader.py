@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a task needs no planning
     from spark_mq.source.query_cluster import Split
 
 BATCH_BYTES = 2 << 20
-"""What the JVM takes at a time: such a batch is still in the processor's cache when rows are made of it."""
+"""Bytes of a batch for the JVM: small enough to stay in the processor's cache until the JVM makes rows of it."""
 ROWS_A_COLUMN = 256
 """A batch has so many rows for each of its columns at least, where there are so many: each column costs a few calls on both sides."""
 

@@ -233,7 +233,7 @@ class PullReader:
         window.withdraw()
 
     def _left_ms(self) -> int:
-        """How long a try may take, at least 1 ms."""
+        """The time for a try, at least 1 ms."""
         left = self._last_news + self._terms.timeout_ms / 1000 - time.monotonic()
         return max(round(1000 * left), 1)
 

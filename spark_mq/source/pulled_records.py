@@ -94,7 +94,7 @@ def first_gap(parts: Sequence[PulledPart], offsets: np.ndarray) -> int | None:
 
 
 def record_positions(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the records of answers that lie at [starts, ends) of the buffer begin, and whose answer each is, in order.
+    """The begins of the records of answers at [starts, ends) of the buffer, and the answer of each, in order.
 
     Raises PulledRecordError where sizes do not add up.
     """

@@ -97,7 +97,7 @@ class PullWindow(Generic[T]):
         return len(self._in_flight)
 
     def asks(self) -> list[Ask]:
-        """What to ask for now; it is in flight from here on."""
+        """The next asks; they are in flight from here on."""
         asks: list[Ask] = []
         while len(self._in_flight) < self._depth:
             has_room = len(self._in_flight) + len(self._parts) < 2 * self._depth
@@ -170,7 +170,7 @@ MOST_BYTES = 262_144
 
 
 class PullFilter(NamedTuple):
-    """What the broker gives: tags (by their hashes alone, so the reader compares texts again) or properties by SQL92."""
+    """The broker's filter: tags (by their hashes alone, so the reader compares texts again) or properties by SQL92."""
 
     expression: str = "*"
     type: str = "TAG"
@@ -181,13 +181,13 @@ EVERYTHING = PullFilter()
 
 @dataclass(frozen=True, slots=True)
 class PullTerms:
-    """How a query pulls: the same for all its splits. Its repr shows no secret."""
+    """Settings of a query's pulls, the same for all its splits. Its repr shows no secret."""
 
     settings: ClientSettings
     group: str
     filter: PullFilter = EVERYTHING
     timeout_ms: int = 120_000
-    """How long a task tries to reach a broker before it fails."""
+    """Longest time that a task tries to reach a broker before it fails."""
     may_leave_master: bool = False
     """Whether it goes on at a slave where the master suggests that; it does where the master does not answer."""
 
@@ -228,7 +228,7 @@ def check_expression(topic: str, group: str, filter_: PullFilter) -> RemotingCom
 
 
 def pull_answer(command: RemotingCommand, address: str, queue: QueueId, group: str) -> PullAnswer:
-    """What a broker answered to a pull. Raises ResponseError where it refused, MalformedResponseError where it makes no sense."""
+    """A broker's answer to a pull. Raises ResponseError for a refusal, MalformedResponseError for an answer that makes no sense."""
     what = request_text(RequestCode.PULL_MESSAGE)
     if command.code not in PULL_CODES:
         raise response_error(command.code, command.remark, address, what, queue.topic, group)
@@ -248,7 +248,7 @@ def pull_answer(command: RemotingCommand, address: str, queue: QueueId, group: s
 
 
 def no_news(reason: str, address: str, queue: QueueId, group: str) -> ResponseError:
-    """What an answer amounts to that says nothing of the queue: a broker that is busy."""
+    """The error for an answer that says nothing about the queue: the broker counts as busy."""
     what = request_text(RequestCode.PULL_MESSAGE)
     return ResponseError(ResponseCode.SYSTEM_BUSY, reason, address, what, queue.topic, group)
 

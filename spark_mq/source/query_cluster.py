@@ -54,7 +54,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
 
     @property
     def place(self) -> str:
-        """Where the data is, for texts: the stores' directories, or the name servers."""
+        """The place of the data, for texts: the stores' directories, or the name servers."""
         ...
 
     def refresh(self) -> bool:
@@ -71,7 +71,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has at the broker that has most."""
+        """Number of queues of the topic at the broker that has most."""
         ...
 
     def is_system_topic(self, topic: str) -> bool: ...
@@ -105,7 +105,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def facts(self, queue: QueueId) -> QueueFacts | None:
-        """What there is of a queue now; None where it is not there."""
+        """The facts about a queue now; None if it does not exist."""
         ...
 
     @property
@@ -114,7 +114,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:
-        """What tasks read for a range, and as what they show it."""
+        """The physical ranges that tasks read for a range, each with the queue and offsets that rows show (None: its own)."""
         ...
 
     def physical_positions(self, offsets: Mapping[QueueId, int]) -> Mapping[QueueId, int]:
@@ -122,7 +122,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def split(self, piece: Piece, request: RowRequest) -> Split:
-        """How a task reads a piece of a physical queue."""
+        """The split by which a task reads a piece of a physical queue."""
         ...
 
     def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
@@ -133,7 +133,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def group_offsets(self, group: str) -> GroupOffsets:
-        """What writes the group's positions. Raises OptionError for a group or a place that takes none."""
+        """The writer of the group's positions. Raises OptionError for a group or a place that takes none."""
         ...
 
     def close(self) -> None: ...

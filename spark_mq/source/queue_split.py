@@ -42,7 +42,7 @@ class QueueMark(NamedTuple):
 
 
 class QueueSight(NamedTuple):
-    """What a task sees of a queue: `message_end` is where the message of the mark's entry ends, None where no entry is."""
+    """A task's view of a queue: `message_end` is the end of the message of the mark's entry, None if there is no entry."""
 
     has_files: bool
     first_offset: int
@@ -50,7 +50,7 @@ class QueueSight(NamedTuple):
 
 
 class StoreProof(NamedTuple):
-    """What the driver saw: the log, how far it reaches, and the last entry that a split reads. None: not known.
+    """The driver's view: the log, its end, and the last entry that a split reads. None: unknown.
 
     A task must see that store before it may call anything expired. The driver takes a proof a split, the task checks it each time
     that it opens the files. A store that this machine does not see is not data loss, whatever failOnDataLoss says:
@@ -171,7 +171,7 @@ def _slices(files: _SplitFiles, start: int, end: int) -> Iterator[QueueSlice]:
 
 
 def _tags_codes(tags: frozenset[str] | None, topic: str) -> frozenset[int] | None:
-    """What entries of messages with these tags show; None where entries do not tell.
+    """The codes in entries of messages with these tags; None if entries do not show them.
 
     Entries of the schedule topic hold the time of delivery in place of the tag's hash.
     """

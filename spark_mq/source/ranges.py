@@ -58,7 +58,7 @@ class Subscription:
         return sorted(q for q in chosen if not self.queue_ids or q.queue_id in self.queue_ids)
 
     def missing(self, queues: Iterable[QueueId], *, brokers: Collection[str]) -> list[str]:
-        """What was named, topics or assigned queues, and is not there. A pattern names nothing."""
+        """Named topics or assigned queues that do not exist. A pattern names nothing."""
         there = set(queues)
         if self.assigned:
             return [str(queue) for queue in sorted(self.assigned_queues(brokers) - there)]
@@ -277,7 +277,7 @@ def _backlog(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class FrozenEnd:
-    """What Trigger.AvailableNow reads up to: the ends at its first look, and no queue that appears later."""
+    """The target of Trigger.AvailableNow: the ends at its first look, and no queue that appears later."""
 
     ends: Mapping[QueueId, int]
 

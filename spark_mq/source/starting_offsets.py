@@ -35,7 +35,7 @@ from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, QueueId, Queue
 
 
 class Positions(Protocol):
-    """What resolving asks of a store or a cluster."""
+    """The store's or cluster's methods for resolving."""
 
     def minimum(self, queue: QueueId) -> int:
         """The first offset that is still there."""
@@ -60,7 +60,7 @@ class Edge(enum.Enum):
 
 
 class NoMatch(enum.Enum):
-    """What a starting time means for a queue that holds no message that new."""
+    """The result of a starting time for a queue without a message that new."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -95,7 +95,7 @@ class AtGroup:
 
 
 Limit = Edge | AtOffsets | AtTime | AtTimes | AtGroup
-"""What a user asks for (KafkaOffsetRangeLimit). An end is never AtGroup."""
+"""A start or end from the options (KafkaOffsetRangeLimit). An end is never AtGroup."""
 
 
 class Resolved(NamedTuple):
@@ -114,7 +114,7 @@ def resolve_start(
     now_ms: int,
     fail_on_data_loss: bool,
 ) -> Resolved:
-    """Where a query begins in each of its queues.
+    """The first offset of a query in each of its queues.
 
     `brokers` are all brokers of the cluster. Raises QueuesNotMatchedError, NoOffsetForTimestampError,
     NoGroupOffsetsError, and DataLossError unless `fail_on_data_loss` is false: then a queue whose wanted
@@ -146,7 +146,7 @@ def resolve_end(
     now_ms: int,
     fail_on_data_loss: bool,
 ) -> Resolved:
-    """Where a batch query ends in each of its queues, exclusive.
+    """The end of a batch query in each of its queues, exclusive.
 
     A time is the first message that is *not* read; where none is that new, the queue is read to its end.
     Raises as `resolve_start` does; without `fail_on_data_loss` an end that is not there is the queue's own.
@@ -201,7 +201,7 @@ def _end_at(queue: QueueId, timestamp_ms: int, positions: Positions) -> int:
 
 
 def _group_offsets(group: str, queues: Collection[QueueId], positions: Positions) -> dict[QueueId, int]:
-    """What the group stored. Queues that it has not reached yet are new to it and begin at their minimum."""
+    """The group's stored offsets. Queues that it has not reached yet are new to it and begin at their minimum."""
     stored = {queue: positions.group_offset(group, queue) for queue in queues}
     if queues and all(offset is None for offset in stored.values()):
         raise NoGroupOffsetsError(group)

@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks of the driver's reader
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of Spark's limits stands for all of ours: it only tells "respect the options" from Trigger.Once's "ignore them"."""
+        """One of Spark's limits stands for all options: it only separates "respect the options" from Trigger.Once's "ignore them"."""
         limits = self.options.read_limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @named_for_spark()
     @collected_later()
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the queues end, and what the batch just planned leaves unread (`lag.py`)."""
+        """The ends of the queues, and the part that the planned batch leaves unread (`lag.py`)."""
         ends = self._available()
         is_read_to_end = self._position.next_offsets() == ends
         self._reported = self._position if is_read_to_end else self._moved(self._reported, ends)
@@ -225,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return has_news
 
     def _available(self) -> dict[QueueId, int]:
-        """Where every queue of the query ends, by the last look."""
+        """The end of every queue of the query, by the last look."""
         there = self.cluster.queues()
         if self._selected is None or self._selected[0] is not there:
             queues = self.options.subscription.select(
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends
 
     def _starts(self, start: QueueOffsets, available: dict[QueueId, int]) -> tuple[dict[QueueId, int], list[QueueId]]:
-        """Where each available queue is read from, and which queues stand for another topic than they did."""
+        """The start in each available queue, and the queues that now belong to another topic."""
         starts: dict[QueueId, int] = {}
         losses, broken = self._losses_of_missing(start, start.keys() - available.keys()), []
         known = ((queue, position) for queue, position in start.items() if queue in available)
