@@ -71,7 +71,7 @@ SLOT = np.dtype(
         ("first_position", ">i8"),  # of the slot's oldest unit in the timer log
         ("last_position", ">i8"),  # of its newest
         ("count", ">i4"),  # messages less deletions
-        ("magic", ">i4"),  # without use
+        ("magic", ">i4"),  # unused
     ]
 )
 assert SLOT.itemsize == 32
@@ -116,18 +116,18 @@ def decode_slots(buffer: bytes | bytearray | memoryview | np.ndarray) -> np.ndar
 
 
 def decode_units(buffer: bytes | memoryview | np.ndarray) -> np.ndarray:
-    """What stands at the places of units in a log file: its rest that holds no whole unit is left out. Without copying."""
+    """The units of a log file, or what is in their places, without the rest that holds no whole unit. Without copying."""
     return np.frombuffer(buffer, UNIT, len(buffer) // UNIT_SIZE)
 
 
 def is_unit(units: np.ndarray) -> np.ndarray:
-    """Which of them are units, and neither filler nor free space. Java: TimerMessageStore.isMagicOK, recoverAndRevise."""
+    """Which are units, not fillers or free space. Java: TimerMessageStore.isMagicOK, recoverAndRevise."""
     magic = units["magic"]
     return (units["size_bytes"] == UNIT_SIZE) & (magic & ~_MAGIC_BITS == 0)
 
 
 def is_filler(units: np.ndarray) -> np.ndarray:
-    """At which of the units' places a filler begins."""
+    """Which are fillers."""
     return np.asarray(units["magic"] == BLANK_MAGIC)
 
 
@@ -170,23 +170,23 @@ _CHECKPOINT_STRUCT = struct_of(CHECKPOINT)
 
 
 class TimerCheckpoint(NamedTuple):
-    """How far the timer is. The last three are its DataVersion, by which slaves notice a change."""
+    """How far the timer is. The last three are its DataVersion, by which slaves detect a change."""
 
     last_read_time_ms: int = 0
-    """Everything due before it has been delivered."""
+    """Everything due before this time has been delivered."""
     log_position: int = 0
     """How far log and wheel are on the disk."""
     queue_offset: int = 0
     """The first message of the timer's queue that has not been entered."""
     master_queue_offset: int = 0
-    """The same of the master; a broker begins at the smaller one, where the log does not know better."""
+    """The master's; a broker starts at the smaller one, unless the log shows more."""
     state_version: int = 0
     version_time_ms: int = 0
     version_counter: int = 0
 
 
 def decode_timer_checkpoint(page: bytes) -> TimerCheckpoint:
-    """The seven fields; a page that is missing or shorter than they are reads as if filled up with zeros."""
+    """The seven fields; a missing or too short page reads as filled up with zeros."""
     return TimerCheckpoint(*_CHECKPOINT_STRUCT.unpack_from(page.ljust(CHECKPOINT.itemsize, b"\0")))
 
 

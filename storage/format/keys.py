@@ -105,7 +105,7 @@ class UniqueKeys:
         return pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(self._digits))
 
     def marked(self, prefix: str) -> pa.Array:
-        """The ranks in RANK_DIGITS hex digits behind another text, large_string."""
+        """Another text followed by the ranks in RANK_DIGITS hex digits, large_string."""
         ranks = np.ascontiguousarray(self._digits[:, 2 * PREFIX_BYTES :])
         count, begin = len(ranks), np.frombuffer(prefix.encode(), np.uint8)
         texts = np.empty((count, len(begin) + RANK_DIGITS), np.uint8)
@@ -115,7 +115,7 @@ class UniqueKeys:
         return pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(texts))
 
     def hashes_behind(self, hashes: np.ndarray) -> np.ndarray:
-        """`String.hashCode` of each key behind a text with the given hash (a uint32 array of one or n), uint32."""
+        """`String.hashCode` of a text, given by its hash (a uint32 array of one or n), followed by each key; uint32."""
         before = hashes * _POWER_OF_PREFIX + self._prefix_hash
         return before * _POWER_OF_RANK + _PAIR_HASHES[self._ranks] @ _PAIR_POWERS
 
@@ -149,7 +149,7 @@ def index_hashes(hashes: np.ndarray) -> np.ndarray:
 
 _BLANK = ord(" ")
 NO_KEY = -1
-"""Stands for the hash of a unique key that a message does not have; no hash of the index is negative."""
+"""Replaces the hash of a missing unique key; no hash of the index is negative."""
 
 
 def message_keys(
@@ -185,7 +185,7 @@ def message_keys(
 
 
 def _single_keys(keys: pa.Array) -> tuple[np.ndarray, pa.Array]:
-    """The keys that the texts hold between their blanks, and the row of each."""
+    """The keys in the texts, which are separated by blanks, and the row of each."""
     present = np.flatnonzero(is_valid(keys))
     texts = keys if len(present) == len(keys) else keys.take(pa.array(present))
     rows = present
@@ -198,7 +198,7 @@ def _single_keys(keys: pa.Array) -> tuple[np.ndarray, pa.Array]:
 
 
 def few_message_keys(topics: Sequence[str], properties: Sequence[Mapping[str, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """The same of a few messages, by their topics and properties."""
+    """Like `message_keys` for a few messages, by their topics and properties."""
     texts: list[str] = []
     ends: list[int] = []
     for topic, own in zip(topics, properties, strict=True):

@@ -30,10 +30,10 @@ NAME_VALUE_SEPARATOR = 1
 PROPERTY_SEPARATOR = 2
 PROPERTIES_LIMIT_BYTES = 32_767
 CRC_NAME = "__CRC32#"
-"""The property with which a broker vouches for a whole record. Java: MessageConst.PROPERTY_CRC32."""
+"""The property with a broker's checksum of a whole record. Java: MessageConst.PROPERTY_CRC32."""
 CRC_DIGITS = 10
 CRC_TENS = 10 ** np.arange(CRC_DIGITS, dtype=np.int64)
-"""What each of its digits counts."""
+"""The value of each of its digits."""
 CRC_SIZE = len(CRC_NAME) + 1 + CRC_DIGITS + 1
 """Bytes of that property, the last ones of a record; the sum is over all before. Java: CommitLog.CRC32_RESERVED_LEN."""
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]?")
@@ -60,7 +60,7 @@ def _text(raw: bytes) -> str:
 def stated_crc(properties: dict[str, str]) -> int | None:
     """The checksum in the properties; None if there is none, or Java does not accept it.
 
-    Digits stand with the least significant first, and overflow as an int does. Java: CommitLog.checkMessageAndReturnSize.
+    The least significant digit comes first; the number overflows as an int does. Java: CommitLog.checkMessageAndReturnSize.
     """
     text = properties.get(CRC_NAME)
     if text is None:
@@ -92,7 +92,7 @@ class PropertyMaps:
 
 
 class SequencedMaps(PropertyMaps):
-    """The same of messages whose names come in a few sequences: a property's place in its message follows from the sequence."""
+    """Properties of messages with few distinct sequences of names: a sequence gives a property's place in its messages."""
 
     def __init__(
         self,
@@ -237,7 +237,7 @@ def decode_property_maps(raw: pa.Array) -> RegularProperties | PropertyMaps:
 
 
 def _closed(raw: pa.Array) -> pa.Array:
-    """The same with the last 0x02 in place in every row that is not empty."""
+    """The properties with a last 0x02 in every row that is not empty."""
     data, offsets = _bytes_and_offsets(raw)
     if not len(data):
         return raw
@@ -256,7 +256,7 @@ def _bytes_and_offsets(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _regular(raw: pa.Array) -> RegularProperties | None:
-    """The rows by their separators, or None where one is irregular: then these do not simply alternate, or text is malformed."""
+    """The rows by their separators; None if one is irregular: its separators do not alternate, or its text is malformed."""
     data, offsets = _bytes_and_offsets(raw)
     separators = np.flatnonzero(data < 3)
     kinds = data[separators]
@@ -418,7 +418,7 @@ TRANSIENT_PREFIX = "__RMQ.TRANSIENT."
 """Names that are never stored."""
 
 CRC_ROOM = f"{CRC_NAME}\x01{'0' * CRC_DIGITS}\x02"
-"""The property `__CRC32#` before its digits are known; the end of a record's properties. Java: MessageExtEncoder."""
+"""The property `__CRC32#` with zeros for its digits; the end of a record's properties. Java: MessageExtEncoder."""
 assert len(CRC_ROOM) == CRC_SIZE
 _OF_ANOTHER_RECORD = f"((?:^|\x02))(?:{CRC_NAME}\x01[^\x02]*(?:\x02|$))+"
 
@@ -441,7 +441,7 @@ def is_reserved_name(name: str) -> bool:
 class MapEntries:
     """The entries of a `map<string, string>` column, row after row: row i has entries `offsets[i]` to `offsets[i + 1]`.
 
-    Entries with a null value are left out. Of equal names in a row all stand in the record, and every reader takes the last.
+    Entries with a null value are omitted. Equal names in a row are all in the record, and every reader takes the last.
     """
 
     def __init__(self, names: pa.Array, values: pa.Array, offsets: np.ndarray) -> None:
@@ -481,7 +481,7 @@ class MapEntries:
 
     @cached_property
     def _reserved(self) -> np.ndarray:
-        """For each entry the place of its name in _RESERVED, _TRANSIENT, or −1."""
+        """For each entry the index of its name in _RESERVED, or _TRANSIENT, or −1."""
         places = pc.index_in(self.names, _RESERVED_NAMES).fill_null(-1).to_numpy().copy()
         transient = pc.starts_with(self.names, TRANSIENT_PREFIX)
         if pc.any(transient).as_py():
@@ -509,7 +509,7 @@ class MapEntries:
 
 
 def leading_properties(region: str, trace_on: bool, cluster: str) -> dict[str, str]:
-    """What precedes UNIQ_KEY in every message: the broker's marks, and a client's that waits for its answer."""
+    """The properties before UNIQ_KEY in every message: the broker's, and that of a client that waits for its answer."""
     return {"MSG_REGION": region, "TRACE_ON": "true" if trace_on else "false", "CLUSTER": cluster, "WAIT": "true"}
 
 
@@ -543,7 +543,7 @@ def encode_columns(
 
 
 def with_crc_room(properties: pa.Array) -> pa.Array:
-    """Encoded property strings, large_binary, that end in `CRC_ROOM`: what they say of another record's sum is left out.
+    """Encoded property strings, large_binary, that end in `CRC_ROOM`, without a former record's checksum.
 
     Java: CommitLog.asyncPutMessage (MessageUtils.deleteProperty), MessageExtEncoder.encode, which ends the last property too where it
     is open. Departure: Java's encode of a batch may not, and then makes a record without the sum.

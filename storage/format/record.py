@@ -10,7 +10,7 @@ Java: MessageDecoder, MessageExtEncoder, CommitLog.checkMessageAndReturnSize.
     | prepared_transaction_offset   | body length (4), body | topic length (1; V2: 2), topic | properties length (2), properties
 
 B and S are 8 (IPv4 address and port) or 20 (IPv6), by sysFlag bits 4 and 5. V2 records (magic …AB) have two bytes of
-topic length. Where a record does not fit into a file's rest, a blank filler stands: 4 bytes size, 4 bytes magic.
+topic length. If a record does not fit into a file's rest, that has a blank filler: 4 bytes size, 4 bytes magic.
 With `enabledAppendPropCRC` the last 20 bytes are a property with the sum over all before them (`properties.py`).
 Not supported: inner batches (BatchCQ).
 """
@@ -51,12 +51,12 @@ COMPRESSION_MASK = 0x700
 
 
 def half_flags(sys_flags: Flags) -> Flags:
-    """System flags of halves: no transaction's, so that they have entries in their queue."""
+    """System flags of halves: without transaction bits, so that they have queue entries."""
     return sys_flags & ~TRANSACTION_MASK
 
 
 def committed_flags(sys_flags: Flags) -> Flags:
-    """System flags of what is committed."""
+    """System flags of committed messages."""
     return half_flags(sys_flags) | TRANSACTION_COMMIT
 
 
@@ -68,7 +68,7 @@ def has_queue_entry(sys_flag: int) -> bool:
 MAGIC_V1 = 0xDAA320A7
 MAGIC_V2 = 0xDAA320AB
 MAGIC_BLANK = 0xCBD43194
-BLANK_SIZE = 8  # at least so much remains for the filler at a file's end
+BLANK_SIZE = 8  # at least this much stays free for the filler at a file's end
 BLANK = struct.Struct(">iI")
 V4_HOST_SIZE, V6_HOST_SIZE = 8, 20
 """Bytes of a host: its address, and 4 of port."""
@@ -196,7 +196,7 @@ def decode_record(
     Checks what Java's recovery checks: magic, lengths that add up to the size, and the body's CRC (not of an empty body); with
     `force_property_crc` (forceVerifyPropCRC) instead of that the sum over the record in property `__CRC32#`, which must be there.
     Does not check that the record's physical offset is its place, nor its transaction state; the caller does.
-    Raises CorruptRecordError(field, position, …) where a check fails.
+    Raises CorruptRecordError(field, position, …) if a check fails.
     """
     available = len(buffer) - position
     if available < BLANK_SIZE:
@@ -388,7 +388,7 @@ def decompress(body: bytes | memoryview, sys_flag: int) -> bytes:
 
 
 def _decompressed(body: bytes | memoryview, stream: _Decompressor) -> bytes:
-    """All that the stream makes of the body; what stands behind its end is passed over."""
+    """The complete decompressed body; bytes after the stream's end are ignored."""
     pieces, size = [], 0
     for start in range(0, len(body), _STEP_BYTES):
         pieces.append(stream.decompress(bytes(body[start : start + _STEP_BYTES])))

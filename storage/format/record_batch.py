@@ -59,7 +59,7 @@ _INLINE_BYTES = 12  # shorter strings stand in the view itself
 
 
 class _Extent(NamedTuple):
-    """Which rows are whole records, and where their topics begin and end (meaningless in the other rows)."""
+    """Which rows are whole records, and start and end of their topics (meaningless in other rows)."""
 
     whole: np.ndarray
     topic_starts: np.ndarray
@@ -67,7 +67,7 @@ class _Extent(NamedTuple):
 
 
 def fail(row: int, error: CorruptMessageError) -> None:
-    """What is done with a corrupt row unless the caller says otherwise: raise it."""
+    """The default for corrupt rows: raise the error."""
     raise error
 
 
@@ -113,7 +113,7 @@ class Records:
 
     @cached_property
     def _host_flags(self) -> np.ndarray | None:
-        """None if all hosts are IPv4, as those of rows that were decoded are."""
+        """None if all hosts are IPv4; those of decoded rows always are."""
         if self.decoded is not None:
             return None
         host_flags = self._headers["sys_flag"] & HOST_FLAGS
@@ -123,7 +123,7 @@ class Records:
         return self._count
 
     def take(self, rows: np.ndarray | slice) -> Records:
-        """Some of the rows, by a mask, by numbers or from one to another; what is already known of them is kept."""
+        """Some of the rows, by a mask, by numbers or by a range; known parts are kept."""
         if isinstance(rows, slice) and rows == slice(0, len(self)):
             return self
         taken = Records(self.buffer, self.positions[rows])
@@ -203,7 +203,7 @@ class Records:
         return gather_bytes(self.buffer, self._extent.topic_starts, self._extent.topic_ends)
 
     def numbered_topics(self) -> NumberedTopics:
-        """The distinct topics, in the order of their first records, and which of them each record has."""
+        """The distinct topics, in the order of their first records, and each record's index in them."""
         if self.decoded is not None and self.decoded.topics is not None:
             return self.decoded.topics
         topics = self.topics().dictionary_encode()
@@ -258,7 +258,7 @@ class Records:
         return decode_property_maps(self.raw_properties())
 
     def property(self, name: str) -> pa.Array | None:
-        """One property of all rows, null where a row has none; None if it is not known yet."""
+        """One property of all rows, null if a row has none; None if it is not decoded yet."""
         return None if self.decoded is None else self.decoded.properties.get(name)
 
     def bodies(self) -> pa.Array:
@@ -306,7 +306,7 @@ class Records:
         yield slice(start, len(self)), _replaced(bodies[start:], plain)
 
     def corrupt_message(self, row: int, error: CorruptRecordError) -> CorruptMessageError:
-        """What is wrong with the body or the sums of a whole row, with the message's topic and places."""
+        """The error of a whole row's body or checksums, with the message's topic and places."""
         topic = self.take(slice(row, row + 1)).topics()[0].as_py().decode(errors="replace")
         queue_id, queue_offset, place = (
             int(self.column(name)[row]) for name in ("queue_id", "queue_offset", "commitlog_offset")
@@ -402,7 +402,7 @@ def _replaced(array: pa.Array, values: Mapping[int, bytes | None]) -> pa.Array:
 
 
 def _crc_digits(buffer: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """The number, least digit first, in front of the separators that stand before these places; −1 where it is none."""
+    """The number, least digit first, before the separators that precede these places; −1 if there is none."""
     digits = _byte_rows(view_at(buffer, ends - CRC_DIGITS - 1, np.dtype(f"V{CRC_DIGITS + 1}"))).astype(np.int64)
     digits[:, :CRC_DIGITS] -= ord("0")
     plain = (digits[:, CRC_DIGITS] == PROPERTY_SEPARATOR) & ((digits >= 0) & (digits <= 9)).all(axis=1)

@@ -1,6 +1,6 @@
 """Records made from columns, many at once: Arrow and NumPy columns in, one run of log bytes out. No Python loop over messages.
 
-    outgoing columns ─encode_block─▶ records back to back, with what placing and dispatching them needs beside ─stamp─▶ log bytes
+    outgoing columns ─encode_block─▶ records back to back, with the columns for placing and dispatching ─stamp─▶ log bytes
 
 What is not known before a record has its place stays zero until `stamp` writes it: queue offset, place in the log, store time. The sum
 over all of it comes last, where records have room for it (`stamp_crcs`).
@@ -77,7 +77,7 @@ class OutgoingMessages(NamedTuple):
     is_queued: bool = True
     """Whether they enter consume queues: not if their flags say prepared or rolled back."""
     has_crc: bool = False
-    """Whether each has room for the sum over its record."""
+    """Whether each has room for the checksum of its record."""
 
     def with_crc_room(self) -> OutgoingMessages:
         """The messages as a store with `enabledAppendPropCRC` takes them."""
@@ -85,7 +85,7 @@ class OutgoingMessages(NamedTuple):
 
 
 class BlockColumns(NamedTuple):
-    """What placing and dispatching n records needs of them; columns of equal length, but for `key_hashes`."""
+    """The columns for placing and dispatching n records; of equal length, except `key_hashes`."""
 
     queues: tuple[tuple[str, int], ...]
     queue_codes: np.ndarray  # int32
@@ -94,11 +94,11 @@ class BlockColumns(NamedTuple):
     key_counts: np.ndarray  # int32
     key_hashes: np.ndarray  # int32
     host_size: int = V4_HOST_SIZE
-    """Bytes of a record's born host, which decides where its store time stands."""
+    """Bytes of a record's born host, which gives the position of its store time."""
     is_queued: bool = True
     """Whether the records enter consume queues; else their queue offset is 0."""
     transaction_states: np.ndarray | None = None
-    """int8, of half messages: the transaction bits of what ends each in the same batch, 0 where nothing does."""
+    """int8, for half messages: the transaction bits of each one's end in the same batch, 0 if it has none."""
     has_crc: bool = False
     """Whether the records have room for the sums that `stamp_crcs` writes."""
 
@@ -158,7 +158,7 @@ class _Sizes(NamedTuple):
 
 
 def columns_of(messages: OutgoingMessages, host: bytes) -> BlockColumns:
-    """What placing and dispatching the records of these messages needs of them, without the records."""
+    """The columns for placing and dispatching the records of these messages, without the records."""
     return _columns(messages, host, _sizes(messages, host, QueueFields.of(messages.queues)))
 
 
@@ -264,7 +264,7 @@ def stamp(
     store_time_ms: int | np.ndarray,
     host_size: int,
 ) -> None:
-    """Write into the records that begin at `positions` of a writable `uint8` buffer what their places make known."""
+    """Write the fields that depend on the place into records at `positions` of a writable `uint8` buffer."""
     if not len(positions):
         return
     if is_few(len(positions)) and isinstance(store_time_ms, int):
@@ -310,13 +310,13 @@ def stamp_crcs(data: np.ndarray, positions: np.ndarray, sizes: np.ndarray) -> No
 
 
 def stamp_halves(data: np.ndarray, positions: np.ndarray, half_offsets: np.ndarray) -> None:
-    """Write into commit records that begin at `positions` where their half messages lie."""
+    """Write their halves' log offsets into commit records at `positions`."""
     if len(positions):
         scatter(data, half_positions(data, positions), half_offsets.astype(_TIME).view("V8"))
 
 
 def copy_halves(logged: np.ndarray, staged: np.ndarray, positions: np.ndarray) -> None:
-    """Make the commits among staged records say of their halves what the same records in the log say."""
+    """Copy the halves' log offsets of logged commits into the same staged ones."""
     commits = commits_among(staged, positions)
     if len(commits):
         stamp_halves(staged, commits, view_at(logged, half_positions(staged, commits), _TIME))
@@ -329,7 +329,7 @@ def commits_among(data: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def half_positions(data: np.ndarray, positions: np.ndarray) -> np.ndarray:
-    """Where records hold the place of their half: behind both hosts."""
+    """Positions of the half's log offset in records: after both hosts."""
     flags = view_at(data, positions + SYS_FLAG_POSITION, _FLAGS).astype(np.int64)
     longer = np.where(flags & BORN_HOST_V6, _V6_LONGER, 0) + np.where(flags & STORE_HOST_V6, _V6_LONGER, 0)
     return np.asarray(positions + _HALF_POSITION + longer)
@@ -359,7 +359,7 @@ _RECONSUME_SIZE = 4
 _HALF = np.dtype("V8")
 
 
-# A record's content: what it says without where, when and at which host it is stored. So a row that is staged a second time is
+# A record's content: all fields except place, times and hosts. So a row that is staged a second time is
 # recognized.
 #
 #     0   20                       36         40          48          56           64           72
@@ -392,7 +392,7 @@ def content_sum(data: np.ndarray, positions: np.ndarray, start: int = 0) -> int:
 
 
 def copy_origins(logged: np.ndarray, staged: np.ndarray, positions: np.ndarray) -> None:
-    """Make staged records say of their born time, their store time and their hosts what the same records in the log say."""
+    """Copy born time, store time and hosts of logged records into the same staged ones."""
     if len(positions):
         origins = positions + _ORIGIN_POSITION
         scatter(staged, origins, view_at(logged, origins, _origin_size(staged, positions)))
