@@ -352,7 +352,7 @@ def _run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobRepor
     since, until = options.between_ms()
     if options.audit is None and options.where is None:
         return _replay(options, place, place.listed(since, until))
-    from spark_mq.replay_audit import ReplayAudit, failures_told, select_letters
+    from spark_mq.replay_audit import ReplayAudit, failures_in_one_line, select_letters
     from spark_mq.session import build_session
 
     spark = build_session(
@@ -369,7 +369,7 @@ def _run(options: Replay, place: Letters, source: Mapping[str, str]) -> JobRepor
             lines.append(f"{settled} planned by a run that ended before: looked for in the log")
         if not options.again:
             found = audit.without_settled(found)
-    with failures_told("dead letters" if options.where is None else f"dead letters, --where {options.where}"):
+    with failures_in_one_line("dead letters" if options.where is None else f"dead letters, --where {options.where}"):
         # Without an audit all of them are looked up in the log.
         letters = _collected(found, None if audit is None else options.limit + 1)
     return _replay(options, place, letters, audit, lines)

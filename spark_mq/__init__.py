@@ -37,7 +37,7 @@ def _refuse_shadows() -> None:
 
 
 def _stranger(name: str) -> str | None:
-    """Where `import name` leads; None if that is our own package, or nowhere."""
+    """The file that `import name` loads; None if it is this package's own, or there is none."""
     try:
         spec = find_spec(name)
     except ValueError:  # a module that was put into sys.modules by hand
@@ -107,7 +107,7 @@ if not TYPE_CHECKING:
     }
 
     def __dir__() -> list[str]:
-        """What there is to use, for `dir` and for completion in a shell: names that are not loaded yet among it."""
+        """All public names, for `dir` and for completion in a shell, including names that are not loaded yet."""
         return sorted(__all__)
 
     def __getattr__(name: str) -> object:

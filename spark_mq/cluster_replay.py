@@ -162,8 +162,8 @@ class ClusterLetters:
     def replay(self, letters: Sequence[DeadLetter]) -> list[Outcome]:
         """Send copies; the outcome of each letter, in their order.
 
-        What no topic takes, has expired, is another message by now or does not decompress is refused alone. Raises the client's errors
-        where nobody knows whether a copy is stored, or a broker refuses for too long: what was sent before is found by `copies`.
+        A letter that no topic takes, that has expired, has been replaced or does not decompress is refused alone. Raises the client's
+        errors if it is unknown whether a copy is stored, or if a broker refuses for too long: `copies` finds the copies sent before.
         """
         return [self._replayed(letter) for letter in letters]
 
@@ -193,7 +193,7 @@ class ClusterLetters:
         return Outcome(letter, REPLAYED, reason, sent.offset_message_id)
 
     def _send(self, message: Message, queue: MessageQueue) -> SendResult | str:
-        """What it was answered, or why it is refused."""
+        """The result of the send, or the reason why the message is refused."""
         assert self._producer is not None, "not locked"
         for pause_s in (*_PAUSES_S, None):
             try:

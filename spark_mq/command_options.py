@@ -69,7 +69,7 @@ def _of_cluster(*names: str, metavar: str | None = None, help: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Connection:
-    """How the command line says that a running cluster is reached. Without `name_server` the command works on stores."""
+    """The options of the command line for a running cluster. Without `name_server` the command works on stores."""
 
     name_server: Annotated[
         str | None, _of_cluster("--name-server", "-n", metavar="HOST:PORT[,…]", help="Its name servers.")
@@ -153,7 +153,7 @@ class Connection:
         )
 
     def settings(self, environment: Mapping[str, str] | None = None) -> ClientSettings:
-        """What the client is given. Raises OptionError, OSError, TlsError."""
+        """The client's settings. Raises OptionError, OSError, TlsError."""
         options = self.cluster(environment)
         return replace(options.client_settings(), connect_timeout_ms=options.request_timeout)
 

@@ -31,7 +31,7 @@ class SparkMqError(ErrorWithValues):
     advice: ClassVar[tuple[str, ...]] = ()
 
     def details(self) -> tuple[str, ...]:
-        """What to do about it, which ends the first line unless `describe` says so; then more about what happened, line by line."""
+        """The cure, which ends the first line unless `describe` says so; then details of the failure, line by line."""
         return self.advice
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ _SHAPES = {
     "assign": '{"TOPIC": {"BROKER": [0, 1]}}, with one broker {"TOPIC": [0, 1]}',
     "paths": '["/one/store", "/another/store"]',
 }
-"""What options with JSON look like."""
+"""An example of options with JSON."""
 
 
 class OffsetJsonError(SparkMqError):
@@ -252,7 +252,7 @@ class WritesOwnSourceError(SparkMqError):
 
 
 class Consequence(NamedTuple):
-    """What to do about invalid rows, and what became of the others; `said` may be empty."""
+    """Advice about invalid rows, and the fate of the others; `said` may be empty."""
 
     cure: str
     said: str

@@ -1,4 +1,4 @@
-"""`format("spark_mq")`. Thin: Spark imports this in every worker it starts, so readers and writers are imported when asked for."""
+"""`format("spark_mq")`. Thin: Spark imports this in every worker, so readers and writers are imported at first use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class SparkMqDataSource(DataSource):
-    """RocketMQ stores as rows, and rows as RocketMQ's messages. Options are parsed, and refused, when one of these is asked for."""
+    """RocketMQ stores as rows, and rows as RocketMQ's messages. Options are checked when Spark requests a schema, reader or writer."""
 
     @classmethod
     def name(cls) -> str:
@@ -33,7 +33,7 @@ class SparkMqDataSource(DataSource):
 
     @named_for_spark()
     def schema(self) -> str:
-        """The columns asked for: all of ours, those of option `columns`, or Kafka's."""
+        """The columns: all of the source's, those of option `columns`, or Kafka's."""
         from spark_mq.source.rows import columns_named, ddl
 
         options = self._source_options()
@@ -85,7 +85,7 @@ class SparkMqDataSource(DataSource):
 
 
 def _of_the_sink(error: UnknownOptionError) -> OptionError | UnknownOptionError:
-    """What the source says of an option that it does not have."""
+    """The source's message about an unknown option."""
     from spark_mq.sink.options import live_sink_option_rows, sink_option_rows
 
     for row in (*sink_option_rows(), *live_sink_option_rows()):
@@ -98,7 +98,7 @@ def _of_the_sink(error: UnknownOptionError) -> OptionError | UnknownOptionError:
 
 @contextmanager
 def _naming_options_of_the_source() -> Iterator[None]:
-    """What a sink says of an option that the source alone has."""
+    """A sink's message about an option of the source."""
     from spark_mq.source.options import option_rows
 
     try:
@@ -112,7 +112,7 @@ def _naming_options_of_the_source() -> Iterator[None]:
 
 
 def _sink(given: Mapping[str, str], schema: StructType, mode: Mode, save_mode: str) -> StoreSink | LiveSink:
-    """Where the rows go: a cluster with nameServer, else the store at path."""
+    """The target of the rows: a cluster with nameServer, else the store at path."""
     from spark_mq.sink.columns import columns_to_send, columns_to_write
     from spark_mq.sink.options import LiveSinkOptions, SinkOptions
     from spark_mq.sink.own_source import own_topics
@@ -138,7 +138,7 @@ def _sink(given: Mapping[str, str], schema: StructType, mode: Mode, save_mode: s
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A query that was refused before its reader was made: raises `refusal` whatever is asked of it, except `stop`.
+    """A query that was refused before its reader was made: every method raises `refusal`, except `stop`.
 
     PySpark's runner of streaming readers drops an error of `DataSource.streamReader`: it calls `stop` on a reader that it has not got,
     and Spark shows that `UnboundLocalError` alone (pyspark/sql/streaming/python_streaming_source_runner.py). It hands on what a
@@ -173,7 +173,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._refuse()
 
     def stop(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no store is open."""
 
     @named_for_spark()
     def _refuse(self) -> NoReturn:
@@ -181,7 +181,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def reader_or_refusal(make: Callable[[], DataSourceStreamReader]) -> DataSourceStreamReader:
-    """What `make` returns, or a reader that raises what it raised."""
+    """The reader of `make`, or a reader that raises the error of `make`."""
     try:
         return make()
     except Exception as error:

@@ -164,7 +164,7 @@ def check_driver(here: Surroundings, requirements: Sequence[Requirement]) -> Ite
 
 
 def check_worker_interpreter(here: Surroundings, requirements: Sequence[Requirement]) -> Iterator[Finding]:
-    """The Python that Spark starts workers with unless told: PYSPARK_PYTHON, else `python3` on the path."""
+    """The Python that Spark starts workers with by default: PYSPARK_PYTHON, else `python3` on the path."""
     chosen = here.environ.get("PYSPARK_PYTHON")
     severity = Severity.ERROR if chosen else Severity.WARNING
     name = f"PYSPARK_PYTHON={chosen}" if chosen else "PYSPARK_PYTHON is not set: python3 on the path"
@@ -259,7 +259,7 @@ def _broken_sources(seen: Mapping[str, Any], interpreter: str) -> Iterator[Findi
 
 
 def _probe(here: Surroundings, interpreter: str, requirements: Sequence[Requirement]) -> dict[str, Any]:
-    """What a worker started in these surroundings sees. Raises `ProbeFailedError`."""
+    """The report of a worker started in these surroundings. Raises `ProbeFailedError`."""
     script = Path(doctor_probe.__file__).read_text(encoding="utf-8")
     names = [requirement.name for requirement in requirements]
     try:
@@ -287,7 +287,7 @@ def _probe(here: Surroundings, interpreter: str, requirements: Sequence[Requirem
 
 
 def _requirements() -> list[Requirement]:
-    """What spark_mq needs without extras, from its installed metadata; empty if it is not installed."""
+    """The requirements of spark_mq without extras, from its installed metadata; empty if it is not installed."""
     try:
         texts = importlib.metadata.requires("spark_mq") or []
     except importlib.metadata.PackageNotFoundError:

@@ -1,6 +1,6 @@
-"""What a Python worker would see; `doctor` runs this text in the worker's interpreter and reads the answer.
+"""Report of a Python worker's environment; `doctor` runs this text in the worker's interpreter and reads the answer.
 
-Arguments: names of distributions whose versions are asked for. Written for any Python 3.8 or newer and
+Arguments: names of distributions whose versions to print. Written for any Python 3.8 or newer and
 without this package, since the interpreter may be the wrong one.
 """
 

@@ -53,7 +53,7 @@ def find_java(environ: Mapping[str, str] = os.environ, jvm_folders: Sequence[str
 
 
 def java_on_path(environ: Mapping[str, str]) -> Java | None:
-    """What `java` means in a shell with this environment."""
+    """The Java that `java` runs in a shell with this environment."""
     executable = shutil.which("java", path=environ.get("PATH", ""))
     return None if executable is None else inspect_java(Path(executable))
 
@@ -61,8 +61,8 @@ def java_on_path(environ: Mapping[str, str]) -> Java | None:
 def inspect_java(executable: Path) -> Java | None:
     """The Java behind an executable, None if it is not there or does not run.
 
-    Reads the `release` file of the home the executable lies in; a launcher that lies elsewhere (a version
-    manager's, macOS's) is asked instead, which costs a Java start.
+    Reads the `release` file in the executable's home. A launcher elsewhere (a version manager's, macOS's) is run
+    instead, which costs a Java start.
     """
     if not os.access(executable, os.X_OK) or executable.is_dir():
         return None
@@ -70,7 +70,7 @@ def inspect_java(executable: Path) -> Java | None:
     version = _released_version(home)
     if version is not None and executable.resolve() == home / "bin" / "java":
         return Java(home, version)
-    return _asked(executable)
+    return _run_launcher(executable)
 
 
 def _installed(environ: Mapping[str, str], jvm_folders: Sequence[str]) -> Iterator[Java]:
@@ -100,7 +100,7 @@ def _released_version(home: Path) -> str | None:
     return match and match[1]
 
 
-def _asked(executable: Path) -> Java | None:
+def _run_launcher(executable: Path) -> Java | None:
     try:
         answer = subprocess.run(
             [executable, "-XshowSettings:properties", "-version"],

@@ -29,7 +29,7 @@ Guarantee = Literal["exactlyOnce", "atLeastOnce"]
 
 
 class Option(NamedTuple):
-    """What a field's annotation says of its option.
+    """The annotation that describes a field's option.
 
     `shown` is the default as the documentation spells it; that of a boolean need not be given.
     """
@@ -229,7 +229,7 @@ def parse_size_bytes(text: str, option: str) -> int:
 class TimePoint(NamedTuple):
     """A time in ms since the epoch, or, if `before_now`, that many ms before the query starts.
 
-    A relative one gives another answer each time it is asked: ask once and keep what came of it.
+    A relative time gives another result at each call: call once and keep the result.
     """
 
     ms: int
@@ -290,7 +290,7 @@ def parse_name_servers(text: str, option: str) -> tuple[str, ...]:
 
 
 def parse_request_timeout(text: str, option: str) -> int:
-    """How long an answer may take, in ms. Longer than 0."""
+    """Longest wait for an answer, in ms. Longer than 0."""
     timeout_ms = parse_duration_ms(text, option)
     if timeout_ms <= 0:
         raise OptionError(option, "must be longer than 0")
@@ -312,7 +312,7 @@ def parse_namespace(text: str, option: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOptions:
-    """How a running cluster is reached, by source and sink; `name_server` is empty where it is a store."""
+    """The options for a running cluster, for source and sink; `name_server` is empty for a store."""
 
     name_server: Annotated[
         tuple[str, ...],
@@ -320,23 +320,21 @@ class ClusterOptions:
     ] = ()
     namespace: Annotated[
         str | None,
-        Option(parse_namespace, "stands before the names of topics and of consumerGroup at the brokers: `ns%topic`"),
+        Option(parse_namespace, "prefix of topic and consumerGroup names at the brokers: `ns%topic`"),
     ] = None
-    access_key: Annotated[
-        str | None, Option(parse_text, "the user who signs requests, where brokers check that (ACL)")
-    ] = None
-    secret_key: Annotated[str | None, Option(parse_secret, "the user's secret; shown nowhere")] = field(
+    access_key: Annotated[str | None, Option(parse_text, "the user that signs requests (ACL)")] = None
+    secret_key: Annotated[str | None, Option(parse_secret, "the user's secret; never shown")] = field(
         default=None, repr=False
     )
-    security_token: Annotated[str | None, Option(parse_secret, "the token of a security service; shown nowhere")] = (
-        field(default=None, repr=False)
+    security_token: Annotated[str | None, Option(parse_secret, "the token of a security service; never shown")] = field(
+        default=None, repr=False
     )
-    tls: Annotated[bool, Option(parse_boolean, "speak TLS with name servers and brokers")] = False
+    tls: Annotated[bool, Option(parse_boolean, "use TLS with name servers and brokers")] = False
     tls_verify: Annotated[
         bool,
         Option(
             parse_boolean,
-            "compare certificate and host name; false takes any server for the right one, as Java's client does by default",
+            "check certificate and host name; false accepts any server, as Java's client does by default",
         ),
     ] = True
     tls_ca_file: Annotated[
@@ -345,19 +343,19 @@ class ClusterOptions:
     ] = None
     tls_cert_file: Annotated[str | None, Option(parse_path, "the client's own certificate (PEM)")] = None
     tls_key_file: Annotated[str | None, Option(parse_path, "its key (PEM)")] = None
-    tls_key_password: Annotated[str | None, Option(parse_secret, "the key's password; shown nowhere")] = field(
+    tls_key_password: Annotated[str | None, Option(parse_secret, "the key's password; never shown")] = field(
         default=None, repr=False
     )
     tls_server_name: Annotated[
         str | None,
-        Option(parse_text, "the name that the servers' certificates have", shown="the address"),
+        Option(parse_text, "the name in the servers' certificates", shown="the address"),
     ] = None
     request_timeout: Annotated[
         int,
         Option(
             parse_request_timeout,
-            "how long the answer to one request is waited for (Java: mqClientApiTimeout); questions about queues, topics and groups "
-            "get twice as long. Raise it on a busy machine",
+            "how long to wait for an answer (Java: mqClientApiTimeout); twice as long for requests about queues, "
+            "topics and groups. Raise it on a busy machine",
             shown=f"{MQ_CLIENT_API_TIMEOUT_MS // 1000}s",
         ),
     ] = MQ_CLIENT_API_TIMEOUT_MS

@@ -2,8 +2,8 @@
 `jobs/replay_dead_letters.py` says which, and `cluster_replay.py` does the same at running brokers.
 
 A copy keeps body, tags, keys, unique key, flag, birth and the application's properties; what brokers and consumers noted on the
-message goes, retries begin again. Its property REPLAYED_FROM is the dead letter's message id: by it a copy is found in the log where
-nobody had the time to note that it was put.
+message goes, retries begin again. Its property REPLAYED_FROM is the dead letter's message id. It finds a copy in the log if a run
+died before it noted the put.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _POP_RETRY_SEPARATORS = ("+", "_")
 _KEPT = ("UNIQ_KEY", "TAGS", "KEYS", "__SHARDINGKEY")
 
 Target = Literal["topic", "retry"]
-"""Where copies go: to the topic that the letter came from, for all its groups, or to the retry topic of the group alone."""
+"""The target of copies: the letter's original topic, for all its groups, or the retry topic of the group alone."""
 TARGETS = get_args(Target)
 
 PLANNED = "planned"
@@ -60,7 +60,7 @@ UNKNOWN = "unknown"
 
 
 class DeadLetter(NamedTuple):
-    """Which message of a group's dead-letter topic, and where it came from."""
+    """A message of a group's dead-letter topic, and its origin."""
 
     queue_id: int
     queue_offset: int
@@ -70,7 +70,7 @@ class DeadLetter(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What became of a dead letter."""
+    """The result for a dead letter."""
 
     letter: DeadLetter
     result: str
@@ -83,7 +83,7 @@ class OpenPlan(NamedTuple):
 
     run: str
     log_end: int
-    """Where the log ended before the first of them."""
+    """The log's end before the first of them."""
     letters: list[DeadLetter]
 
 
@@ -135,7 +135,7 @@ def topic_of(origin_topic: str, group: str) -> str:
 
 
 def target_of(origin_topic: str, group: str, to: Target) -> str:
-    """Where the copy of a letter from `origin_topic` goes. A pop consumer's retry topic is the one that it came from."""
+    """The topic for the copy of a letter from `origin_topic`. For a pop consumer's retry topic, that topic itself."""
     topic = topic_of(origin_topic, group)
     if to == "topic":
         return topic
@@ -143,7 +143,7 @@ def target_of(origin_topic: str, group: str, to: Target) -> str:
 
 
 def targets_of(letters: Iterable[DeadLetter], group: str) -> set[str]:
-    """Where copies of letters may lie, whatever a run before was asked for."""
+    """The topics where copies of letters may lie, whatever the options of earlier runs."""
     return {target_of(letter.origin_topic, group, to) for letter in letters for to in TARGETS}
 
 

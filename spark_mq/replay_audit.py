@@ -6,7 +6,7 @@
     not_made    the run that planned it ended before, and there is no copy
     unknown     the run that planned it ended, and what of the log could tell has expired
 
-A dead letter that was replayed, or whose fate is unknown, is not replayed again unless that is asked for.
+A dead letter that was replayed, or whose fate is unknown, is not replayed again except on request.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from spark_mq.source.rows import EARLIER_PLACE_COLUMN_NAMES
 from storage.names import dead_letter_topic
 
 SETTLED = (REPLAYED, UNKNOWN)
-"""What keeps a dead letter from being replayed again."""
+"""Results that keep a dead letter from another replay."""
 
 _LETTER = ("queue_id", "queue_offset", "msg_id", "unique_key", "origin_topic")
 _SCHEMA = """
@@ -59,7 +59,7 @@ def select_letters(
         letters = letters.where(f.col("store_timestamp") >= f.timestamp_millis(f.lit(since_ms)))
     if until_ms is not None:
         letters = letters.where(f.col("store_timestamp") < f.timestamp_millis(f.lit(until_ms)))
-    # PySpark logs an error of SQL as JSON with a Python traceback, before anybody can catch it; OptionError says it in a line.
+    # PySpark logs an error of SQL as JSON with a Python traceback before the caller can catch it; OptionError says it in a line.
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL)
     try:
         letters = letters if where is None else letters.where(where)
@@ -69,8 +69,8 @@ def select_letters(
 
 
 @contextmanager
-def failures_told(what: str) -> Iterator[None]:
-    """What Spark fails at within the block becomes a SparkMqError of one line."""
+def failures_in_one_line(what: str) -> Iterator[None]:
+    """Turn Spark's errors within the block into a SparkMqError of one line."""
     try:
         yield
     except PySparkException as error:
@@ -85,7 +85,7 @@ def _cause(error: PySparkException) -> str:
 
 
 def table_location(path: str) -> str:
-    """Where Delta is to look for the table: a path without a scheme, absolute. A relative one it would take for a table's name."""
+    """The path for Delta: without a scheme, absolute. Delta takes a relative path for a table's name."""
     return path if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path) else os.path.abspath(path)
 
 
@@ -99,14 +99,14 @@ class ReplayAudit:
         self._spark = spark
         self._path = table_location(path)
         self._group = group
-        self._told = f"audit {self._path}"
+        self._what = f"audit {self._path}"
 
     def open_plans(self) -> list[OpenPlan]:
-        """What earlier runs have left planned. The caller holds the lock under which runs plan."""
+        """The planned letters of earlier runs. The caller holds the lock under which runs plan."""
         rows = self._rows()
         if rows is None:
             return []
-        with failures_told(self._told):
+        with failures_in_one_line(self._what):
             found = rows.where(f.col("result") == PLANNED).orderBy("run", "dead_letter_queue", "dead_letter_offset")
             planned = found.collect()
         plans: dict[str, OpenPlan] = {}
@@ -137,7 +137,7 @@ class ReplayAudit:
             "dead_letter_msg_id STRING, unique_key STRING, origin_topic STRING, result STRING, log_end BIGINT"
         )
         planned = self._spark.createDataFrame(rows, names).withColumn("time", f.current_timestamp())
-        with failures_told(self._told):
+        with failures_in_one_line(self._what):
             self._make_table()
             planned.write.format("delta").mode("append").save(self._path)
 
@@ -155,7 +155,7 @@ class ReplayAudit:
             & (f.col("audit.dead_letter_msg_id") == f.col("noted.msg_id"))
         )
         news = {name: f.col(f"noted.{name}") for name in ("result", "reason", "new_msg_id")}
-        with failures_told(self._told):
+        with failures_in_one_line(self._what):
             table = DeltaTable.forPath(self._spark, self._path).alias("audit").merge(noted.alias("noted"), is_meant)
             table.whenMatchedUpdate(set={"time": f.current_timestamp(), **news}).execute()
 
@@ -163,7 +163,7 @@ class ReplayAudit:
         """The group's rows; None where there is no table yet."""
         from delta.tables import DeltaTable
 
-        with failures_told(self._told):
+        with failures_in_one_line(self._what):
             if not DeltaTable.isDeltaTable(self._spark, self._path):
                 return None
             return self._spark.read.format("delta").load(self._path).where(f.col("consumer_group") == self._group)

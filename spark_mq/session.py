@@ -55,7 +55,7 @@ class JavaNotFoundError(RuntimeError):
 
 
 class DeltaNotFoundError(RuntimeError):
-    """Delta Lake was asked for in a JVM that runs already and has not got its jars."""
+    """Delta Lake was requested in a JVM that runs already without its jars."""
 
 
 SESSION_ERRORS = (JavaNotFoundError, DeltaNotFoundError)
@@ -79,17 +79,17 @@ def build_session(
 
     Raises `JavaNotFoundError`, and with `delta` `DeltaNotFoundError`.
     """
-    asked = dict(config or {}) | {
+    requested = dict(config or {}) | {
         name: value for name, value in ((MASTER, master), (APP_NAME, app_name)) if value is not None
     }
     start = _start(os.environ)
-    wanted = asked.get(MASTER)
+    wanted = requested.get(MASTER)
     if wanted is not None:
         _say_what_it_replaces(wanted, start)
         if start.kind is not Kind.SESSION:
             os.environ.pop("SPARK_REMOTE", None)
     given = {name: setting.value for name, setting in start.given.items()}
-    remote = None if wanted is not None else asked.get(REMOTE, given.get(REMOTE))
+    remote = None if wanted is not None else requested.get(REMOTE, given.get(REMOTE))
     is_local = (remote or wanted or given.get(MASTER) or "local").startswith("local")
     if start.kind is Kind.NOTHING and (remote is None or is_local):
         prepare_environment(os.environ, local=is_local)
@@ -100,9 +100,11 @@ def build_session(
 
     builder = SparkSession.builder
     if start.kind is Kind.SESSION or remote is not None:
-        settings = query_settings(asked, given)
+        settings = query_settings(requested, given)
     else:
-        settings = session_settings(asked, given, delta=delta, local=is_local, jvm_runs=start.kind is Kind.SUBMITTED)
+        settings = session_settings(
+            requested, given, delta=delta, local=is_local, jvm_runs=start.kind is Kind.SUBMITTED
+        )
     for name, value in settings.items():
         builder = builder.config(name, value)
     if delta and remote is None:
@@ -127,7 +129,7 @@ def _refuse_without_delta(session: Any) -> None:
 
 
 class Kind(Enum):
-    """What there is when a session is asked for."""
+    """The state before a session is requested."""
 
     NOTHING = "nothing"  # the session's JVM will be started
     SUBMITTED = "spark-submit"  # it has started the JVM, which has started this program
@@ -195,17 +197,17 @@ def prepare_environment(environ: MutableMapping[str, str], *, local: bool) -> No
         environ["PYTHONPATH"] = os.pathsep.join([*entries, str(_PACKAGES_ROOT)])
 
 
-def query_settings(asked: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
-    """The settings of a session that can be set while it runs; what is `given` stays, what is `asked` for wins."""
+def query_settings(requested: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """The settings that a running session can change; `given` ones stay, `requested` ones win."""
     ours = {
         "spark.sql.session.timeZone": "UTC",  # RocketMQ's timestamps are milliseconds of UTC
         "spark.sql.python.filterPushdown.enabled": "true",  # off by default: each filter a full scan
     }
-    return {name: value for name, value in ours.items() if name not in given} | dict(asked)
+    return {name: value for name, value in ours.items() if name not in given} | dict(requested)
 
 
 def session_settings(
-    asked: Mapping[str, str], given: Mapping[str, str], *, delta: bool, local: bool = True, jvm_runs: bool = False
+    requested: Mapping[str, str], given: Mapping[str, str], *, delta: bool, local: bool = True, jvm_runs: bool = False
 ) -> dict[str, str]:
     """Every Spark setting of a new session that is not `given` already. Lists of options and extensions are joined with theirs."""
     ours = {"spark.ui.showConsoleProgress": "false"}  # it writes over output lines
@@ -215,8 +217,8 @@ def session_settings(
         ours["spark.ui.enabled"] = "false"
     if delta:
         ours |= _DELTA_CATALOG
-    settings = {name: value for name, value in ours.items() if name not in given} | query_settings(asked, given)
-    theirs = {**given, **asked}
+    settings = {name: value for name, value in ours.items() if name not in given} | query_settings(requested, given)
+    theirs = {**given, **requested}
     if not jvm_runs:  # Java reads its options when it starts
         log_settings = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
         settings[_JAVA_OPTIONS] = _joined(log_settings, theirs.get(_JAVA_OPTIONS), separator=" ")
@@ -286,7 +288,7 @@ def _defaults_file(environ: Mapping[str, str]) -> Path | None:
 
 
 def _packaged_home() -> str | None:
-    """Where an installed pyspark keeps Spark: beside itself."""
+    """The Spark directory of an installed pyspark: its package directory."""
     spec = find_spec("pyspark")
     return os.path.dirname(spec.origin) if spec and spec.origin else None
 

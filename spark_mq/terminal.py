@@ -88,7 +88,7 @@ def _handled_by(handler: Callable[[int, FrameType | None], None]) -> Iterator[No
 
 
 PATIENCE_S = 2.0
-"""What takes no longer shows nothing."""
+"""Operations that take less time show nothing."""
 
 OnProgress = Callable[[int, int], None]
 """Called with how much is done, of how much."""
@@ -158,7 +158,7 @@ def _started_after(seconds: float, sign: Progress) -> Iterator[None]:
 
 
 def _terminal() -> Console | None:
-    """Where people see it; None where stderr is a file or a pipe."""
+    """The stream that people see; None if stderr is a file or a pipe."""
     if not sys.stderr.isatty():
         return None
     from rich.console import Console

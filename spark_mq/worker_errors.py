@@ -3,7 +3,7 @@
 PySpark sends Spark the text that `traceback.format_exc()` makes of an error, and Spark puts its own words in front of it ("Failed to
 create Python data source instance: Traceback (most recent call last): …"). A source can choose one thing only: with the variable
 SPARK_HIDE_TRACEBACK, which `spark.sql.execution.pyspark.udf.hideTraceback.enabled` sets, PySpark sends the error's type and text alone.
-A worker process ends when it has sent an error, so the variable that is set here hides nobody else's traceback.
+A worker process ends when it has sent an error, so the variable that is set here hides no other traceback.
 
 An error without a name is a fault of ours, and keeps its traceback.
 

@@ -38,12 +38,12 @@ Mode = Literal["auto", "off", "on", "check"]
 
 KERNELS = "storage.format.kernels"
 ROWS_THAT_PAY = 500_000
-"""Loading Numba and compiled code costs a process 0.3 s and makes a row up to 0.6 µs cheaper. After so many rows, as many more
-are likely."""
+"""Loading Numba and compiled code costs a process 0.3 s and makes a row up to 0.6 µs cheaper. A process that has handled so many rows
+is likely to handle as many more."""
 ROWS_WITHOUT_KERNELS = 64
 """A server's reads come one by one, and none of them must wait while kernels are loaded."""
 ROWS_BETWEEN_LOOKS = 100_000
-"""While another process compiles."""
+"""How many rows pass before this process looks again whether another process has compiled the kernels."""
 ATTEMPT_S = 600
 """How long no process starts to compile again after one did."""
 NICENESS = 15
@@ -53,7 +53,7 @@ _LOG = logging.getLogger("storage.kernels")
 
 
 def mode_of_environment() -> Mode:
-    """What the environment says; a word that is none of the modes is as good as `off`, and is logged."""
+    """The mode that the environment sets. A word that is no mode counts as `off`, and is logged."""
     text = os.environ.get(ENVIRONMENT, "auto").strip().lower() or "auto"
     for mode in get_args(Mode):
         if text == mode:
@@ -77,7 +77,7 @@ class Kernels:
         self.use(mode)
 
     def use(self, mode: Mode | None) -> None:
-        """Another mode from now on (None = the environment's), as in a process that has handled no rows."""
+        """Set the mode (None = the environment's), and count rows from 0 again."""
         self._mode = mode
         self._module: ModuleType | None = None
         self._refusal: str | None = None
@@ -91,7 +91,7 @@ class Kernels:
         return self._mode
 
     def for_rows(self, count: int = 0) -> ModuleType | None:
-        """The module, if kernels are to do so many more rows now. Few rows at once load nothing, and count for nothing."""
+        """The module if kernels pay for `count` more rows; else None. A call for few rows loads nothing and is not counted."""
         if self._module is not None:
             return self._module
         if self.is_refused:
@@ -107,7 +107,7 @@ class Kernels:
         return self._module
 
     def load(self) -> ModuleType | None:
-        """The module, ready to run. None where it is not there yet, and where there will be none (`is_refused`)."""
+        """The module, ready to run. None while it is not compiled, and where it never will be (`is_refused`)."""
         if self.is_refused or not self._lock.acquire(blocking=self.mode != "auto"):
             return None  # another thread is loading: this one goes on without
         try:
@@ -115,7 +115,7 @@ class Kernels:
             return self._load()
         except Unusable as reason:
             self._refuse(str(reason))
-        except Exception as error:  # whatever a compiler or a spoilt cache may raise: the exact path does not need them
+        except Exception as error:  # a compiler or a spoilt cache may raise anything: the exact path does not need them
             self._refuse(f"they cannot be loaded: {type(error).__name__}: {error}")
         finally:
             self._is_loading = False
@@ -129,7 +129,7 @@ class Kernels:
 
     @property
     def refusal(self) -> str | None:
-        """Why; None where they work, or nothing has tried to load them."""
+        """The reason; None where kernels work, or nothing has tried to load them."""
         return self._refusal
 
     def _refuse(self, reason: str) -> None:
@@ -139,7 +139,7 @@ class Kernels:
 
     def _load(self) -> ModuleType | None:
         if self._helper is not None:
-            self._helper.poll()  # else it stays as a zombie when it has ended
+            self._helper.poll()  # so that it does not stay as a zombie after it ended
         check_platform()
         try:
             directory: Path | None = self.directory()
@@ -158,7 +158,7 @@ class Kernels:
                 raise
             except Exception:
                 if directory is not None:
-                    remove_code(directory)  # one of its files may be spoilt: the next attempt starts anew
+                    remove_code(directory)  # one of its files may be spoilt: the next attempt compiles all again
                 raise
 
     def directory(self) -> Path:
@@ -174,7 +174,7 @@ class Kernels:
         return "kernels-" + hashlib.sha256(known.encode()).hexdigest()[:24]
 
     def _compile_elsewhere(self, directory: Path) -> None:
-        """Have another process compile, once for a user and version; this one looks now and then whether it is done."""
+        """Start another process that compiles, once for each user and version; this one looks now and then whether it is done."""
         if self._helper is not None and self._helper.poll() is None:
             return
         if not begin_attempt(directory):
@@ -288,9 +288,9 @@ def begin_attempt(directory: Path) -> bool:
 
 @contextmanager
 def cached_in(directory: Path | None) -> Iterator[None]:
-    """Numba's functions that are decorated meanwhile keep their compiled code there; with None nowhere.
+    """While this context is entered, decorated Numba functions cache their compiled code in `directory`; with None nowhere.
 
-    What is there already is taken without Numba's registries, which only a compiler needs and which take 0.3 s to load.
+    Cached code is loaded without Numba's registries, which only a compiler needs and which take 0.3 s to load.
     """
     from numba import config
     from numba.core.caching import Cache
@@ -308,7 +308,7 @@ def cached_in(directory: Path | None) -> Iterator[None]:
 
 
 def _load_overload(cache: Any, signature: Any, target: Any) -> Any:
-    """As `numba.core.caching.Cache.load_overload`, but that the target's registries stay as they are."""
+    """Like `numba.core.caching.Cache.load_overload`, but does not refresh the target's registries."""
     with cache._guard_against_spurious_io_errors():
         return cache._load_overload(signature, target)
 
@@ -322,8 +322,9 @@ def is_caching() -> bool:
 
 
 def check_cache(place: str) -> None:
-    """Raises Unusable where Numba would take and keep code in another place than `cached_in` says: it is not known who may write
-    there. Its variables in the environment decide that too, and it reads them again when one has changed.
+    """Raises Unusable where Numba would cache code in another directory than `cached_in` names: other users may be able to write there.
+
+    Environment variables decide that too, and Numba reads them again after a change.
     """
     if Path(place).parent != _caching[-1]:
         raise Unusable(f"Numba keeps compiled code in {place}, not in {_caching[-1]}")
@@ -343,7 +344,7 @@ def compile_all() -> None:
 
 
 def remove_code(directory: Path) -> None:
-    """Delete what was compiled there, and keep the time of the last attempt."""
+    """Delete the compiled code, but keep the time of the last attempt."""
     for path in sorted(directory.rglob("*"), reverse=True):
         if path != directory / "attempt":
             with suppress(OSError):
@@ -351,7 +352,7 @@ def remove_code(directory: Path) -> None:
 
 
 def _drop_unused(kept: Path) -> None:
-    """Compiled code of other versions that no process has completed for a while."""
+    """Delete compiled code of other versions that no process has completed for a while."""
     limit = time.time() - 86_400 * UNUSED_DAYS
     for other in kept.parent.glob("kernels-*"):
         if other != kept and other.stat().st_mtime < limit:

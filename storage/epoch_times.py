@@ -1,8 +1,8 @@
-"""Milliseconds since 1970: now, and numbers that ought to be such and are seconds, microseconds or nanoseconds.
+"""Milliseconds since 1970: the clocks, and a check for numbers that are seconds, microseconds or nanoseconds instead.
 
-Taken as milliseconds, the seconds of our days lie in January 1970 and the microseconds behind the year 30000. A read that starts there
-gives every message or none, without an error. So a number is refused that is a time from 2000 to 2100 in another unit; in milliseconds
-none of these is a time from 1971 to 5000. Java: a broker takes any number.
+Read as milliseconds, present seconds lie in January 1970 and present microseconds after the year 30000. A read from there gives every
+message or none, without an error. So a number is refused if it is a time from 2000 to 2100 in another unit; as milliseconds, no such
+number is a time from 1971 to 5000. Java: a broker takes any number.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _UNITS = (("seconds", 1), ("microseconds", 1_000_000), ("nanoseconds", 1_000_000
 
 
 def steady_time_ms() -> int:
-    """For lengths of time alone: nobody can set this clock, and it begins anywhere.
+    """A clock for durations only: its zero is arbitrary, and setting the machine's clock does not change it.
 
-    Who is silent, what is idle and what expires in memory is judged by it. Departure: Java takes System.currentTimeMillis for most of
-    these, so a clock that is set forward by two minutes closes its connections, empties its routes and frees its locks.
+    It measures silence, idle times and expiry in memory. Departure: Java uses System.currentTimeMillis for most of these, so setting
+    the clock forward by two minutes closes its connections, empties its routes and frees its locks.
     """
     return time.monotonic_ns() // 1_000_000
 
@@ -29,17 +29,17 @@ def current_time_ms() -> int:
 
 
 def shown_time_ms(steady_ms: int) -> int:
-    """When a moment of the steady clock was, by the machine's clock as it is set now: for people to read."""
+    """The machine's time (as the clock is set now) of a moment of the steady clock, for display."""
     return current_time_ms() - (steady_time_ms() - steady_ms)
 
 
 def is_time(now_ms: int, last_ms: int, interval_ms: int) -> bool:
-    """Whether something is to be done again that is done at intervals: also at once where the clock was set back since."""
+    """Whether work that repeats every `interval_ms` is due. It is due at once if the clock was set back since the last time."""
     return not 0 <= now_ms - last_ms < interval_ms
 
 
 def other_unit_rule(number: int) -> str | None:
-    """What is wrong with a number of milliseconds that looks like one of another unit, with the value that was meant; else None."""
+    """Why a number of milliseconds looks like another unit, with the value that was probably meant; None if it does not."""
     for unit, per_second in _UNITS:
         if _FROM_S * per_second <= number < _TO_S * per_second:
             meant_ms = number * 1_000 // per_second

@@ -24,7 +24,7 @@
       StagedRowsGoneError               the rows that a task has staged are not there to be appended
       SinkTakenError                    another query writes under this sink's id
       SinkAheadError                    another run of the query has written the batch, or later ones
-      SinkProgressError                 the sink's consumer offset says more than its ledger
+      SinkProgressError                 the sink's consumer offset is ahead of its ledger
       SliceMismatchError                a repeated batch has other rows than its slices in the log
       HalvesGoneError                   a repeated batch's first halves have expired
       TopicChangedError                 rows were staged for a queue that cannot be written
@@ -54,7 +54,7 @@ class ErrorWithValues(Exception):
 
     The annotations of a subclass are its constructor's parameters and its attributes, in order and with their defaults, like those of a
     dataclass. `__post_init__` may set others. Errors survive pickling, so they cross from a worker to the driver whole. A class with
-    other parameters than its base writes an `__init__` and sets `args` to what it was called with: pickle makes the copy from them.
+    other parameters than its base writes an `__init__` and sets `args` to its own arguments: pickle makes the copy from them.
     """
 
     template: ClassVar[str] = ""
@@ -117,16 +117,16 @@ class DescribedError(ErrorWithValues):
     """An error of a store or of a client, with what a Spark user is shown for it."""
 
     retriable = False
-    """Whether the same call may succeed later without anybody changing anything."""
+    """Whether the same call may succeed later without a change by an operator."""
 
     condition = "SPARK_MQ_ERROR"
     """The name in brackets, which docs/errors.md explains; of the nearest base that has one."""
 
     spark_cure: ClassVar[str | None] = None
-    """What a Spark user can do, in words of options, in place of the hint."""
+    """What a Spark user can do, in terms of options. It replaces the hint."""
 
     spark_note: ClassVar[str | None] = None
-    """What a Spark user can do or should know besides."""
+    """What else a Spark user can do or should know."""
 
     def cure(self) -> str | None:
         """The hint, or a better one for these values."""
@@ -227,7 +227,7 @@ class StoreNotFoundError(StorageError):
 class StoreNotSharedError(StoreNotFoundError):
     """The machine `host` sees another directory at `path` than the rest of its query, or none; `reason` says how that shows.
 
-    It is no loss of messages: they are where the others look.
+    No messages are lost: they are where the other machines look.
     """
 
     template = "machine {host} does not see at {path} what the rest of the query sees there: {reason}"
@@ -245,7 +245,7 @@ class StoreNotSharedError(StoreNotFoundError):
 
 
 class TopicNotFoundError(StorageError):
-    """The store has no queue of `topic`, and its topics.json does not name it; `nearest` is the known topic most like it, if any is."""
+    """The store has no queue of `topic`, and its topics.json does not name it. `nearest` is the most similar known topic, or None."""
 
     condition = "SPARK_MQ_TOPIC_NOT_FOUND"
     template = "there is no topic {topic} in {path}[; did you mean {nearest}?]"
@@ -265,7 +265,7 @@ class StoreRefusedError(StorageError):
 
 
 class IndexGeometryUnknownError(StoreRefusedError):
-    """The slots and items of an index file, which stand in no file, are not configured and not Java's default.
+    """The slot and item counts of an index file are in no file. They are not configured, and not Java's default.
 
     `found_size_bytes` is the length of the index file.
     """
@@ -285,9 +285,9 @@ class IndexGeometryUnknownError(StoreRefusedError):
 
 
 class ForeignLogError(StoreRefusedError):
-    """The log that would be written does not lie in the store's directory, and may be another store's. Nothing was changed.
+    """The log to write lies outside the store's directory, and may be another store's. Nothing was changed.
 
-    `log` is the directory or file that it is about.
+    `log` is the directory or file concerned.
     """
 
     condition = "SPARK_MQ_FOREIGN_LOG"
@@ -373,7 +373,7 @@ class FileSystemUnavailableError(FileFailedError):
 
 
 class ReplicasNotEnoughError(StorageError):
-    """Too few replicas follow the store, so a batch that must have so many copies is not started. Java: IN_SYNC_REPLICAS_NOT_ENOUGH."""
+    """Too few replicas follow the store, so the batch is not started. Java: IN_SYNC_REPLICAS_NOT_ENOUGH."""
 
     condition = "SPARK_MQ_REPLICAS_NOT_ENOUGH"
     retriable = True
@@ -442,7 +442,7 @@ class StoreDamagedError(StorageError):
 class LogFileMissingError(StoreDamagedError):
     """The log lacks `count` files, from `file` on, between the files `before` and `behind`; records stand behind them.
 
-    `start` and `end` are the places in the log of the bytes that they held.
+    `start` and `end` are the range of log offsets that they held.
     """
 
     condition = "SPARK_MQ_LOG_FILE_MISSING"
@@ -470,7 +470,7 @@ class LogFileMissingError(StoreDamagedError):
 
 
 class StagedRowsGoneError(StorageError):
-    """A file that a task of the sink has staged is not there; `rows` is how many it held, None if that is not known."""
+    """A file that a task of the sink staged is missing; `rows` is how many rows it held, None if not known."""
 
     condition = "SPARK_MQ_STAGED_ROWS_GONE"
     template = "the staged file {path} is gone[, with {rows} rows that were to be written]"
@@ -498,10 +498,10 @@ class SinkTakenError(StorageError):
 
 
 class SinkAheadError(StorageError):
-    """A run of a query comes with a batch that another run of it has left behind, or written with other rows, or is at the same place.
+    """A run of a query brings a batch that another run of the query has already passed, has written with other rows, or is writing now.
 
-    The other run has written batch `known` with `known_rows` rows (None if that is not known). What this one brings would count as
-    written and would not be, or would be written twice.
+    The other run has written batch `known` with `known_rows` rows (None if not known). This run's rows would count as written without
+    being written, or would be written twice.
     """
 
     condition = "SPARK_MQ_SINK_AHEAD"
@@ -539,10 +539,10 @@ class SinkAheadError(StorageError):
 
 
 class SinkProgressError(StorageError):
-    """A sink's consumer offset says that a batch is in the store which the ledger does not know.
+    """A sink's consumer offset names a batch that the ledger does not know.
 
-    Any client of a broker may have set the offset, or the log has lost its end. `mirrored` is the last batch by the offset, `known` by
-    the ledger; None where its messages of the sink have expired or were cut.
+    A client of a broker may have set the offset, or the log has lost its end. `mirrored` is the last batch by the offset, `known` the
+    last by the ledger; None if the sink's ledger messages have expired or were cut.
     """
 
     condition = "SPARK_MQ_SINK_PROGRESS"
@@ -570,9 +570,9 @@ class SinkProgressError(StorageError):
 
 
 class SliceMismatchError(StorageError):
-    """The log holds a slice of a batch that has no END, and rows `first_row` up to `end_row` of the batch, staged anew, are others.
+    """The log holds a slice of a batch without an END, and the rows `first_row` up to `end_row`, staged again, differ from it.
 
-    `query_id` and `batch_id` say which batch of which query, `commitlog_offset` where the slice's ledger message stands.
+    `query_id` and `batch_id` name the batch; `commitlog_offset` is the place of the slice's ledger message.
     """
 
     condition = "SPARK_MQ_SLICE_MISMATCH"
@@ -600,9 +600,9 @@ class SliceMismatchError(StorageError):
 
 
 class HalvesGoneError(StorageError):
-    """The log holds a part of a batch of transactions that has no END, and not its first halves: they have expired.
+    """The log holds a part of a batch of transactions without an END, but its first halves have expired.
 
-    `first_row` is the first half that is there, `commitlog_offset` where its slice's ledger message stands.
+    `first_row` is the first half that is still there, `commitlog_offset` the place of its slice's ledger message.
     """
 
     condition = "SPARK_MQ_HALVES_GONE"
@@ -623,7 +623,7 @@ class HalvesGoneError(StorageError):
 
 
 class TopicChangedError(StorageError):
-    """Rows were staged for a queue that the topic, as it is at the commit, does not offer for writing."""
+    """Rows were staged for a queue that the topic, at the time of the commit, does not offer for writing."""
 
     condition = "SPARK_MQ_TOPIC_CHANGED"
     template = "rows are staged for queue {queue_id} of topic {topic}, but {rule}"
@@ -659,10 +659,10 @@ class CorruptRecordError(StorageError):
 
 
 class CorruptMessageError(CorruptRecordError):
-    """A message that its queue serves, but whose body or checksum is not what its record says.
+    """A message whose body or checksum is not what its record says, though its queue serves it.
 
-    The producer may have sent it so: a broker stores a body that is called compressed without looking at it. `broker_name` is None
-    where it is not known. `position` is the place in the commit log.
+    The producer may have sent it so: a broker does not look at a body that is flagged as compressed. `broker_name` is None if not
+    known. `position` is the place in the commit log.
     """
 
     template = (
@@ -710,7 +710,7 @@ class MessageIllegalError(StorageError):
 
 
 class PutRefusedError(StorageError):
-    """A message that is not stored; `status` says why in the words of a broker."""
+    """A message that was not stored; `status` says why, in a broker's words."""
 
     condition = "SPARK_MQ_MESSAGE_REFUSED"
     template = "{status.value}: {reason}"
@@ -719,7 +719,7 @@ class PutRefusedError(StorageError):
 
 
 class ColumnIllegalError(StorageError):
-    """A table whose columns are not those of messages: one is unknown, missing, there twice, or of another type."""
+    """The columns of a table are not those of messages: one is unknown, missing, duplicate or of another type."""
 
     condition = "SPARK_MQ_SINK_SCHEMA"
     template = "column {column}: {rule}"
@@ -730,7 +730,7 @@ class ColumnIllegalError(StorageError):
 class RowIllegalError(StorageError):
     """Rows that cannot be messages; nothing of the call was appended.
 
-    `row` counts from 0 in the table given, `more` is how many other rows are refused too.
+    `row` counts from 0 in the given table; `more` is how many other rows are refused too.
     """
 
     condition = "SPARK_MQ_ILLEGAL_ROW"
@@ -744,7 +744,7 @@ class RowIllegalError(StorageError):
 class OffsetOutOfRangeError(StorageError):
     """`asked` lies outside `minimum` (inclusive) … `maximum` (exclusive) of a queue.
 
-    `queue_id` is None where `topic` names the log itself. What it means for a stream is `failOnDataLoss`'s business.
+    `queue_id` is None if `topic` names the log itself. A stream handles it as `failOnDataLoss` says.
     """
 
     condition = "SPARK_MQ_DATA_LOSS"

@@ -1,8 +1,8 @@
 """Named points at which a test kills the process: `SPARK_MQ_FAILPOINT=name` or `name:n` for the n-th time it is reached.
 
-The process ends by SIGKILL, as a crash ends it: nothing is flushed, no handler runs. With `SPARK_MQ_FAILPOINT_PAUSE=PATH` it
-makes that file instead, which holds its process id then, and waits until somebody kills it or makes PATH.go; who comes later finds the
-file and passes. Without the first variable nothing happens.
+The process ends by SIGKILL, as in a crash: nothing is flushed, no handler runs. With `SPARK_MQ_FAILPOINT_PAUSE=PATH` it instead creates
+that file, which holds its process id, and waits until it is killed or PATH.go exists. A process that finds the file passes.
+Without the first variable nothing happens.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ COMMIT = (
 )
 """The points of a commit, in the order in which it passes them."""
 TRANSACTIONS = ("after-halves", "before-ops")
-"""Those of a commit of transactions besides."""
+"""The additional points of a commit of transactions."""
 STAGING = ("amid-staging", "after-staging")
-"""The points of a task."""
+"""The points of a staging task."""
 UPKEEP = (
     "file-staged",
     "file-replaced",
@@ -63,10 +63,10 @@ UPKEEP = (
     "log-expired",
     "queues-expired",
 )
-"""Those of whatever a writer does besides: small files replaced, recovery, files that roll, checkpoint, release, close, expiry."""
+"""The points of a writer's other work: small files replaced, recovery, files that roll, checkpoint, release, close, expiry."""
 
 LIVE_STAGING = ("live-amid-staging", "live-after-staging")
-"""Those of a task that stages rows for running brokers."""
+"""The points of a task that stages rows for running brokers."""
 LIVE_COMMIT = (
     "live-before-intent",
     "live-after-intent",
@@ -78,22 +78,22 @@ LIVE_COMMIT = (
     "live-after-drop",
     "live-after-rows-dropped",
 )
-"""Those of a commit that sends them, in the order in which it passes them."""
+"""The points of a commit that sends rows to brokers, in order."""
 LIVE_REDO = ("live-attempt-saved", "live-fenced", "live-looked", "live-attempt-settled")
-"""Those of an attempt that follows another one, before it sends."""
+"""The points of an attempt that follows another one, before it sends."""
 LIVE_TRANSACTIONS = ("live-amid-halves", "live-halves-stored", "live-amid-ends")
-"""Those of a task that sends transactions to running brokers, in the order in which it passes them."""
+"""The points of a task that sends transactions to running brokers, in order."""
 
 _reached: dict[str, int] = {}
 _POLL_SECONDS = 0.02
 
 
 def reach(name: str) -> None:
-    """Die here if a test has asked for it."""
-    asked = os.environ.get(ENVIRONMENT)
-    if asked is None:
+    """End the process here if the environment names this point."""
+    setting = os.environ.get(ENVIRONMENT)
+    if setting is None:
         return
-    wanted, _, time_text = asked.partition(":")
+    wanted, _, time_text = setting.partition(":")
     if wanted != name:
         return
     _reached[name] = _reached.get(name, 0) + 1
@@ -108,11 +108,11 @@ def reach(name: str) -> None:
 
 
 def _wait_at(pause: str) -> None:
-    """Make the file, and wait for PATH.go. FileExistsError where another has waited there."""
+    """Create the file, and wait for PATH.go. FileExistsError if another process has waited there."""
     with open(f"{pause}.{os.getpid()}", "w", encoding="ascii") as file:
         file.write(str(os.getpid()))
     try:
-        os.link(file.name, pause)  # whole at once, for one process only
+        os.link(file.name, pause)  # complete at once, and for one process only
     finally:
         os.unlink(file.name)
     while not os.path.exists(f"{pause}.go"):

@@ -1,15 +1,14 @@
-"""Names of topics, groups and brokers: which are legal, and which are not a user's. And `host:port`, as people and routes spell it.
+"""Names of topics, groups and brokers: which are legal, and which are reserved. Also `host:port` addresses.
 
-Names from the wire and from columns are hostile: code that makes a path, a key or a record of one passes it
-through `validate_…` first. Neither '.' nor '/' is a legal character of a topic or group, so no legal name
-leaves its directory.
+Names from the wire and from columns are untrusted: code that makes a path, a key or a record from a name calls `validate_…` first.
+Neither '.' nor '/' is legal in a topic or group, so no legal name leaves its directory.
 
-An address, for both families, is split and made here:
+Addresses of both families are split and made here:
 
     broker.example:10911   127.0.0.1:10911   [::1]:10911   ::1:10911   0:0:0:0:0:0:0:1:10911
 
-The port stands behind the last colon. An IPv6 address stands in brackets or, as Apache's brokers give it, without. What this package
-says itself has the brackets: clients of other languages than Java need them.
+The port stands after the last colon. An IPv6 address has brackets or, as Apache's brokers write it, none. This package always writes
+the brackets: clients in other languages than Java need them.
 
 Java: TopicValidator, Validators, MixAll, HookUtils.checkBeforePutMessage, NetworkUtil.string2SocketAddress,
 NettyRemotingClient.getHostAndPort.
@@ -27,7 +26,7 @@ from enum import Enum
 from storage.errors import NameIllegalError
 
 MULTI_DISPATCH_PREFIX = "%LMQ%"
-"""Of queues with entries for records of other topics."""
+"""Prefix of queues whose entries name records of other topics."""
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 SYSTEM_TOPIC_PREFIX = "rmq_sys_"
@@ -36,12 +35,12 @@ BROKER_MEMBER_TOPIC_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 REPLY_TOPIC_SUFFIX = "_REPLY_TOPIC"
 REVIVE_TOPIC_PREFIX = "rmq_sys_REVIVE_LOG_"
 MASTER_ID = 0
-"""Of the processes that share a broker's name the one that takes messages. Java: MixAll.MASTER_ID."""
+"""The broker id of the master among the brokers that share a name. Java: MixAll.MASTER_ID."""
 BUILT_IN_GROUPS = (
     *("TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY"),
     *("CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER", "CID_RMQ_SYS_TRANS"),
 )
-"""Groups that every broker has, in its file or not. Java: SubscriptionGroupManager.init."""
+"""Groups that every broker has, also without an entry in its file. Java: SubscriptionGroupManager.init."""
 
 SYSTEM_TOPICS = frozenset(
     {
@@ -72,7 +71,7 @@ _LEGAL_IN_BROKER_NAME = "%|a-zA-Z0-9_.-"
 
 
 class NameFault(Enum):
-    """Why a name is none. A broker's remarks tell these three apart."""
+    """Why a name is illegal. A broker's remarks distinguish these three."""
 
     BLANK = "it is blank"
     CHARACTER = "it holds a character that is not legal"
@@ -91,7 +90,7 @@ def validate_topic(topic: str) -> str:
 def validate_user_topic(topic: str, *, broker_name: str | None = None, cluster_name: str | None = None) -> str:
     """The topic, if users may send to it on a broker of that name and cluster; else NameIllegalError."""
     if is_retry_or_dead_letter_topic(topic):
-        # The place to lift this is where messages are sent back: such a topic belongs to one consumer group.
+        # Only the code that sends messages back may store in such a topic: it belongs to one consumer group.
         raise NameIllegalError("topic", topic, "it belongs to a consumer group, whose failed messages it takes")
     validate_topic(topic)
     if is_system_topic(topic, broker_name=broker_name, cluster_name=cluster_name):
@@ -137,9 +136,9 @@ def _is_no_path_element(name: str) -> bool:
 
 
 def topic_name_fault(topic: str, limit: int = TOPIC_LENGTH_LIMIT) -> NameFault | None:
-    """Why no topic may have this name, None if one may.
+    """Why the name is illegal for a topic; None if it is legal.
 
-    Java: TopicValidator.validateTopic, whose limit no `%RETRY%` topic is spared.
+    Java: TopicValidator.validateTopic, whose length limit also holds for `%RETRY%` topics.
     """
     fault = _fault(topic, limit, _LEGAL)
     return None if fault is None else fault[0]
@@ -179,17 +178,17 @@ def is_system_group(group: str) -> bool:
 
 
 def retry_topic(group: str) -> str:
-    """Where messages that the group failed to consume wait for their next try."""
+    """The topic where messages that the group failed to consume wait for their next try."""
     return RETRY_PREFIX + group
 
 
 def dead_letter_topic(group: str) -> str:
-    """Where messages that the group failed to consume too often end."""
+    """The topic of messages that the group failed to consume too often."""
     return DEAD_LETTER_PREFIX + group
 
 
 def names_several(topic: str) -> bool:
-    """Whether a text that is no topic's name is more likely a list of names, as `a,b` or JSON."""
+    """Whether an illegal topic name is probably a list of names, as `a,b` or JSON."""
     return "," in topic or topic.startswith("[")
 
 
@@ -216,12 +215,12 @@ def split_address(text: str) -> tuple[str, int]:
 
 
 def host_of(address: str) -> str:
-    """The part before the port, without brackets; of an address that a socket or this module has made."""
+    """The part before the port, without brackets. The address must come from a socket or from this module."""
     return plain_host(address.rpartition(":")[0])
 
 
 def plain_host(host: str) -> str:
-    """Without the brackets in which an IPv6 address may stand. Java: InetAddress.getByName takes both."""
+    """The host without the brackets of an IPv6 address. Java: InetAddress.getByName takes both."""
     return host[1:-1] if host[:1] == "[" and host[-1:] == "]" else host
 
 
@@ -234,12 +233,12 @@ def address_text(host: str, port: int) -> str:
 
 
 def same_address(one: str, other: str) -> bool:
-    """Whether two texts name the same host and port, however they spell it. Names are not looked up."""
+    """Whether two texts name the same host and port in any spelling. Names are not looked up."""
     return one == other or in_one_form(one) == in_one_form(other)
 
 
 def peer_host(host: str) -> str:
-    """A socket's host as Java says it: an IPv4 client of a socket for both families has its IPv4 address."""
+    """A socket's host as Java writes it: an IPv4 client of a dual-stack socket has its IPv4 address."""
     if not host.startswith("::ffff:"):
         return host
     mapped = ipaddress.IPv6Address(host.partition("%")[0]).ipv4_mapped
@@ -247,7 +246,7 @@ def peer_host(host: str) -> str:
 
 
 def in_one_form(address: str) -> str:
-    """As this package spells it; another text as it is."""
+    """An address in this package's spelling; any other text unchanged."""
     try:
         return address_text(*split_address(address))
     except ValueError:
@@ -263,13 +262,13 @@ def _is_ip(host: str) -> bool:
 
 
 def nearest(name: str, known: Iterable[str], likeness: float = 0.5) -> str | None:
-    """The known name most like `name`, whatever its case; None if none is as like as that (1 = equal)."""
+    """The known name most like `name`, ignoring case; None if none reaches `likeness` (1 = equal)."""
     by_lower = {candidate.lower(): candidate for candidate in known}
     found = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=likeness)
     return by_lower[found[0]] if found else None
 
 
 def advice(name: str, known: Iterable[str]) -> str:
-    """What to put behind a sentence that refuses `name`; empty if no known name is like it."""
+    """Text to append to a sentence that refuses `name`; empty if no known name is similar."""
     like = nearest(name, known)
     return "" if like is None else f"; did you mean {like}?"

@@ -27,7 +27,7 @@ class PutStatus(Enum):
 
     @property
     def is_stored(self) -> bool:
-        """Whether the message stands in the log: a time-out of disk or slave comes after that."""
+        """Whether the message is in the log: a time-out of disk or slave comes after that."""
         return self in _STORED
 
 

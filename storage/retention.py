@@ -8,15 +8,15 @@
     index   the oldest files whose last key lies before what the log still holds; never the last one
                                                                                          IndexService.deleteExpiredFile
 
-Log files go when it is the hour for it (deleteWhen) or when a disk is fuller than it should be, and without regard to their age when
-one is nearly full. The decisions are pure; `apply_expiry` only unlinks, so that readers keep what they have mapped, and a reader
-that comes later gets OffsetOutOfRangeError. Each deletion is durable before the next, in an order that leaves no gap: the log's
-files, oldest first, then what points to them. A crash in between leaves files that the next run finds expired.
-The log of this process says of each log file that goes which messages were in it and why, as a warning where it goes before its time,
-and what went of queues and index. Java: MappedFile.destroy and deleteExpiredFileByTime say it of each file.
-The timer's log is the timer's own duty (`delay/timer_files.py`). Java lets a file that somebody reads be for a while, and tries again
-(destroyMapedFileIntervalForcibly, redeleteHangedFileInterval); here nobody has to wait. Not supported: replicasPerDiskPartition,
-and DLedger's log.
+Log files are deleted at the configured hour (deleteWhen) or when a disk is too full, and regardless of their age when a disk is nearly
+full. The decisions are pure; `apply_expiry` only unlinks. So readers keep the files they have mapped, and later readers get
+OffsetOutOfRangeError. Each deletion is durable before the next, in an order that leaves no gap: the log's files, oldest first, then
+the files that point to them. A crash in between leaves files that the next run finds expired.
+For each deleted log file the process logs which messages were in it and why it goes, as a warning if it goes early; and what was
+deleted of queues and index. Java: MappedFile.destroy and deleteExpiredFileByTime log each file.
+The timer deletes its own log (`delay/timer_files.py`). Java keeps a file that is being read, and tries again later
+(destroyMapedFileIntervalForcibly, redeleteHangedFileInterval); here no reader blocks a deletion. Not supported:
+replicasPerDiskPartition, and DLedger's log.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _LOG = logging.getLogger(__name__)
 _MS_PER_HOUR = 3_600_000
 _TOPICS_SHOWN = 20
 _QUEUES_PAUSE_MS = 10_000
-"""Of all pauses between queues: a process that waits for the store's lock gives up after a minute."""
+"""Limit of the sum of all pauses between queues: a process that waits for the store's lock gives up after a minute."""
 
 
 class Occasion(NamedTuple):
-    """Why log files are deleted now; without reasons none is."""
+    """Why log files are deleted now; without a reason none is."""
 
     reasons: tuple[str, ...]
     whatever_age: bool = False
     """A disk is so full that files go before their time."""
     is_full: bool = False
-    """A disk is so full that a broker takes no message until there is room again. Java: RunningFlags.getAndMakeDiskFull."""
+    """A disk is so full that a broker takes no messages until there is room. Java: RunningFlags.getAndMakeDiskFull."""
 
 
 def plan_occasion(
@@ -70,10 +70,10 @@ def plan_occasion(
     queues_used_percent: int,
     is_requested: bool = False,
 ) -> Occasion:
-    """Whether log files are to be deleted. Java: isTimeToDelete, isSpaceToDelete, executeDeleteFilesManually.
+    """Whether log files must be deleted. Java: isTimeToDelete, isSpaceToDelete, executeDeleteFilesManually.
 
     `hour` is the local one; the percents are `disk_used_percent` of the `written_directories` (the least full counts) and of
-    consumequeue/. A disk of which nothing is known (−1) counts as too full, as in Java. Raises ConfigurationError.
+    consumequeue/. A disk with unknown usage (−1) counts as too full, as in Java. Raises ConfigurationError.
     """
     reasons = ["it was requested"] if is_requested else []
     if hour in _hours(config.delete_when):
@@ -94,13 +94,13 @@ def plan_occasion(
 
 
 def written_directories(directories: tuple[str, ...], config: CommitLogConfig) -> tuple[str, ...]:
-    """Those of the log's directories whose disks count: storePathCommitLog's, without readOnlyCommitLogStorePaths."""
+    """The log directories whose disks count: storePathCommitLog's, without readOnlyCommitLogStorePaths."""
     read_only = {path.rstrip("/") for path in (config.read_only_commit_log_store_paths or "").split(",")}
     return tuple(path for path in directories if path not in read_only) or directories
 
 
 def _hours(text: str) -> set[int]:
-    """Java: UtilAll.isItTimeToDo. It fails on anything that is no number, and nothing is ever deleted then."""
+    """Java: UtilAll.isItTimeToDo. In Java a text that is no number raises an error, and nothing is ever deleted."""
     try:
         return {int(hour) for hour in text.rstrip(";").split(";")}
     except ValueError:
@@ -114,36 +114,36 @@ def _within(value: int, least: int, greatest: int) -> int:
 def plan_expired_log_files(
     files: Iterable[tuple[LogFile, int]], log_end: int, config: RetentionConfig, *, now_ms: int, whatever_age: bool
 ) -> list[LogFile]:
-    """The log's files that go now, of all its files with the times (ms) of their last changes, oldest first."""
+    """The log files to delete now. `files` are all of them with the times (ms) of their last changes, oldest first."""
 
     def is_expired(file: LogFile, modified_ms: int) -> bool:
         return whatever_age or now_ms >= modified_ms + config.file_reserved_time * _MS_PER_HOUR
 
-    # The file of the last byte stays, and so does any behind it, which was made ahead.
+    # The file of the last byte stays, and so does any later file, which was made ahead.
     written = takewhile(lambda found: found[0].end < log_end, files)
     expired = [file for file, _ in takewhile(lambda found: is_expired(*found), written)]
     return expired[: max(1, config.delete_file_batch_max)]
 
 
 def count_expired(last_places: Iterable[int], minimum: int) -> int:
-    """How many of the oldest files go, whose last entries or keys point to these places in the log; the newest is not among them."""
+    """How many of the oldest files expire. Their last entries or keys point to these places in the log; the newest is not included."""
     return sum(1 for _ in takewhile(lambda place: place < minimum, last_places))
 
 
 class QueueExpiry(NamedTuple):
-    """What goes of one queue."""
+    """What expires of one queue."""
 
     topic: str
     queue_id: int
     message_count: int
-    """Messages that are in the log now and will not be."""
+    """Messages that are in the log now and will not be afterwards."""
     paths: tuple[str, ...]
     """Files of the queue and of its extension, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpiryPlan:
-    """What goes of a store, and why."""
+    """What expires of a store, and why."""
 
     occasion: Occasion
     log_files: tuple[LogFile, ...]
@@ -164,7 +164,7 @@ class ExpiryPlan:
 
     @property
     def messages_of_topics(self) -> dict[str, int]:
-        """Topic → how many of its messages go, by name."""
+        """Topic → how many of its messages expire, sorted by name."""
         counts: Counter[str] = Counter()
         for queue in self.queues:
             counts[queue.topic] += queue.message_count
@@ -174,9 +174,9 @@ class ExpiryPlan:
 def plan_expiry(
     store: MessageStore, file_system: LocalFileSystem, config: RetentionConfig, occasion: Occasion, *, now_ms: int
 ) -> ExpiryPlan:
-    """Looks at a store's files and decides; changes nothing.
+    """Look at a store's files and decide; changes nothing.
 
-    Queues and index are looked at whether log files go or not: an earlier run may not have come to them.
+    Queues and index are examined even if no log file expires: an earlier run may have stopped before them.
     """
     log = store.log
     log_files: list[LogFile] = []
@@ -217,7 +217,7 @@ def _last_places(queue: ConsumeQueue, starts: Sequence[int]) -> Iterator[int]:
 def _expired_ext_paths(
     store: MessageStore, file_system: LocalFileSystem, queue: ConsumeQueue, minimum: int
 ) -> list[str]:
-    """Extension files before the unit of the queue's first message; none where no message is left, or it has no unit."""
+    """Extension files before the unit of the queue's first message; none if no message is left, or it has no unit."""
     directory = f"{store.root}/consumequeue_ext/{queue.topic}/{queue.queue_id}"
     found = [entry for entry in file_system.list_directory(directory) if entry.name.isascii() and entry.name.isdigit()]
     end = store.max_offset(queue.topic, queue.queue_id)
@@ -238,7 +238,7 @@ def plan_run(
     is_requested: bool,
     used_percent: Callable[[str], int] = disk_used_percent,
 ) -> ExpiryPlan:
-    """What goes now, by the hour and by how full the disks are. `is_requested`: log files that have expired go in any case."""
+    """What expires now, by the hour and the disks' usage. `is_requested`: expired log files are deleted at any hour."""
     directories = written_directories(store.log.directories, store.config.commit_log)
     occasion = plan_occasion(
         config,
@@ -251,7 +251,7 @@ def plan_run(
 
 
 def _expired_index_paths(file_system: LocalFileSystem, directory: str, minimum: int) -> tuple[str, ...]:
-    """By the headers alone, which need no geometry. A file too short for one is left to recovery."""
+    """Expired index files, by their headers alone, which need no geometry. Recovery handles a file too short for a header."""
     entries = file_system.list_directory(directory)
     found = [entry for entry in entries if is_index_name(entry.name) and entry.size_bytes >= HEADER_SIZE]
     paths = [f"{directory}/{entry.name}" for entry in found[:-1]]
@@ -268,9 +268,10 @@ def apply_expiry(
 ) -> int:
     """Delete what the plan says; returns how many ENDs of sinks were written again first (`sink_progress.py`).
 
-    Everything is synced before the first file goes: no decided batch, and no checkpoint, needs what is deleted. Log files
-    are deleteCommitLogFilesInterval apart, queues deleteConsumeQueueFilesInterval, or less where so many would take more than ten
-    seconds: Java sleeps in a thread that holds no lock, the caller has the store's. `sleep` takes seconds. Raises OSError.
+    Everything is synced before the first deletion: no decided batch and no checkpoint needs the deleted files. Deletions of log
+    files are deleteCommitLogFilesInterval apart. Those of queues are deleteConsumeQueueFilesInterval apart, or less if the pauses
+    would exceed ten seconds: Java sleeps in a thread without a lock, but the caller holds the store's. `sleep` takes seconds.
+    Raises OSError.
     """
     if plan.is_empty:
         return 0
@@ -304,7 +305,7 @@ def apply_expiry(
 
 
 def _say_what_goes(root: str, plan: ExpiryPlan, config: RetentionConfig) -> None:
-    """Before it goes, so that a process that dies has said so."""
+    """Log the plan before it is applied, so that it is logged even if the process dies."""
     counts = list(plan.messages_of_topics.items())
     topics = ", ".join(f"{topic} {count}" for topic, count in counts[:_TOPICS_SHOWN])
     more = f" and {len(counts) - _TOPICS_SHOWN} topics more" if len(counts) > _TOPICS_SHOWN else ""

@@ -67,7 +67,7 @@ from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_st
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
-"""By what right a store is written: it is one's own, its master has written the same, or a controller has said so."""
+"""Why the store may be written: it is the caller's own, the caller copies its master, or a controller has decided."""
 
 
 def open_store(
@@ -93,25 +93,27 @@ def open_store(
     """Open the store at ROOT = `path`, a directory or (for reading) any fsspec URL.
 
     `config` is a StoreConfig or the path of a broker.conf; None looks for one in ROOT's parent, then in ROOT. Sizes that are
-    not configured are found from the files. `clock` gives milliseconds.
+    not configured are read off the files. `clock` gives milliseconds.
 
-    Opening for writing takes the store's lock, for which it waits `lock_timeout_ms` (in the order of those that wait; `holder` says
-    for whom not at all), recovers the store (`recovery/passes.py`)
-    and finishes batches that were decided before a crash (`batch/commit.py`); `truncate_damage` cuts a damaged
-    log where Java would, after copying what it cuts (`recovery/quarantine.py`); `create` makes an empty store where none is.
-    `store_host` (address:port) is where new records say that the store is served; `broker_name` and `flush_disk_type` come before the
-    configuration's.
-    `writes_as` says by what right it writes what is a follower's or a controller's (None: as the holder "follower" a follower, else
-    an owner). Who follows finishes no batch: what its log gets its master says. A candidate, of whom a controller has not said what it
-    is, leaves them as they are. So does a rebuilder, an owner that is about to have lost queues made again: until then it would take
-    their rows for missing, and what groups count there for too much.
-    With `holds_back` nothing becomes readable that is not confirmed (`storage/put/store_writer.py`).
+    Opening for writing takes the store's lock and waits for it up to `lock_timeout_ms`, in the order of those that wait (`holder` says
+    for which other holders it does not wait). Then it recovers the store (`recovery/passes.py`) and finishes batches that were decided
+    before a crash (`batch/commit.py`). `truncate_damage` cuts a damaged log where Java would, and copies the cut part first
+    (`recovery/quarantine.py`). `create` makes an empty store if there is none.
+
+    `store_host` (address:port) is the address that new records name. `broker_name` and `flush_disk_type` override the configuration.
+    `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
+    With `holds_back` only confirmed messages become readable (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` gets, during a recovery, how many bytes of how many are dispatched.
-    `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
-    Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be
-    another store's, `log_place.py`), StoreLockedError, StoreDamagedError,
-    StoreNotWritableError for writing anywhere but on a local file system, of which nothing is asked then.
+
+    `writes_as` says why a store of a follower or a controller may be written. None = a follower for the holder "follower", else an
+    owner. A follower finishes no batch: its log gets what the master's has. A candidate, whose role the controller has not decided yet,
+    finishes none either. Nor does a rebuilder, an owner that is about to rebuild lost queues: until then it would count their rows as
+    missing, and the groups' offsets there as too high.
+
+    Raises StoreNotFoundError, StoreRefusedError (what this package must not open), ForeignLogError (for writing: the log may be another
+    store's, `log_place.py`), StoreLockedError, StoreDamagedError, and StoreNotWritableError for writing to a file system that is not
+    local; the file system is not accessed then.
     """
     root = plain_path(os.fspath(path)).rstrip("/") or "/"
     if rule := unexpanded_home(root):
@@ -156,7 +158,7 @@ _P = ParamSpec("_P")
 def _outliving_expiry(
     look: Callable[Concatenate[MessageStore, _P], _T],
 ) -> Callable[Concatenate[MessageStore, _P], _T]:
-    """A look that begins anew where files expired since they were listed: each time there are fewer."""
+    """Run a look, and again if files expired since they were listed: each time there are fewer."""
 
     @wraps(look)
     def repeated(store: MessageStore, /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
@@ -195,7 +197,7 @@ class MessageStore:
     _queue_ends: QueueEnds | None = None
     _has_had_files = False
     _followed_end = 0
-    """Up to where `_queue_ends` has looked at what the own writer has dispatched."""
+    """Up to where `_queue_ends` has followed the own writer."""
 
     def __init__(
         self,
@@ -209,9 +211,9 @@ class MessageStore:
         self.config = config
         self.read_only = options.read_only
         self.recovery: RecoveryReport | None = None
-        """What opening for writing mended; None of a read-only store, and where nothing was to be looked for."""
+        """What opening for writing mended; None for a read-only store, and if there was nothing to look for."""
         self.finished_batches = 0
-        """How many batches that were decided and not finished opening for writing has appended."""
+        """How many decided but unfinished batches the opening has appended."""
         self.lowered: tuple[LoweredOffset, ...] = ()
         """Offsets of groups, delay levels and timer that were ahead of the log when the store was opened for writing."""
         self._file_system = file_system
@@ -239,7 +241,7 @@ class MessageStore:
             if writable is not None:
                 if options.create and not writable.exists(root):
                     writable.make_directories(root)
-                # Before anything is read for writing. What was seen before a wait may have changed meanwhile.
+                # Only now read anything for writing: the store may have changed while we waited.
                 has_changed = self._take_lock(writable, options)
                 if options.create:
                     create_store(root, self.place.directories, writable)
@@ -276,7 +278,7 @@ class MessageStore:
     # Opening and closing
 
     def _take_lock(self, files: LocalFileSystem, options: OpenOptions) -> bool:
-        """The store's lock, when it is our turn among those that wait for it; returns whether we waited."""
+        """Take the store's lock in the order of those that wait for it; returns whether we waited."""
         lock, turns = f"{self.root}/lock", f"{self.root}/spark_mq/turns"
         taken = files.locked(lock, options.lock_timeout_ms, turns=turns, holder=options.holder)
         has_waited = self._resources.enter_context(taken)
@@ -284,7 +286,7 @@ class MessageStore:
         return has_waited
 
     def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, options: OpenOptions) -> None:
-        if options.holder != "broker":  # it follows more of them, and says itself which it does not
+        if options.holder != "broker":  # a broker follows more settings, and itself warns of the others
             warn_of_unread(self.config.file, self.config.settings)
         index = self.index if self.config.index.message_index_enable else None
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
@@ -319,7 +321,7 @@ class MessageStore:
             options.prepare(self)
         self.finished_batches, torn = 0, load_torn_rows(file_system, self.root)
         if not follows and (settings.topics.topics or options.holder == "broker"):
-            self._writer.tell_names()  # in a new store its first topic does so; a follower's topics are its master's
+            self._writer.tell_names()  # in a new store the first topic does so; a follower's topics are its master's
         if options.writes_as in ("candidate", "rebuilder"):
             leave_open_intents(self._writer)
             return
@@ -327,13 +329,13 @@ class MessageStore:
             forget_open_intents(self._writer, torn)
             return
         self.finished_batches = finish_open_intents(self._writer, torn)
-        if self.recovery is not None:  # what recovery has found and synced need not be decided any longer
+        if self.recovery is not None:  # what recovery has found and synced needs no second decision
             settle(self._writer)
 
     def lower_offsets(self) -> None:
-        """No table counts further than the log goes (`storage/recovery/offsets_ahead.py`); `lowered` says which did.
+        """Lower every offset that is ahead of the log (`storage/recovery/offsets_ahead.py`); `lowered` lists them.
 
-        Each opening for writing does so, but a follower's: when it follows nobody any more. Raises OSError.
+        Each opening for writing does so, except a follower's; a follower does it when it stops following. Raises OSError.
         """
         writer = self.writer
         with self.tables_lock:
@@ -347,7 +349,7 @@ class MessageStore:
             )
 
     def lower_for_cut(self, place: int) -> None:
-        """Before the log of this store is cut at a place: what the log behind it has delivered is to be delivered again.
+        """Before this store's log is cut at a place: deliver again what the log after it has delivered.
 
         Raises StateFileError, OSError.
         """
@@ -364,15 +366,15 @@ class MessageStore:
 
     @property
     def log_end(self) -> int:
-        """Where the validated log ends. The own writer knows; nothing is read for it then."""
+        """End of the validated log. With an own writer nothing is read for it."""
         return self._own_end or self._ends.log_end
 
     def refresh(self) -> bool:
-        """Look at what a running writer did meanwhile: new records, queues and topics. Returns whether anything changed.
+        """Follow a running writer: new records, queues and topics. Returns whether anything changed.
 
-        Cheap when nothing did, and otherwise in proportion to the queues that got messages. A log that was cut below what was
-        seen (a broker's recovery) is opened anew. Raises StoreNotFoundError where the log had files and has none: its last file never
-        expires, so the store is not mounted any more.
+        Cheap when nothing did, and otherwise in proportion to the queues that got messages. A log that was cut below the known end (by
+        a broker's recovery) is opened anew. Raises StoreNotFoundError if all files of the log are gone: its last file never expires, so
+        the store is not mounted any more.
         """
         self._has_had_files |= bool(self.log.files)
         self.log.list_files()
@@ -387,7 +389,7 @@ class MessageStore:
         return True
 
     def _look_at_all(self) -> None:
-        """Where log and queues end, from the beginning; once more where files expired meanwhile."""
+        """Find the ends of log and queues from scratch; repeat if files expired meanwhile."""
         for left in reversed(range(LOOKS)):
             try:
                 files, checkpoint = self._file_system, read_checkpoint(self._file_system, self.root)
@@ -422,13 +424,13 @@ class MessageStore:
 
     @_outliving_expiry
     def fingerprint(self) -> LogFingerprint | None:
-        """What tells this store's log from another one, for a process that opens the store after this one; None of an empty log."""
+        """Identifies this store's log for a process that opens the store later; None if the log is empty."""
         return take_fingerprint(self.log, self.log_end, self._ends.last_record)
 
     @_outliving_expiry
     def last_message_end(self, topic: str, queue_id: int, end: int) -> tuple[int, int] | None:
-        """The last of the few offsets before `end` that has an entry, and where in the log its message ends; reads nothing for a
-        queue's own end.
+        """The last of the few offsets before `end` that has an entry, and the log offset where its message ends. Reads nothing if `end`
+        is the queue's own end.
         """
         queue = self.queues.get(topic, queue_id)
         if queue is None:
@@ -458,7 +460,7 @@ class MessageStore:
 
     @_outliving_expiry
     def bounds(self, topic: str, queue_id: int) -> tuple[int, int] | None:
-        """`min_offset` and `max_offset`; None of a queue that is not there."""
+        """`min_offset` and `max_offset`; None if the queue does not exist."""
         ends = self._ends
         known = ends.known_bounds((topic, queue_id))
         if known is not None:
@@ -472,7 +474,7 @@ class MessageStore:
         return max(0, self.log_end - max(self._ends.dispatched_end, self.log.minimum)) if self.log.files else 0
 
     def _list_again(self, error: OffsetOutOfRangeError) -> bool:
-        """Look which files of the log and of the error's queue are there; returns whether it is others than before."""
+        """List the files of the log and of the error's queue again; returns whether they changed."""
         files = self.log.files
         self.log.list_files()
         queue = None if error.queue_id is None else self.queues.get(error.topic, error.queue_id)
@@ -497,7 +499,7 @@ class MessageStore:
         """Messages from a queue offset on, at most `max_count` and (but for the first) `max_bytes`. Java: getMessage.
 
         `tags` is "TagA || TagB"; None or "*" is all. `next_begin_offset` is where to go on, whatever the status. Like Java's,
-        one call reads from one queue file and looks at 800 entries at most when it filters.
+        one call reads from one queue file and, with a filter, looks at 800 entries at most.
         """
         queue = self.queues.get(topic, queue_id)
         if queue is None:
@@ -515,7 +517,7 @@ class MessageStore:
         return get_messages(queue, ext, self.log, self.log_end, (minimum, maximum), wanted)
 
     def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
-        """The message whose record begins there. Java: lookMessageByOffset.
+        """The message whose record begins at this offset. Java: lookMessageByOffset.
 
         Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
         """
@@ -524,7 +526,7 @@ class MessageStore:
     def query(
         self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
     ) -> list[Message]:
-        """What `messages_by_key` finds; where it finds nothing, raises TopicNotFoundError for a topic that the store does not know.
+        """Like `messages_by_key`, but raises TopicNotFoundError if it finds nothing and the store does not know the topic.
 
         Raises ValueError for times that look like seconds, microseconds or nanoseconds.
         """
@@ -547,9 +549,9 @@ class MessageStore:
         return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
-        """What `offset_in_queue_by_time` answers, of a topic that the store knows, by a time in milliseconds.
+        """Like `offset_in_queue_by_time`, but checks the topic and the unit of the time.
 
-        Raises TopicNotFoundError for another topic, and ValueError for a time that looks like seconds, microseconds or nanoseconds.
+        Raises TopicNotFoundError for an unknown topic, and ValueError for a time that looks like seconds, microseconds or nanoseconds.
         """
         _refuse_other_unit(timestamp_ms)
         if self.queues.get(topic, queue_id) is None:
@@ -560,8 +562,8 @@ class MessageStore:
     def offset_in_queue_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """The first offset whose store time is not before `timestamp_ms`, or the maximum (Java: BoundaryType.LOWER).
 
-        With `upper` the last offset whose store time is not after it, or the minimum. 0 for a queue that is not there, whatever its
-        topic. Java: getOffsetInQueueByTime.
+        With `upper` the last offset whose store time is not after it, or the minimum. 0 if the queue does not exist.
+        Java: getOffsetInQueueByTime.
         """
         queue = self.queues.get(topic, queue_id)
         if queue is None:
@@ -583,22 +585,22 @@ class MessageStore:
 
     @_outliving_expiry
     def position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
-        """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
+        """Place and store time of the message at a queue offset; None if no message is visible there."""
         return self._positions([(topic, queue_id, offset)])[0]
 
     def positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
-        """`position` of many (topic, queue id, queue offset): much cheaper than one after the other."""
+        """`position` for many (topic, queue id, queue offset): much cheaper than one call for each."""
         try:
             return self._positions(asked)
         except OffsetOutOfRangeError:  # one of them has expired meanwhile
             return [self.position(*one) for one in asked]
 
-    def _positions(self, asked: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
+    def _positions(self, places: Sequence[tuple[str, int, int]]) -> list[QueuePosition | None]:
         ends = self._ends
-        found = [ends.position((topic, queue_id), offset) for topic, queue_id, offset in asked]
+        found = [ends.position((topic, queue_id), offset) for topic, queue_id, offset in places]
         queues: list[ConsumeQueue] = []
         rows, offsets = [], []
-        for row, (topic, queue_id, offset) in enumerate(asked):
+        for row, (topic, queue_id, offset) in enumerate(places):
             queue = self.queues.get(topic, queue_id) if found[row] is None else None
             if queue is not None and 0 <= offset < ends.maximum(topic, queue_id):
                 rows.append(row)
@@ -607,12 +609,12 @@ class MessageStore:
         for row, position in zip(rows, read_positions(queues, offsets, self.log, self.log_end), strict=True):
             found[row] = position
             if position is not None:
-                ends.note_position(asked[row][:2], asked[row][2], position)
+                ends.note_position(places[row][:2], places[row][2], position)
         return found
 
     @_outliving_expiry
     def size_between(self, topic: str, queue_id: int, start: int, end: int) -> int:
-        """Bytes of the records at queue offsets [start, end), as the queue's entries tell them."""
+        """Bytes of the records at queue offsets [start, end), as the queue's entries say."""
         queue = self.queues.get(topic, queue_id)
         blocks = range(start, end, SLICE_ROWS) if queue is not None else ()
         return sum(int(record_sizes(queue.entries(at, min(end, at + SLICE_ROWS))).sum()) for at in blocks if queue)
@@ -632,7 +634,7 @@ class MessageStore:
     def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
         """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither.
 
-        Raises StateFileError where neither can be read: what it says is not known then, and not nothing.
+        Raises StateFileError if neither can be read: the content is unknown then, not empty.
         """
         return read_state(self._file_system, self.root, name, parse)
 
@@ -655,10 +657,10 @@ class MessageStore:
     ) -> PutResult:
         """Append one message and dispatch it: readable when this returns, and on the disk under SYNC_FLUSH.
 
-        Without `queue_id` and `sharding_key` the topic's write queues take turns. A topic that is not there is made where
-        `create_topic` says so (None: `autoCreateTopicEnable`), with `queue_count` queues (None: `defaultTopicQueueNums`), or with as
-        many as `queue_id` needs. Of a static topic `queue_id` is a logical queue, and the result has its physical one. Raises
-        ColumnIllegalError for a value of another type, RowIllegalError, StoreNotWritableError, OSError.
+        Without `queue_id` and `sharding_key` the topic's write queues take turns. `create_topic` (None: `autoCreateTopicEnable`) says
+        whether a missing topic is created, with `queue_count` queues (None: `defaultTopicQueueNums`), or with as many as `queue_id`
+        needs. For a static topic `queue_id` is a logical queue, and the result has its physical one. Raises ColumnIllegalError for a
+        value of another type, RowIllegalError, StoreNotWritableError, OSError.
         """
         message = {"topic": topic, "body": body, "tags": tags, "flag": flag, "born_timestamp": born_time_ms}
         message |= {"queue_id": queue_id, "sharding_key": sharding_key}
@@ -679,7 +681,7 @@ class MessageStore:
         return self._putter.put(rows, PutOptions(**options))
 
     def put_inner(self, messages: InnerMessages | Sequence[InnerMessage]) -> pa.RecordBatch:
-        """Append messages as they are, under no rule but what a record can hold; returns the fields of `PutResult`, row by row.
+        """Append messages unchanged, checked only for what a record can hold; returns the fields of `PutResult`, row by row.
 
         Makes no topic: `save_topic` does. Raises MessageIllegalError, StoreNotWritableError, OSError.
         """
@@ -691,7 +693,7 @@ class MessageStore:
         self.writer.save_topic(topic)
 
     def make_topic(self, topic: TopicConfig) -> TopicConfig:
-        """Give a topic its entry if it has none; returns what it has then. Thread-safe. Java: createTopicInSendMessageMethod."""
+        """Give a topic its entry if it has none; returns the present entry. Thread-safe. Java: createTopicInSendMessageMethod."""
         return self.writer.make_topic(topic)
 
     @property
@@ -701,7 +703,7 @@ class MessageStore:
 
     @property
     def group_entries(self) -> GroupEntries:
-        """The table behind `groups`, for what is seldom done with it. Thread-safe."""
+        """The table behind `groups`, for rare operations on it. Thread-safe."""
         return self._groups
 
     def save_group(self, group: SubscriptionGroupConfig) -> None:
@@ -709,11 +711,11 @@ class MessageStore:
         self._groups.save(group, self.writer.file_system, self.writer.clock())
 
     def make_group(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """Give a group its entry if it has none; returns the one that it has then. Thread-safe. Raises OSError."""
+        """Give a group its entry if it has none; returns the present entry. Thread-safe. Raises OSError."""
         return self._groups.make(group, self.writer.file_system, self.writer.clock())
 
     def save_state(self, name: str, text: str, *, is_private: bool = False) -> None:
-        """Write config/NAME durably, its old content to NAME.bak; hold `tables_lock` from reading on. With `is_private` for the owner
+        """Write config/NAME durably, its old content to NAME.bak. Hold `tables_lock` from reading on. `is_private`: for the owner
         alone. Java: ConfigManager.persist.
         """
         with self.tables_lock:
@@ -725,20 +727,20 @@ class MessageStore:
 
     @property
     def settings(self) -> PutSettings:
-        """What puts go by, topics among it, as it is now. Raises StoreNotWritableError, as `writer` does."""
+        """The current settings of puts, including topics. Raises StoreNotWritableError, as `writer` does."""
         return self.writer.settings
 
     @property
     def writer(self) -> StoreWriter:
-        """The writing end. Raises StoreNotWritableError of a store that was opened for reading, or is closed."""
+        """The writer. Raises StoreNotWritableError if the store was opened for reading, or is closed."""
         if self._writer is None:
             raise StoreNotWritableError(self.root, "it is not open for writing", "open it with read_only=False")
         return self._writer
 
     def release(self) -> None:
-        """Give a store that was opened for writing back without closing it: `abort` stays, and the next opening is cheap.
+        """Release a store that was opened for writing without closing it: `abort` stays, and the next opening is cheap.
 
-        What was appended under ASYNC_FLUSH may not be on the disk yet.
+        Messages appended under ASYNC_FLUSH may not be on the disk yet.
         """
         try:
             if self._writer is not None:
@@ -749,9 +751,9 @@ class MessageStore:
             self._give_back()
 
     def close(self) -> None:
-        """Give everything back. A store that was opened for writing is then cleanly closed: on the disk, no `abort`, lock free.
+        """Release everything. After writing, the store is cleanly closed: all on the disk, no `abort`, lock free.
 
-        Where that fails, everything is given back all the same, and the next opening recovers.
+        If that fails, everything is released all the same, and the next opening recovers.
         """
         try:
             if self._writer is not None:
@@ -762,7 +764,7 @@ class MessageStore:
             self._give_back()
 
     def _give_back(self) -> None:
-        """Descriptors, maps, the lock."""
+        """Release descriptors, maps and the lock."""
         if self._writer is not None:
             self._writer.close()
             self._writer = self._putter = None
@@ -772,7 +774,7 @@ class MessageStore:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Closes; where an error is on its way, only lets go, so that it is not hidden by another."""
+        """Close the store; during an exception only let go of it, so that closing raises no second error."""
         if kind is None:
             self.close()
             return
@@ -782,7 +784,7 @@ class MessageStore:
             self._give_back()
 
     def _let_go(self) -> None:
-        """Append nothing more, and leave the rest to the next opening."""
+        """Stop appending, and leave the rest to the next opening."""
         if self._writer is not None:
             release(self._writer, self.index if self.config.index.message_index_enable else None)
             self._writer = self._putter = None
@@ -794,5 +796,5 @@ def _refuse_other_unit(time_ms: int) -> None:
 
 
 def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
-    """`MessageStore.state` of a store that need not be open."""
+    """`MessageStore.state` for a store that need not be open."""
     return read_table(f"{root}/config/{name}", parse, file_system.read_file)

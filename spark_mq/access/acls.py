@@ -1,4 +1,4 @@
-"""What a subject may do with which resource from where, and its file `config/acls.json`.
+"""Permissions of subjects: actions, resources and source addresses; and their file `config/acls.json`.
 
     {"acls":[{"subject":"User:ann","policies":[{"policyType":"Custom","entries":[
         {"resource":"Topic:orders","actions":["Pub"],"sourceIps":["10.0.0.0/8"],"decision":"Allow"}]}]}]}
@@ -27,7 +27,7 @@ _ALL = "*"
 
 
 class ResourceType(Enum):
-    """What a request touches. Nothing touches a namespace: Java has the name."""
+    """The kind of a resource. Java also has namespaces; no request touches one."""
 
     ANY = "Any"
     CLUSTER = "Cluster"
@@ -37,7 +37,7 @@ class ResourceType(Enum):
 
 
 class Action(Enum):
-    """What it does there."""
+    """The action of a request on a resource."""
 
     ALL = "All"
     """Stands in entries: every action."""
@@ -53,7 +53,7 @@ class Action(Enum):
 
 
 class Pattern(IntEnum):
-    """How a name is meant; the closest one comes first."""
+    """How the name of an entry matches; the closest one comes first."""
 
     LITERAL = 0
     PREFIXED = 1
@@ -84,7 +84,7 @@ class Resource(NamedTuple):
 
 
 def parse_resource(key: str | None) -> Resource | None:
-    """What a key means, None if it is none.
+    """The resource that a key names; None if it names none.
 
     Departure: a key without a name, or with an asterisk in its middle, is none. Java takes `a*b*` for `a*`.
     """
@@ -119,7 +119,7 @@ MESSAGE = "message"
 
 
 class Demand(NamedTuple):
-    """One resource, of which one of the actions must be allowed."""
+    """One resource, and actions; one of them must be allowed."""
 
     resource: Resource
     actions: tuple[Action, ...]
@@ -136,14 +136,14 @@ class PolicyType(Enum):
 
 
 class Decision(Enum):
-    """What an entry says."""
+    """The decision of an entry."""
 
     ALLOW = "Allow"
     DENY = "Deny"
 
 
 class Entry(NamedTuple):
-    """What may, or may not, be done with a resource, from these addresses and networks (none = from everywhere)."""
+    """Actions that are allowed or denied on a resource, from these addresses and networks (none = from everywhere)."""
 
     resource: Resource
     actions: frozenset[Action]
@@ -170,20 +170,20 @@ class AclTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none."""
         raw = text.encode()
         try:
-            told = read_body(_AclList, raw, limit_bytes=len(raw)).acls
-            return cls({subject: policies for subject, policies in map(read_acl, told) if policies})
+            entries = read_body(_AclList, raw, limit_bytes=len(raw)).acls
+            return cls({subject: policies for subject, policies in map(read_acl, entries) if policies})
         except (BodyError, RequestRefusedError) as error:
             raise StateFileError(file, 0, 0, str(error)) from None
 
     def to_text(self) -> str:
         """The text for the file."""
-        told = (acl_info(subject, policies) for subject, policies in self.acls.items())
-        return write_body(_AclList(acls=tuple(told))).decode()
+        infos = (acl_info(subject, policies) for subject, policies in self.acls.items())
+        return write_body(_AclList(acls=tuple(infos))).decode()
 
-    def with_entries(self, subject: str, told: Policies) -> AclTable:
+    def with_entries(self, subject: str, added: Policies) -> AclTable:
         """The table with these entries, in place of those for their resources. Java: Acl.updatePolicy."""
         policies = dict(self.acls.get(subject, {}))
-        for kind, entries in told.items():
+        for kind, entries in added.items():
             resources = {entry.resource for entry in entries}
             kept = (entry for entry in policies.get(kind, ()) if entry.resource not in resources)
             policies[kind] = (*kept, *entries)
@@ -208,7 +208,7 @@ class AclTable:
 
 
 def matching(acls: AclTable, subject_filter: str | None, resource_filter: str | None) -> tuple[AclInfo, ...]:
-    """What 3010 lists: subjects and resources that contain these texts.
+    """The answer to 3010: subjects and resources that contain these texts.
 
     Departure: Java applies the second one only for subjects that do not contain it.
     """
@@ -229,8 +229,8 @@ def matching(acls: AclTable, subject_filter: str | None, resource_filter: str | 
 
 def acl_info(subject: str, policies: Policies) -> AclInfo:
     """The entries of a subject as requests and the file have them."""
-    told = (PolicyInfo(policy_type=kind.value, entries=tuple(map(_info, each))) for kind, each in policies.items())
-    return AclInfo(subject=subject, policies=tuple(told))
+    infos = (PolicyInfo(policy_type=kind.value, entries=tuple(map(_info, each))) for kind, each in policies.items())
+    return AclInfo(subject=subject, policies=tuple(infos))
 
 
 def _info(entry: Entry) -> PolicyEntryInfo:

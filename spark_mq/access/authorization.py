@@ -1,11 +1,11 @@
-"""Which resources a request touches, and whether a user's entries allow it.
+"""The resources of a request, and the check of a user's entries.
 
 Java: DefaultAuthorizationContextBuilder, AclAuthorizationHandler.
 
-Of the Custom entries that match the closest decides, of equally close ones one that denies; without any, the Default ones likewise;
-without these, nothing is allowed. Closest: literal names, then prefixes, the longest first, then `Topic:*`, then `*`. 5.3.3 sorts
-shorter prefixes first, and entries that allow before those that deny; its documentation, and later releases but for the last rule,
-say this.
+The closest of the matching Custom entries decides; among equally close ones, an entry that denies wins. Without a match, the Default
+entries decide in the same way; without these, nothing is allowed. Closest: literal names, then prefixes, the longest first, then
+`Topic:*`, then `*`. Departure: 5.3.3 sorts shorter prefixes first, and entries that allow before those that deny. Its documentation
+describes the rules here, and so do later releases, except the last rule.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def demands_of(
     cluster: str,
     message_topic: Callable[[], str],
 ) -> tuple[Demand, ...]:
-    """What must be allowed, each once, by the code's needs, the header and the body.
+    """The demands of a request, each once, from the code's needs, the header and the body.
 
     `message_topic` gives that of the message that the header names, or raises. `%RETRY%` and `%DLQ%` topics count as their group, and
     who sends to one subscribes. Departures, where Java's rules leave a way around them: it takes the group for a `%RETRY%` topic from

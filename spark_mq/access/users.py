@@ -2,7 +2,7 @@
 
     {"users":[{"username":"ann","password":"…","userType":"Normal","userStatus":"enable"}]}
 
-The password is the key that requests are signed with, so it stands there as it is.
+The password is the key that signs requests, so the file holds it in plain text.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class UserStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who signs requests. `repr` does not show the password."""
+    """A user's name and key, for signatures. `repr` does not show the password."""
 
     name: str
     password: str = field(repr=False)
@@ -72,7 +72,7 @@ def subject_of(name: str) -> str:
 
 
 def user_name(subject: str | None) -> str | None:
-    """Whom a subject names, None if it names no user. Java: Subject.of."""
+    """The user's name in a subject; None if it names no user. Java: Subject.of."""
     kind, _, name = (subject or "").partition(":")
     return name if name and f"{kind}:".lower() == _SUBJECT.lower() else None
 
@@ -92,11 +92,11 @@ class UserTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none."""
         raw = text.encode()
         try:
-            told = read_body(_UserList, raw, limit_bytes=len(raw)).users
+            infos = read_body(_UserList, raw, limit_bytes=len(raw)).users
         except BodyError as error:
             raise StateFileError(file, 0, 0, str(error)) from None
         users = {}
-        for info in told:
+        for info in infos:
             kind, status = by_name(UserType, info.user_type), by_name(UserStatus, info.user_status)
             if not info.username or not info.password or kind is None or status is None:
                 raise StateFileError(
@@ -107,8 +107,8 @@ class UserTable:
 
     def to_text(self) -> str:
         """The text for the file."""
-        told = (user_info(user, password=user.password) for user in self.users.values())
-        return write_body(_UserList(users=tuple(told))).decode()
+        infos = (user_info(user, password=user.password) for user in self.users.values())
+        return write_body(_UserList(users=tuple(infos))).decode()
 
     def with_user(self, user: User) -> UserTable:
         """The table with that user, new or in place of the one of his name."""
@@ -127,7 +127,7 @@ def user_info(user: User, *, password: str | None = None) -> UserInfo:
 
 
 def refused(remark: str) -> RequestRefusedError:
-    """What access control answers when it refuses: code 16. Java: AuthenticationException, AuthorizationException."""
+    """A refusal by access control: code 16. Java: AuthenticationException, AuthorizationException."""
     return RequestRefusedError(ResponseCode.NO_PERMISSION, remark)
 
 
@@ -154,14 +154,14 @@ def authenticate(users: UserTable, command: RemotingCommand) -> User:
 
 @dataclass(frozen=True, slots=True)
 class AccessRules:
-    """By default it asks nobody anything."""
+    """By default no request needs a signature."""
 
     authenticates: bool = False
     """Requests must be signed by a user."""
     authorizes: bool = False
     """He must be allowed what he asks for."""
     unsigned_codes: frozenset[int] = frozenset()
-    """Requests that need no signature; without one nobody has asked them."""
+    """Requests that need no signature; an unsigned one has no user."""
     free_codes: frozenset[int] = frozenset()
     """Requests that need no permission."""
     first_users: tuple[User, ...] = ()
@@ -169,7 +169,7 @@ class AccessRules:
 
 
 def name_and_secret(text: str | None, name_key: str, secret_key: str) -> tuple[str, str] | None:
-    """What a setting such as `{"username":"…","password":"…"}` says, None where it is not set; ValueError with the rule for another."""
+    """The user in a setting such as `{"username":"…","password":"…"}`; None if unset; ValueError with the rule for another text."""
     if not text:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Users and what they may do: made, changed, deleted and told.
+"""Requests to create, change, delete and list users and their permissions.
 
 Java: AdminBrokerProcessor (3001 to 3010), AuthenticationMetadataManagerImpl, AuthorizationMetadataManagerImpl. Departures:
-passwords are not told. Where requests are signed, one whose signature does not hold is no SUPER user's. Java believes the name, and
-whoever has none.
+Answers contain no passwords. If requests are signed, a request with a wrong signature does not count as a SUPER user's. Java trusts the
+user name in the request, and also a request without one.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class AccessEntries:
                 self.acls = changed
 
     def is_by_super_user(self, command: RemotingCommand) -> bool:
-        """Whether a SUPER user has signed the request; where nobody has to sign, any request counts."""
+        """Whether a SUPER user has signed the request; without authentication, any request counts."""
         if not self.rules.authenticates:
             return True
         try:
@@ -99,7 +99,7 @@ class AccessHandlers:
         self._access = access
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.AUTH_CREATE_USER: self.create_user,
@@ -116,13 +116,13 @@ class AccessHandlers:
 
     # Users
 
-    def create_user(self, asked: Request) -> RemotingCommand:
+    def create_user(self, request: Request) -> RemotingCommand:
         """3001."""
-        name, told, kind = self._told_user(asked, "create")
-        if not (told.password or "").strip():
+        name, info, kind = self._user_info(request, "create")
+        if not (info.password or "").strip():
             raise refused("password can not be blank")
-        status = by_name(UserStatus, told.user_status) or UserStatus.ENABLE
-        user = User(name, told.password or "", kind or UserType.NORMAL, status)
+        status = by_name(UserStatus, info.user_status) or UserStatus.ENABLE
+        user = User(name, info.password or "", kind or UserType.NORMAL, status)
 
         def create(users: UserTable) -> UserTable:
             if name in users.users:
@@ -130,46 +130,46 @@ class AccessHandlers:
             return users.with_user(user)
 
         self._access.change_users(create)
-        return asked.answer()
+        return request.answer()
 
-    def update_user(self, asked: Request) -> RemotingCommand:
-        """3002; what is not told stays."""
-        name, told, kind = self._told_user(asked, "update")
-        status = by_name(UserStatus, told.user_status)
+    def update_user(self, request: Request) -> RemotingCommand:
+        """3002; absent fields stay as they are."""
+        name, info, kind = self._user_info(request, "update")
+        status = by_name(UserStatus, info.user_status)
 
         def update(users: UserTable) -> UserTable:
             user = users.users.get(name)
             if user is None:
                 raise refused("The user is not exist")
-            self._refuse_others(asked, user)
-            password = told.password if (told.password or "").strip() else None
+            self._refuse_others(request, user)
+            password = info.password if (info.password or "").strip() else None
             return users.with_user(
                 replace(user, password=password or user.password, type=kind or user.type, status=status or user.status)
             )
 
         self._access.change_users(update)
-        return asked.answer()
+        return request.answer()
 
-    def _told_user(self, asked: Request, verb: str) -> tuple[str, UserInfo, UserType | None]:
-        header: UserRequest = asked.header
+    def _user_info(self, request: Request, verb: str) -> tuple[str, UserInfo, UserType | None]:
+        header: UserRequest = request.header
         if not header.username:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, _BLANK)
-        told = read_body(UserInfo, asked.body)
-        kind = by_name(UserType, told.user_type)
-        if kind is UserType.SUPER and not self._access.is_by_super_user(asked.command):
+        info = read_body(UserInfo, request.body)
+        kind = by_name(UserType, info.user_type)
+        if kind is UserType.SUPER and not self._access.is_by_super_user(request.command):
             remark = f"The super user can only be {verb} by super user"
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
         if not header.username.strip():
             raise refused("username can not be blank")
-        return header.username, told, kind
+        return header.username, info, kind
 
-    def _refuse_others(self, asked: Request, user: User) -> None:
-        if user.is_super and not self._access.is_by_super_user(asked.command):
+    def _refuse_others(self, request: Request, user: User) -> None:
+        if user.is_super and not self._access.is_by_super_user(request.command):
             raise refused("The super user can only be update by super user")
 
-    def delete_user(self, asked: Request) -> RemotingCommand:
+    def delete_user(self, request: Request) -> RemotingCommand:
         """3003, with what he may do; nothing to delete is no error."""
-        header: UserRequest = asked.header
+        header: UserRequest = request.header
         name = header.username or ""
         if not name.strip():
             raise refused("username can not be blank")
@@ -178,38 +178,38 @@ class AccessHandlers:
             user = users.users.get(name)
             if user is None:
                 return users
-            self._refuse_others(asked, user)
+            self._refuse_others(request, user)
             self._access.change_acls(lambda acls: acls.without_subject(subject_of(name)))
             return users.without_user(name)
 
         self._access.change_users(delete)
-        return asked.answer()
+        return request.answer()
 
-    def user(self, asked: Request) -> RemotingCommand:
+    def user(self, request: Request) -> RemotingCommand:
         """3004; no body where there is none of that name."""
-        header: UserRequest = asked.header
+        header: UserRequest = request.header
         name = header.username or ""
         if not name.strip():
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, _BLANK)
         user = self._access.users.users.get(name)
-        return asked.answer() if user is None else asked.answer(body=user_info(user))
+        return request.answer() if user is None else request.answer(body=user_info(user))
 
-    def users(self, asked: Request) -> RemotingCommand:
+    def users(self, request: Request) -> RemotingCommand:
         """3005."""
-        header: UserFilterRequest = asked.header
+        header: UserFilterRequest = request.header
         wanted = (header.filter or "").strip()
         found = [user_info(user) for name, user in self._access.users.users.items() if wanted in name]
-        return asked.answer(body=write_body_list(found) if found else b"")
+        return request.answer(body=write_body_list(found) if found else b"")
 
     # What they may do
 
-    def update_acl(self, asked: Request) -> RemotingCommand:
+    def update_acl(self, request: Request) -> RemotingCommand:
         """3006, 3007: entries are made, and replace those of their resources."""
-        header: AclRequest = asked.header
-        told = read_body(AclInfo, asked.body) if asked.body else AclInfo()
-        if not told.policies:
+        header: AclRequest = request.header
+        info = read_body(AclInfo, request.body) if request.body else AclInfo()
+        if not info.policies:
             raise refused("The body of acl is null")
-        subject, policies = read_acl(told, header.subject)
+        subject, policies = read_acl(info, header.subject)
 
         def update(acls: AclTable) -> AclTable:
             if user_name(subject) not in self._access.users.users:
@@ -217,14 +217,14 @@ class AccessHandlers:
             return acls.with_entries(subject, policies)
 
         self._access.change_acls(update)
-        return asked.answer()
+        return request.answer()
 
-    def delete_acl(self, asked: Request) -> RemotingCommand:
+    def delete_acl(self, request: Request) -> RemotingCommand:
         """3008: one resource's entry, or all that the subject has.
 
         Departure: a resource that is none is refused. Java deletes everything then.
         """
-        header: DeleteAclRequest = asked.header
+        header: DeleteAclRequest = request.header
         subject = self._known_subject(header.subject)
         kind = by_name(PolicyType, header.policy_type) or PolicyType.CUSTOM
         resource = parse_resource(header.resource)
@@ -239,27 +239,27 @@ class AccessHandlers:
             return acls.without_entry(subject, kind, resource)
 
         self._access.change_acls(delete)
-        return asked.answer()
+        return request.answer()
 
-    def acl(self, asked: Request) -> RemotingCommand:
+    def acl(self, request: Request) -> RemotingCommand:
         """3009; no body where the user may do nothing."""
-        header: AclRequest = asked.header
+        header: AclRequest = request.header
         subject = self._known_subject(header.subject)
         policies = self._access.acls.acls.get(subject)
-        return asked.answer() if policies is None else asked.answer(body=acl_info(subject, policies))
+        return request.answer() if policies is None else request.answer(body=acl_info(subject, policies))
 
-    def _known_subject(self, told: str | None) -> str:
-        name = user_name(told)
+    def _known_subject(self, subject: str | None) -> str:
+        name = user_name(subject)
         if name is None:
             raise refused("The subject is null.")
         if name not in self._access.users.users:
             raise refused("The subject is not exist.")
         return subject_of(name)
 
-    def acls(self, asked: Request) -> RemotingCommand:
+    def acls(self, request: Request) -> RemotingCommand:
         """3010."""
-        header: AclFilterRequest = asked.header
+        header: AclFilterRequest = request.header
         found = matching(
             self._access.acls, (header.subject_filter or "").strip(), (header.resource_filter or "").strip()
         )
-        return asked.answer(body=write_body_list(found) if found else b"")
+        return request.answer(body=write_body_list(found) if found else b"")

@@ -1,4 +1,4 @@
-"""The broker itself: its settings and figures, what it asks clients for operators, and what its slaves ask it for beside its log.
+"""Requests about the broker itself: settings, figures, questions that it passes on to clients, and the data that slaves copy.
 
 Java: AdminBrokerProcessor (25, 26, 28, 45, 60, 61, 223, 307, 309, 402, 906, 907, 1007), Broker2Client, SlaveSynchronize.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from spark_mq.broker.broker_settings import settings_text, told_settings
+from spark_mq.broker.broker_settings import requested_settings, settings_text
 from spark_mq.broker.broker_store import BrokerStore, ServerFacts
 from spark_mq.broker.client_tables import Clients, too_old_to_ask
 from spark_mq.broker.put_plan import DiskUse
@@ -65,7 +65,7 @@ class AdminHandlers:
         self._server = server
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.UPDATE_BROKER_CONFIG: self.update_settings,
@@ -81,33 +81,33 @@ class AdminHandlers:
 
     # The broker
 
-    def settings(self, asked: Request) -> RemotingCommand:
+    def settings(self, request: Request) -> RemotingCommand:
         """26."""
         text = settings_text(self._store.config)
         version = to_text(self._store.settings_version.to_document())
-        return asked.answer(header=BrokerConfigAnswer(version=version), body=text.encode())
+        return request.answer(header=BrokerConfigAnswer(version=version), body=text.encode())
 
-    def update_settings(self, asked: Request) -> RemotingCommand:
+    def update_settings(self, request: Request) -> RemotingCommand:
         """25."""
         try:
-            told = told_settings(asked.body)
-            refusal = refusal_of_change(told, self._store.config.clients.config_black_list)
+            changes = requested_settings(request.body)
+            refusal = refusal_of_change(changes, self._store.config.clients.config_black_list)
             if refusal is not None:
-                return asked.answer(ResponseCode.NO_PERMISSION, refusal)
-            self._store.change_settings(told, asked.now_ms)
+                return request.answer(ResponseCode.NO_PERMISSION, refusal)
+            self._store.change_settings(changes, request.now_ms)
         except (ConfigurationError, ValueError) as error:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, str(error))
-        if "brokerPermission" in told:
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
+        if "brokerPermission" in changes:
             self._clients.register_topics()
-        return asked.answer()
+        return request.answer()
 
-    def runtime_info(self, asked: Request) -> RemotingCommand:
+    def runtime_info(self, request: Request) -> RemotingCommand:
         """28."""
-        return asked.answer(
-            body=KvTable(table=runtime_info(self._store, self._clients, self._traffic, self._server, asked.now_ms))
+        return request.answer(
+            body=KvTable(table=runtime_info(self._store, self._clients, self._traffic, self._server, request.now_ms))
         )
 
-    def ha_status(self, asked: Request) -> RemotingCommand:
+    def ha_status(self, request: Request) -> RemotingCommand:
         """907."""
         slaves = tuple(self._server.slaves())
         body = HaRuntimeInfo(
@@ -117,52 +117,52 @@ class AdminHandlers:
             connections=slaves,
             client=HaClientInfo(),
         )
-        return asked.answer(body=body)
+        return request.answer(body=body)
 
-    def ha_info(self, asked: Request) -> RemotingCommand:
-        """906: where the log is served. What a slave is told of another master is not heeded; a controller or a name server says it."""
+    def ha_info(self, request: Request) -> RemotingCommand:
+        """906: where the log is served. A slave ignores the request's master: a controller or a name server names its master."""
         if self._store.is_slave:
-            return asked.answer()
-        told = HaInfo(
+            return request.answer()
+        info = HaInfo(
             master_ha_address=self._server.ha_address,
             master_flush_offset=self._store.served.log_end,
             master_address=self._store.address,
         )
-        return asked.answer(header=told)
+        return request.answer(header=info)
 
-    def delay_offsets(self, asked: Request) -> RemotingCommand:
-        """45: delayOffset.json, as far as it is on the disk. Nobody but a slave asks for it: its host is known from now on."""
-        self._clients.note_slave(asked.connection)
+    def delay_offsets(self, request: Request) -> RemotingCommand:
+        """45: delayOffset.json as stored on disk. Only slaves send this request, so the connection's host is noted as a slave's."""
+        self._clients.note_slave(request.connection)
         text = self._store.service.state(DELAYS_FILE, lambda text, _: text)
-        return asked.answer(body=(text or _NO_DELAYS).encode())
+        return request.answer(body=(text or _NO_DELAYS).encode())
 
     # Clients
 
-    def running_info(self, asked: Request) -> Outcome:
+    def running_info(self, request: Request) -> Outcome:
         """307: handed on to the client."""
-        told: ConsumerRunningInfoRequest = asked.header
-        return self._ask_consumer(asked, told.consumer_group, told.client_id)
+        header: ConsumerRunningInfoRequest = request.header
+        return self._ask_consumer(request, header.consumer_group, header.client_id)
 
-    def consume_directly(self, asked: Request) -> Outcome:
+    def consume_directly(self, request: Request) -> Outcome:
         """309: handed on to the client, with the message."""
-        told: ConsumeDirectlyRequest = asked.header
-        fields = dict(asked.command.ext_fields or {}) | {"brokerName": self._store.broker_name}
-        if told.topic and (topic := self._store.service.settings.topics.topics.get(told.topic)) is not None:
+        header: ConsumeDirectlyRequest = request.header
+        fields = dict(request.command.ext_fields or {}) | {"brokerName": self._store.broker_name}
+        if header.topic and (topic := self._store.service.settings.topics.topics.get(header.topic)) is not None:
             fields["topicSysFlag"] = str(topic.topic_sys_flag)
-        if told.consumer_group and (group := self._store.find_group(told.consumer_group)) is not None:
+        if header.consumer_group and (group := self._store.find_group(header.consumer_group)) is not None:
             fields["groupSysFlag"] = str(group.group_sys_flag)
         try:
-            _, _, place = decode_offset_message_id(told.message_id or "")
+            _, _, place = decode_offset_message_id(header.message_id or "")
         except ValueError as error:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, str(error))
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(error))
         record = self._store.served.record_at(place)
         if record is None:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}")
-        return self._ask_consumer(asked, told.consumer_group, told.client_id or "", fields, record)
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"can not find message by the offset, {place}")
+        return self._ask_consumer(request, header.consumer_group, header.client_id or "", fields, record)
 
     def _ask_consumer(
         self,
-        asked: Request,
+        request: Request,
         group: str,
         client_id: str,
         fields: Mapping[str, str] | None = None,
@@ -171,18 +171,18 @@ class AdminHandlers:
         with self._clients.lock:
             client = self._clients.consumers.find(group, client_id)
         if client is None:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"The Consumer <{group}> <{client_id}> not online")
         if client.version < ProtocolVersion.V3_1_8_SNAPSHOT:
             remark = (
                 f"The Consumer <{client_id}> Version <{client.version}> too low to finish, "
                 "please upgrade it to V3_1_8_SNAPSHOT"
             )
-            return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
-        command = asked.command
-        told = command.ext_fields if fields is None else fields
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark)
+        command = request.command
+        sent = command.ext_fields if fields is None else fields
         question = make_request(
             command.code,
-            told and {name: text for name, text in told.items() if name not in CREDENTIALS},
+            sent and {name: text for name, text in sent.items() if name not in CREDENTIALS},
             command.body if body is None else body,
             encoding=self._clients.encoding,
         )
@@ -191,26 +191,26 @@ class AdminHandlers:
             (found,) = answers
             if found is None:
                 remark = f"consumer <{group}> <{client_id}> Timeout: it did not answer within {_CALL_MS} ms"
-                return asked.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
-            return asked.answer(found.code, found.remark, found.ext_fields, bytes(found.body))
+                return request.answer(ResponseCode.CONSUME_MSG_TIMEOUT, remark)
+            return request.answer(found.code, found.remark, found.ext_fields, bytes(found.body))
 
         return AskClients(((client.connection, question),), _CALL_MS, answer)
 
-    def consumer_status(self, asked: Request) -> Outcome:
+    def consumer_status(self, request: Request) -> Outcome:
         """223: where a group's clients are; one of them, or all."""
-        told: ConsumerStatusRequest = asked.header
-        wanted = (told.client_address or "").strip()
+        header: ConsumerStatusRequest = request.header
+        wanted = (header.client_address or "").strip()
         with self._clients.lock:
-            group = self._clients.consumers.groups.get(told.group)
+            group = self._clients.consumers.groups.get(header.group)
             clients = list(group.clients.values()) if group is not None else []
         if not clients:
-            remark = f"No Any Consumer online in the consumer group: [{told.group}]"
-            return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+            remark = f"No Any Consumer online in the consumer group: [{header.group}]"
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark)
         for client in clients:
             if (refusal := too_old_to_ask(client)) is not None:
-                return asked.answer(ResponseCode.SYSTEM_ERROR, refusal)
+                return request.answer(ResponseCode.SYSTEM_ERROR, refusal)
         clients = [client for client in clients if wanted in ("", client.client_id)]
-        fields = write_header(ConsumerStatusRequest(topic=told.topic, group=told.group))
+        fields = write_header(ConsumerStatusRequest(topic=header.topic, group=header.group))
         code = RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT
         question = make_request(code, fields, encoding=self._clients.encoding)
 
@@ -222,7 +222,7 @@ class AdminHandlers:
                         table[client.client_id] = read_body(ConsumerStatus, found.body).message_queue_table
                     except BodyError:
                         continue  # a client that says nothing that can be read says nothing
-            return asked.answer(remark=UNSET, body=ConsumerStatus(consumer_table=table))
+            return request.answer(remark=UNSET, body=ConsumerStatus(consumer_table=table))
 
         return AskClients(tuple((client.connection, question) for client in clients), _STATUS_MS, answer)
 
@@ -238,7 +238,7 @@ class ReplicaHandlers:
         self._server = server
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.GET_TIMER_CHECK_POINT: self.timer_checkpoint,
@@ -247,39 +247,39 @@ class ReplicaHandlers:
             code.GET_BROKER_EPOCH_CACHE: self.epochs,
         }
 
-    def timer_checkpoint(self, asked: Request) -> RemotingCommand:
+    def timer_checkpoint(self, request: Request) -> RemotingCommand:
         """60: the seven numbers of config/timercheck, zeros where it is not there."""
         page = self._server.timer_page()
-        return asked.answer(body=page[: CHECKPOINT.itemsize].ljust(CHECKPOINT.itemsize, b"\0"))
+        return request.answer(body=page[: CHECKPOINT.itemsize].ljust(CHECKPOINT.itemsize, b"\0"))
 
-    def timer_metrics(self, asked: Request) -> RemotingCommand:
+    def timer_metrics(self, request: Request) -> RemotingCommand:
         """61: config/timermetrics."""
         if not self._store.config.timer.timer_wheel_enable:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
+            return request.answer(ResponseCode.SYSTEM_ERROR, "The timer message store is null")
         text = self._store.service.state(TIMER_METRICS_FILE, lambda text, _: text)
         none = to_text({"dataVersion": DataVersion().to_document(), "timingCount": {}})
-        return asked.answer(body=(text or none).encode())
+        return request.answer(body=(text or none).encode())
 
-    def request_modes(self, asked: Request) -> RemotingCommand:
+    def request_modes(self, request: Request) -> RemotingCommand:
         """402: config/messageRequestMode.json. A broker of ours only lets clients pull, but keeps what was set."""
         text = self._store.service.state(REQUEST_MODES_FILE, lambda text, _: text)
-        return asked.answer(body=(text or _NO_MODES).encode())
+        return request.answer(body=(text or _NO_MODES).encode())
 
-    def epochs(self, asked: Request) -> RemotingCommand:
+    def epochs(self, request: Request) -> RemotingCommand:
         """1007: where in the log each epoch begins and ends. Java: `mqadmin getBrokerEpoch`."""
         found = self._server.epochs()
         if found is None:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
-        return asked.answer(body=found)
+            return request.answer(ResponseCode.SYSTEM_ERROR, "this request only for controllerMode ")
+        return request.answer(body=found)
 
 
 def runtime_info(
     store: BrokerStore, clients: Clients, traffic: Traffic, server: ServerFacts, now_ms: int
 ) -> dict[str, str]:
-    """By Java's names. What this broker does not have (POP, latencies of single puts) is told as nothing.
+    """Runtime figures by Java's names. Figures that this broker does not have (POP, latencies of single puts) are left out.
 
-    Four names are ours: followingTrouble, of a slave that cannot follow; storeFailure, while the store takes nothing; storeReopened,
-    when it was opened again since the process began, and why; requestsNotSupported, by code how many requests were answered so.
+    Four names are added: followingTrouble (why a slave cannot follow), storeFailure (while the store refuses puts), storeReopened (when
+    and why the store was opened again in this process), requestsNotSupported (number of such answers by request code).
     """
     puts, served, service = traffic.puts, store.served, store.service
     put, size = puts.broker_put_nums, sum(found.value for found in list(puts.topic_put_size.values()))

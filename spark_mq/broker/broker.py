@@ -1,13 +1,13 @@
-"""A broker as a value: any request of any client in, an answer out, and events for the server that has the sockets.
+"""A broker without sockets: takes any request of any client, returns an answer, and collects events for the server.
 
     broker = Broker(service, wake=loop_wakes)
     outcome = broker.answer(connection, command, now_ms)     # an answer | PARKED | AskClients | None
     for event in broker.take_events(): ...                   # notices to clients, pulls to be run again, topics to be registered
-    broker.tick(now_ms)                                      # several times a second: what is due
-    broker.closed(connection)                                # it ended
+    broker.tick(now_ms)                                      # several times a second: runs what is due
+    broker.closed(connection)                                # the connection ended
 
-Thread-safe: `answer` may be called by many threads; puts run beside each other, the rest takes turns. Requests to be answered later are
-the server's to keep. Java: BrokerController, with the processors that it registers.
+Thread-safe: many threads may call `answer`; puts run in parallel, other requests take turns. The server keeps the requests that are
+answered later. Java: BrokerController, with the processors that it registers.
 """
 
 from __future__ import annotations
@@ -80,15 +80,15 @@ from storage.transaction.check_plan import CheckRules
 
 _LOG = logging.getLogger(__name__)
 EXPIRY_LOOK_MS = 10_000
-"""How often silent clients are looked for. Java: ClientHousekeepingService."""
+"""Interval of the search for silent clients. Java: ClientHousekeepingService."""
 FILTERS_SAVED_MS = 10_000
-"""How often expressions are saved, if any has changed. Java: BrokerController.initializeBrokerScheduledTasks, as of the next one."""
+"""Interval of saving changed expressions. Java: BrokerController.initializeBrokerScheduledTasks, also the next one."""
 PROTECTION_MS = 180_000
-"""How often groups are looked at that read slowly."""
+"""Interval of the check for groups that read slowly."""
 
 
 class BrokerParts(NamedTuple):
-    """What the handlers of one broker share. Each takes those parts that it needs."""
+    """Shared parts of one broker's handlers. Each handler takes the parts that it needs."""
 
     store: BrokerStore
     clients: Clients
@@ -115,7 +115,7 @@ class Broker:
         server: ServerFacts | None = None,
     ) -> None:
         """`wake` is called, by any thread, when there are events to be taken; it must be quick. `clock` gives milliseconds,
-        `steady` those of a clock that nobody sets, which silence and waiting go by;
+        `steady` gives monotonic milliseconds, for silence and waiting;
         `memory_bytes` is the machine's (None: ask it). `access` says what must be signed; the server checks it.
         `is_slave`: it takes no messages, and gives some where slaveReadEnable. `server` knows what only the server around it does.
 
@@ -178,7 +178,7 @@ class Broker:
     # Requests
 
     def answer(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome:
-        """What a request comes to. One-way requests are answered too: the server drops the answer. Raises nothing."""
+        """The outcome of a request. One-way requests are answered, too: the server drops the answer. Raises nothing."""
         handler = self._handlers.get(command.code)
         if handler is None:
             remark = f" request type {command.code} not supported"
@@ -186,27 +186,27 @@ class Broker:
         return self._run(handler, connection, command, now_ms)
 
     def begin(self, connection: ClientConnection, command: RemotingCommand, now_ms: int) -> Outcome | Pending[Outcome]:
-        """As `answer`; a send may be answered in two steps, of which the second, what is returned then, waits for its put.
+        """Like `answer`, but a send may return a `Pending` that waits for its put.
 
-        So a thread that begins several sends before it asks for an answer makes them one append.
+        A thread that begins several sends before it waits for an answer puts them in one append.
         """
         if command.code not in SENDS:
             return self.answer(connection, command, now_ms)
-        begun: list[Pending[RemotingCommand]] = []
+        started: list[Pending[RemotingCommand]] = []
 
-        def begin(asked: Request) -> Outcome:
-            begun.append(self._messages.sender.begin(asked))
+        def begin(request: Request) -> Outcome:
+            started.append(self._messages.sender.begin(request))
             return None
 
         refused = self._run(begin, connection, command, now_ms)
-        return begun[0].then(lambda answer: self._guarded(connection, command, answer)) if begun else refused
+        return started[0].then(lambda answer: self._guarded(connection, command, answer)) if started else refused
 
     def begin_run(self, connection: ClientConnection, run: RequestRun, now_ms: int) -> Pending[RunAnswers] | None:
-        """As `begin` for sends that look alike, where all are taken or none. None, with nothing done: they must be taken one by one."""
+        """Like `begin` for sends that look alike: all or none. None: nothing was done, and the caller takes them one by one."""
         pending = self._messages.begin_run(connection, run, now_ms)
-        return None if pending is None else pending.then(self._run_told)
+        return None if pending is None else pending.then(self._run_noted)
 
-    def _run_told(self, answers: Callable[[], RunAnswers]) -> RunAnswers:
+    def _run_noted(self, answers: Callable[[], RunAnswers]) -> RunAnswers:
         try:
             return answers()
         finally:
@@ -238,8 +238,8 @@ class Broker:
             _LOG.exception("request %d of %s failed", command.code, connection.address)
             outcome = make_response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}, {error}")
         if command.is_oneway and isinstance(outcome, RemotingCommand) and outcome.code != ResponseCode.SUCCESS:
-            told = connection.address, outcome.code, outcome.remark
-            _LOG.info("one-way request %d of %s is refused: %d %s", command.code, *told)
+            refusal = connection.address, outcome.code, outcome.remark
+            _LOG.info("one-way request %d of %s is refused: %d %s", command.code, *refusal)
         self._note_topics()
         if self.parts.clients.events:
             self._wake()
@@ -289,7 +289,7 @@ class Broker:
         self.save_offsets()
 
     def _note_topics(self) -> None:
-        """Name servers hear of topics that a request has made or changed."""
+        """Register topics at name servers that a request has made or changed."""
         seen, table = self._topics_seen, self.parts.store.service.settings.topics
         if table is seen:
             return
@@ -306,7 +306,7 @@ class Broker:
     # Connections and events
 
     def closed(self, connection: ClientConnection) -> None:
-        """A connection ended: its client has left, and others hear of it."""
+        """A connection ended: its client has left; notify other clients."""
         parts = self.parts
         with parts.clients.lock:
             parts.clients.producers.closed(connection)
@@ -321,7 +321,7 @@ class Broker:
             self._wake()
 
     def take_events(self) -> list[BrokerEvent]:
-        """What the server must do on connections, in order; it is taken once."""
+        """Events for the server's connections, in order; each is returned once."""
         self._wake_pulls()
         events = self.parts.clients.events
         return [events.popleft() for _ in range(len(events))]
@@ -350,7 +350,7 @@ class Broker:
                 )
 
     def _maps_of(self, topic: str) -> MapsOf | None:
-        """Who makes the bit maps of a topic's messages, where they are switched on. In the thread that puts them."""
+        """The maker of bit maps for a topic's messages, if they are switched on. Called in the thread that puts."""
         parts = self.parts
         return parts.clients.filters.maps_of(topic) if parts.store.config.filters.enable_calc_filter_bit_map else None
 
@@ -386,18 +386,18 @@ class Broker:
         self._messages.ender.write_due(now_ms)
 
     def check_transactions(self, now_ms: int) -> CheckReport:
-        """Ask a producer of its group about each half that is old enough; those nobody answers for are given up in time.
+        """Ask a producer of its group about each half that is old enough; halves without an answer are given up in time.
 
         The answers are requests: END_TRANSACTION. Raises StorageError, OSError.
         """
         parts = self.parts
         self._messages.ender.write_all(now_ms)
-        unasked = Asking(threads=1)
+        recording = Asking(threads=1)
         rules = CheckRules.of(parts.store.config)
         report = check_half_messages(
-            parts.store.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, rules=rules, asking=unasked
+            parts.store.service.exclusive, lambda half: TransactionState.UNKNOWN, now_ms, rules=rules, asking=recording
         )
-        for place, _ in report.asked_again:
+        for place, _ in report.to_check_again:
             self._ask_producer(parts.store.service.message_by_commitlog_offset(place))
         if parts.clients.events:
             self._wake()
@@ -408,14 +408,14 @@ class Broker:
         with parts.clients.lock:
             connection = parts.clients.producers.any_of(half.properties.get(PRODUCER_GROUP, ""))
         if connection is None:
-            _LOG.warning("no producer of group %s is there to be asked", half.properties.get(PRODUCER_GROUP))
+            _LOG.warning("no producer of group %s is online to check", half.properties.get(PRODUCER_GROUP))
             return
         try:
             parts.clients.events.append(
                 Tell(connection, check_request(half, parts.store.broker_name, parts.clients.encoding))
             )
         except PutRefusedError as error:
-            _LOG.warning("nobody is asked: %s", error)
+            _LOG.warning("no producer is checked: %s", error)
 
     def set_writable(self, *, is_writable: bool) -> None:
         """Whether there is room for messages: as the last look of the retention at the disks said."""
@@ -453,7 +453,7 @@ class Broker:
             raise
 
     def _protect(self) -> None:
-        """Switch groups off that read too far behind the log's end, where that is asked for. Java: protectBroker.
+        """Switch groups off that read too far behind the log's end, if configured. Java: protectBroker.
 
         Departure: the entry is saved. Java's is on from the next start, if no other group was saved meanwhile.
         """
@@ -483,7 +483,7 @@ class Broker:
         try:
             self._messages.ender.close(now_ms)
         except StoreNotWritableError as error:
-            _LOG.warning("of some transactions it is not noted that they ended; they are asked about again: %s", error)
+            _LOG.warning("the end of some transactions is not noted; they are checked again: %s", error)
 
     def __enter__(self) -> Broker:
         return self

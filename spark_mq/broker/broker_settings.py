@@ -1,8 +1,8 @@
-"""A running broker's settings: told as Java's properties, and changed by an operator.
+"""A running broker's settings: written as Java's properties, and changed by an operator.
 
-What is changed is written into the broker.conf that was read, in its place; what may not be changed says `FIXED_SETTINGS`.
-What sends, pulls, clients, transactions and retention go by holds at once; what the open store goes by (file sizes, flushes, sizes of
-messages) from the next start on.
+A change is written to the broker.conf that the broker was started with, at the setting's line. `FIXED_SETTINGS` cannot be changed.
+Settings of sends, pulls, clients, transactions and retention take effect at once. Settings of the open store (file sizes, flushes,
+message sizes) take effect at the next start.
 Java: Configuration, MixAll.string2Properties, AdminBrokerProcessor.validateBlackListConfigExist.
 """
 
@@ -19,7 +19,7 @@ from storage.settings.load import StoreConfig, parse_config
 from storage.settings.nouns import NOUNS
 
 SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredentials"})
-"""Settings that nobody is told."""
+"""Settings that no answer contains."""
 
 
 def settings_text(config: StoreConfig) -> str:
@@ -41,7 +41,7 @@ def settings_text(config: StoreConfig) -> str:
 
 
 def _worked_out(config: StoreConfig) -> dict[str, str]:
-    """What follows from other settings. Java: BrokerStartup, ConsumerFilterManager."""
+    """Settings that depend on other settings. Java: BrokerStartup, ConsumerFilterManager."""
     filters = config.filters
     shape = BloomFilter.of(filters.max_error_rate_of_bloom_filter, filters.expect_consumer_num_use_filter)
     return {
@@ -50,17 +50,17 @@ def _worked_out(config: StoreConfig) -> dict[str, str]:
     }
 
 
-def told_settings(text: bytes) -> dict[str, str]:
-    """What an operator wants, by Java's names. Raises ConfigurationError for a text that is no properties."""
+def requested_settings(text: bytes) -> dict[str, str]:
+    """The settings in a change request, by Java's names. Raises ConfigurationError for a text that is no properties."""
     return {found.key: found.value for found in parse_properties(text, None)}
 
 
-def with_settings(config: StoreConfig, told: Mapping[str, str]) -> StoreConfig:
-    """The configuration with these settings; names that no broker knows are passed over. Raises ConfigurationError.
+def with_settings(config: StoreConfig, changes: Mapping[str, str]) -> StoreConfig:
+    """The configuration with these changes; unknown names are ignored. Raises ConfigurationError.
 
     Its settings of sends, pulls, clients, transactions and retention are the new ones. The others belong to the store that is open.
     """
-    values = dict(config.settings) | {name: value for name, value in told.items() if name in JAVA_SETTINGS}
+    values = dict(config.settings) | {name: value for name, value in changes.items() if name in JAVA_SETTINGS}
     text = "".join(f"{name}={escaped_value(value)}\n" for name, value in values.items())
     found = parse_config(text.encode(), config.file)
     return replace(
@@ -74,6 +74,6 @@ def with_settings(config: StoreConfig, told: Mapping[str, str]) -> StoreConfig:
     )
 
 
-def changed_text(content: bytes, told: Mapping[str, str]) -> bytes:
-    """The text of a broker.conf with these settings; names that no broker knows are passed over. Raises ConfigurationError."""
-    return changed_properties(content, {name: value for name, value in told.items() if name in JAVA_SETTINGS})
+def changed_text(content: bytes, changes: Mapping[str, str]) -> bytes:
+    """The text of a broker.conf with these changes; unknown names are ignored. Raises ConfigurationError."""
+    return changed_properties(content, {name: value for name, value in changes.items() if name in JAVA_SETTINGS})

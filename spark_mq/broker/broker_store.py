@@ -1,4 +1,4 @@
-"""One broker's store as its handlers see it, with the settings that operators change, and what only the server around knows."""
+"""One broker's store as its handlers see it, with the changeable settings and the facts that only the server knows."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ def machine_memory_bytes() -> int:
 
 
 class ServerFacts:
-    """What only the server around a broker knows. A broker without one, as in tests, knows nothing of it."""
+    """Facts that only the server around a broker knows. The defaults are for a broker without one, as in tests."""
 
     ha_address: str | None = None
-    """Where slaves connect."""
+    """The address for slaves."""
     store_reopened: str | None = None
     """When the store was opened again after a failure, and after which."""
 
     def pool_load(self, pool: Pool) -> tuple[int, int]:
-        """How many requests wait for a pool, and for how many ms the first one."""
+        """The number of requests that wait for a pool, and the wait of the first one in ms."""
         return 0, 0
 
     def following_trouble(self) -> str | None:
-        """What keeps a slave from following its master."""
+        """The reason why a slave cannot follow its master."""
         return None
 
     def slaves(self) -> Sequence[HaConnectionInfo]:
-        """What is known of each slave."""
+        """The state of each slave."""
         return ()
 
     def timer_page(self) -> bytes:
@@ -85,7 +85,7 @@ class ServerFacts:
 class BrokerStore:
     """The store of one broker: its topics and groups over the built-in ones, what can be read, and the settings as they are now.
 
-    Thread-safe, but for `cleans_asked_for`, which is touched under the lock of `Clients`.
+    Thread-safe, except `manual_cleans_left`: the lock of `Clients` guards it.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class BrokerStore:
         """The settings, with what an operator has changed."""
         self.settings_version = DataVersion()
         self._permission_changes = 0
-        self.cleans_asked_for = 0
-        """How many more times expired log files are deleted whatever the hour is."""
+        self.manual_cleans_left = 0
+        """Number of further runs that delete expired log files at any hour."""
         self.on_settings_changed: list[Callable[[StoreConfig], None]] = []
         """Called with the settings when an operator has changed them."""
         self._settings_lock = threading.Lock()
@@ -132,17 +132,17 @@ class BrokerStore:
         self.served.list_files()
         self.pulled.list_files()
 
-    def change_settings(self, told: Mapping[str, str], now_ms: int) -> None:
-        """An operator's settings stand in the broker.conf that was read; those hold from now on that `with_settings` names.
+    def change_settings(self, changes: Mapping[str, str], now_ms: int) -> None:
+        """Write an operator's settings to broker.conf; those that `with_settings` names take effect at once.
 
         Raises ConfigurationError, OSError.
         """
         with self._settings_lock:
-            changed = with_settings(self.config, told)
+            changed = with_settings(self.config, changes)
             if (path := self.config.file) is not None:
                 files = self.service.store.writer.file_system
-                files.replace(path, changed_text(files.read_file(path) or b"", told))
-            self._permission_changes += "brokerPermission" in told
+                files.replace(path, changed_text(files.read_file(path) or b"", changes))
+            self._permission_changes += "brokerPermission" in changes
             self.config = changed
             self.limits = self._limits(changed.pull)
             for apply in self.on_settings_changed:
@@ -156,7 +156,7 @@ class BrokerStore:
 
     @property
     def address(self) -> str:
-        """Where it listens, address:port."""
+        """The listen address, address:port."""
         return self.service.settings.address
 
     @property
@@ -181,7 +181,7 @@ class BrokerStore:
 
     @property
     def permission(self) -> int:
-        """What may be done with all topics: none is written while the store takes nothing."""
+        """The permissions of all topics: no write permission while the store refuses puts."""
         allowed = self.config.send.broker_permission
         return allowed if self.service.failure is None else allowed & ~PERM_WRITE
 

@@ -1,4 +1,4 @@
-"""What clients tell of themselves: heartbeats, leaving, subscriptions to be looked at, locks of queues; and which queues they read.
+"""Requests of clients about themselves: heartbeats, leaving, checks of subscriptions, locks of queues, and assignment of queues.
 
 Java: ClientManageProcessor, ConsumerManageProcessor.getConsumerListByGroup, AdminBrokerProcessor.lockBatchMQ and unlockBatchMQ,
 QueryAssignmentProcessor.
@@ -52,7 +52,7 @@ class ClientHandlers:
         self._clients = clients
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.HEART_BEAT: self.heartbeat,
@@ -63,24 +63,24 @@ class ClientHandlers:
             code.UNLOCK_BATCH_MQ: self.unlock,
         }
 
-    def heartbeat(self, asked: Request) -> RemotingCommand:
+    def heartbeat(self, request: Request) -> RemotingCommand:
         """34. A group that cannot be made is passed over, and the answer is the same."""
-        beat = read_body(HeartbeatData, asked.body)
-        command = asked.command
+        beat = read_body(HeartbeatData, request.body)
+        command = request.command
         is_v2, is_changed = beat.heartbeat_fingerprint != 0, False
         seen_ms = self._clients.steady()
         with self._clients.lock:
-            client = KnownClient(asked.connection, beat.client_id, command.language.name, command.version, seen_ms)
+            client = KnownClient(request.connection, beat.client_id, command.language.name, command.version, seen_ms)
             for data in beat.consumers:
                 is_changed |= self._consumes(data, client, beat, is_v2=is_v2)
             for producer in beat.producers:
                 self._clients.producers.register(
                     producer.group_name,
-                    KnownClient(asked.connection, beat.client_id, client.language, client.version, seen_ms),
+                    KnownClient(request.connection, beat.client_id, client.language, client.version, seen_ms),
                 )
         changed = is_changed if is_v2 else True
         fields = {"IS_SUPPORT_HEART_BEAT_V2": "true", "IS_SUB_CHANGE": str(changed).lower()}
-        return asked.answer(header=fields)
+        return request.answer(header=fields)
 
     def _consumes(self, data: ConsumerData, client: KnownClient, beat: HeartbeatData, *, is_v2: bool) -> bool:
         """Whether the group's subscriptions may be others than the broker knows."""
@@ -119,64 +119,64 @@ class ClientHandlers:
         elif known.order != is_ordered:
             self._store.change_topic(name, order=is_ordered)
 
-    def unregister(self, asked: Request) -> RemotingCommand:
+    def unregister(self, request: Request) -> RemotingCommand:
         """35."""
-        request: UnregisterClientRequest = asked.header
+        header: UnregisterClientRequest = request.header
         with self._clients.lock:
-            if request.producer_group is not None:
-                self._clients.producers.unregister(request.producer_group, asked.connection, request.client_id or "")
-            if request.consumer_group is not None:
-                group = self._store.find_group(request.consumer_group)
+            if header.producer_group is not None:
+                self._clients.producers.unregister(header.producer_group, request.connection, header.client_id or "")
+            if header.consumer_group is not None:
+                group = self._store.find_group(header.consumer_group)
                 notifies = group is None or group.notify_consumer_ids_changed_enable
                 is_gone, change = self._clients.consumers.unregister(
-                    request.consumer_group, asked.connection, notifies=notifies
+                    header.consumer_group, request.connection, notifies=notifies
                 )
                 if is_gone:
-                    self._clients.filters.unregister(request.consumer_group)
+                    self._clients.filters.unregister(header.consumer_group)
                 self._clients.tell_of(change)
-        return asked.answer(header=NO_FIELDS)
+        return request.answer(header=NO_FIELDS)
 
-    def check_client(self, asked: Request) -> RemotingCommand:
+    def check_client(self, request: Request) -> RemotingCommand:
         """46: whether the broker takes a subscription's expression."""
-        subscription = read_body(CheckClientBody, asked.body).subscription if asked.body else None
+        subscription = read_body(CheckClientBody, request.body).subscription if request.body else None
         if subscription is None or is_tag_type(subscription.expression_type):
-            return asked.answer()
+            return request.answer()
         if not self._store.config.pull.enable_property_filter:
             remark = f"The broker does not support consumer to filter message by {subscription.expression_type}"
-            return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark)
         if subscription.expression_type != SQL92:
-            return asked.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+            return request.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED)
         try:
             compile_expression(subscription.sub_string or "")
         except SqlError as error:
-            return asked.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
-        return asked.answer()
+            return request.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        return request.answer()
 
-    def consumer_list(self, asked: Request) -> RemotingCommand:
+    def consumer_list(self, request: Request) -> RemotingCommand:
         """38: the ids of a group's clients, which share the queues among themselves."""
-        request: ConsumerGroupRequest = asked.header
+        header: ConsumerGroupRequest = request.header
         with self._clients.lock:
-            ids = self._clients.consumers.client_ids(request.consumer_group)
+            ids = self._clients.consumers.client_ids(header.consumer_group)
         if not ids:
-            remark = f"no consumer for this group, {request.consumer_group}"
-            return asked.answer(ResponseCode.SYSTEM_ERROR, remark, NO_FIELDS)
-        return asked.answer(header=NO_FIELDS, body=ConsumerList(client_ids=ids))
+            remark = f"no consumer for this group, {header.consumer_group}"
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark, NO_FIELDS)
+        return request.answer(header=NO_FIELDS, body=ConsumerList(client_ids=ids))
 
-    def lock(self, asked: Request) -> RemotingCommand:
+    def lock(self, request: Request) -> RemotingCommand:
         """41."""
-        body = read_body(LockBody, asked.body)
+        body = read_body(LockBody, request.body)
         with self._clients.lock:
             granted = self._clients.locks.lock(
                 body.consumer_group or "", body.queues, body.client_id or "", self._clients.steady()
             )
-        return asked.answer(body=LockedQueues(queues=granted))
+        return request.answer(body=LockedQueues(queues=granted))
 
-    def unlock(self, asked: Request) -> RemotingCommand:
+    def unlock(self, request: Request) -> RemotingCommand:
         """42."""
-        body = read_body(LockBody, asked.body)
+        body = read_body(LockBody, request.body)
         with self._clients.lock:
             self._clients.locks.unlock(body.consumer_group or "", body.queues, body.client_id or "")
-        return asked.answer()
+        return request.answer()
 
 
 class AssignmentHandlers:
@@ -196,23 +196,23 @@ class AssignmentHandlers:
         self._server = server
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {code.QUERY_ASSIGNMENT: self.assignment, code.SET_MESSAGE_REQUEST_MODE: self.set_mode}
 
-    def assignment(self, asked: Request) -> RemotingCommand:
+    def assignment(self, request: Request) -> RemotingCommand:
         """400."""
-        question = read_body(AssignmentQuestion, asked.body)
+        question = read_body(AssignmentQuestion, request.body)
         queues = self._share(question)
         if queues is None:
-            return asked.answer(body=QueueAssignments())
+            return request.answer(body=QueueAssignments())
         found = tuple(QueueAssignment(message_queue=queue, mode=RequestMode.PULL) for queue in queues)
-        return asked.answer(body=QueueAssignments(assignments=found))
+        return request.answer(body=QueueAssignments(assignments=found))
 
-    def _share(self, asked: AssignmentQuestion) -> Sequence[MessageQueue] | None:
-        """What the client is to read; None where nobody can say."""
-        topic, group = asked.topic, asked.consumer_group
-        if asked.message_model is None:
+    def _share(self, question: AssignmentQuestion) -> Sequence[MessageQueue] | None:
+        """The queues that the client must read; None if unknown."""
+        topic, group = question.topic, question.consumer_group
+        if question.message_model is None:
             raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "messageModel: CLUSTERING or BROADCASTING is expected")
         queues = self._server.subscribed_queues(topic, self._store.own_queues)
         if queues is None:
@@ -220,35 +220,41 @@ class AssignmentHandlers:
                 _LOG.warning("group %.255s gets no queues of topic %.127s: it does not exist", group, topic)
             return None
         if (
-            asked.message_model == MessageModel.BROADCASTING
+            question.message_model == MessageModel.BROADCASTING
             or not self._store.config.clients.server_load_balancer_enable
         ):
             return queues
         with self._clients.lock:
             client_ids = self._clients.consumers.client_ids(group)
-        strategy, client_id = _STRATEGIES.get(asked.strategy_name), asked.client_id or ""
+        strategy, client_id = _STRATEGIES.get(question.strategy_name), question.client_id or ""
         if strategy is None:
-            _LOG.warning("group %.255s gets no queues: this broker has no strategy %.100r", group, asked.strategy_name)
+            _LOG.warning(
+                "group %.255s gets no queues: this broker has no strategy %.100r", group, question.strategy_name
+            )
             return None
         if not client_ids or not queues or not client_id:
             return None
         return strategy.allocate(client_id, sorted(queues), sorted_client_ids(client_ids))
 
-    def set_mode(self, asked: Request) -> RemotingCommand:
+    def set_mode(self, request: Request) -> RemotingCommand:
         """401: it is kept for an Apache broker that may have the store later."""
-        told = read_body(RequestModeBody, asked.body)
-        if told.topic.startswith(RETRY_PREFIX):
-            return asked.answer(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
-        if told.topic not in self._store.topics:
-            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{told.topic}] not exist")
-        if self._store.find_group(told.consumer_group) is None:
-            return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
-        if told.mode != RequestMode.PULL:
-            remark = f"mode {told.mode} is not supported: this broker answers no POP requests, so PULL is the only mode"
-            return asked.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
+        wanted = read_body(RequestModeBody, request.body)
+        if wanted.topic.startswith(RETRY_PREFIX):
+            return request.answer(ResponseCode.NO_PERMISSION, "retry topic is not allowed to set mode")
+        if wanted.topic not in self._store.topics:
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{wanted.topic}] not exist")
+        if self._store.find_group(wanted.consumer_group) is None:
+            return request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "subscription group does not exist")
+        if wanted.mode != RequestMode.PULL:
+            remark = (
+                f"mode {wanted.mode} is not supported: this broker answers no POP requests, so PULL is the only mode"
+            )
+            return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         store = self._store.service.store
         with store.tables_lock:
             known = self._store.service.state(REQUEST_MODES_FILE, lambda text, _: text)
-            text = with_request_mode(known, told.topic, told.consumer_group, told.mode, told.pop_share_queue_num)
+            text = with_request_mode(
+                known, wanted.topic, wanted.consumer_group, wanted.mode, wanted.pop_share_queue_num
+            )
             store.save_state(REQUEST_MODES_FILE, text)
-        return asked.answer()
+        return request.answer()

@@ -1,4 +1,4 @@
-"""What is known of clients, as tables: who produces and consumes in which group, and which client has a queue for itself."""
+"""Tables of clients: producers and consumers of each group, and the client that has locked a queue."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class KnownClient:
 class ProducerTable:
     """All groups of producers: whom a transaction check or a reply goes to. For one thread at a time.
 
-    Times are ms of a clock that nobody sets. Java: ProducerManager. Departure: a client that leaves a group, or whose old connection
+    Times are ms of a monotonic clock. Java: ProducerManager. Departure: a client that leaves a group, or whose old connection
     ends, is found by its id while it is in another group or has another connection. Java forgets the id then, and replies to the
     client fail.
     """
@@ -115,7 +115,7 @@ class ConsumerGroup:
 
     @property
     def is_broadcasting(self) -> bool:
-        """Whether each client gets all messages; then nobody is told of changes."""
+        """Whether each client gets all messages; then no client is notified of changes."""
         return self.message_model == MessageModel.BROADCASTING
 
     def client(self, client_id: str) -> KnownClient | None:
@@ -124,7 +124,7 @@ class ConsumerGroup:
 
 
 class Change(NamedTuple):
-    """A group whose clients changed, and the connections to be told."""
+    """A group whose clients changed, and the connections to notify."""
 
     group: str
     connections: tuple[ClientConnection, ...]
@@ -133,7 +133,7 @@ class Change(NamedTuple):
 class ConsumerTable:
     """All groups of consumers that are online, and what each subscribes to; it tells which clients are to hear of a change.
 
-    For one thread at a time. Times are ms of a clock that nobody sets. Java: ConsumerManager, ConsumerGroupInfo. A newer version
+    For one thread at a time. Times are ms of a monotonic clock. Java: ConsumerManager, ConsumerGroupInfo. A newer version
     replaces a subscription silently; topics that come or go and new connections are changes. Java's index of groups by topic says the
     topic's own name (`ConsumerManager.registerConsumer`); so does `groups_of`.
     """
@@ -141,9 +141,9 @@ class ConsumerTable:
     def __init__(self, *, expires_ms: int = 120_000, subscription_expires_ms: int = 600_000) -> None:
         self.groups: dict[str, ConsumerGroup] = {}
         self._subscribed_topics: dict[str, set[str]] = {}
-        self._told_ms: dict[tuple[str, str], int] = {}
-        self._told: dict[str, ConsumerGroup] = {}
-        """What pulls said that carry their own subscription. Java: consumerCompensationTable."""
+        self._pulled_at_ms: dict[tuple[str, str], int] = {}
+        self._pulled: dict[str, ConsumerGroup] = {}
+        """Subscriptions that pulls carried. Java: consumerCompensationTable."""
         self.expires_ms = expires_ms
         self.subscription_expires_ms = subscription_expires_ms
 
@@ -155,7 +155,7 @@ class ConsumerTable:
     def register(
         self, data: ConsumerData, client: KnownClient, *, notifies: bool, with_subscriptions: bool = True
     ) -> Change | None:
-        """A client is there, or there still; the change, if there is one that others are to hear of."""
+        """Note a client's heartbeat; returns the change, if other clients must be notified."""
         group = self.groups.setdefault(data.group_name, ConsumerGroup())
         group.consume_type, group.message_model = data.consume_type, data.message_model
         group.consume_from_where = data.consume_from_where
@@ -194,7 +194,7 @@ class ConsumerTable:
         return gone, changes
 
     def expire(self, now_ms: int) -> list[ClientConnection]:
-        """Drop clients that were silent for too long; their connections, to be closed. Nobody is told, as in Java."""
+        """Drop clients that were silent for too long; returns their connections, for closing. No client is notified, as in Java."""
         silent = []
         for name, group in list(self.groups.items()):
             for connection, client in list(group.clients.items()):
@@ -203,33 +203,33 @@ class ConsumerTable:
                     silent.append(connection)
             if not group.clients:
                 del self.groups[name]
-        for name, group in list(self._told.items()):
+        for name, group in list(self._pulled.items()):
             for topic in list(group.subscriptions):
-                if now_ms - self._told_ms[name, topic] > self.subscription_expires_ms:
-                    del group.subscriptions[topic], self._told_ms[name, topic]
+                if now_ms - self._pulled_at_ms[name, topic] > self.subscription_expires_ms:
+                    del group.subscriptions[topic], self._pulled_at_ms[name, topic]
                     if not group.subscriptions:
-                        del self._told[name]
+                        del self._pulled[name]
         return silent
 
     def tell(self, name: str, subscription: SubscriptionData, now_ms: int) -> None:
-        """What a pull says that carries its subscription. Java: compensateSubscribeData, which lets it expire by its version."""
-        self._told_ms[name, subscription.topic] = now_ms
-        self._told.setdefault(name, ConsumerGroup()).subscriptions[subscription.topic] = subscription
+        """Note the subscription that a pull carries. Java: compensateSubscribeData, which lets it expire by its version."""
+        self._pulled_at_ms[name, subscription.topic] = now_ms
+        self._pulled.setdefault(name, ConsumerGroup()).subscriptions[subscription.topic] = subscription
 
     def subscription(self, name: str, topic: str) -> SubscriptionData | None:
         """A group's subscription of a topic, as its heartbeat or else its pulls say. Java: findSubscriptionData."""
-        for table in (self.groups, self._told):
+        for table in (self.groups, self._pulled):
             if (group := table.get(name)) is not None and (found := group.subscriptions.get(topic)) is not None:
                 return found
         return None
 
     def subscription_count(self, name: str) -> int:
-        """How many topics the group subscribes to by heartbeat."""
+        """Number of topics that the group subscribes to by heartbeat."""
         group = self.groups.get(name)
         return 0 if group is None else len(group.subscriptions)
 
     def groups_of(self, topic: str) -> set[str]:
-        """What Java tells as the groups that subscribe to a topic: its own name, if any does."""
+        """The groups that subscribe to a topic in Java's answer: its own name, if any does."""
         return set(self._subscribed_topics.get(topic, ()))
 
     def find(self, name: str, client_id: str) -> KnownClient | None:
@@ -251,11 +251,11 @@ class ConsumerTable:
         return self.groups.pop(name, None) is not None
 
 
-def _subscribe(known: dict[str, SubscriptionData], told: Iterable[SubscriptionData]) -> bool:
+def _subscribe(known: dict[str, SubscriptionData], subscriptions: Iterable[SubscriptionData]) -> bool:
     """Take over subscriptions; whether topics came or went. Java: ConsumerGroupInfo.updateSubscription."""
     is_changed = False
     topics = set()
-    for sub in told:
+    for sub in subscriptions:
         topics.add(sub.topic)
         old = known.get(sub.topic)
         is_changed |= old is None
@@ -273,7 +273,7 @@ def subscriptions_by_topic(group: ConsumerGroup) -> Mapping[str, SubscriptionDat
 
 
 def too_old_to_ask(client: KnownClient) -> str | None:
-    """Why a client cannot be asked for its offsets, or be told of new ones; None where it can. Java: Broker2Client."""
+    """Why a client cannot take requests about its offsets; None if it can. Java: Broker2Client."""
     if client.version < ProtocolVersion.V3_0_7_SNAPSHOT:
         return f"the client does not support this feature. version={client.version}"
     return None
@@ -292,13 +292,13 @@ class _Lock(NamedTuple):
 
 
 class QueueLocks:
-    """Which client of a group has which queue for itself, for orderly consumption; a lock lives for a minute. For one thread at a time.
+    """Locks of queues for orderly consumption: one client of a group for each queue, for a minute. For one thread at a time.
 
     Java: RebalanceLockManager. Not supported: `lockInStrictMode`, which asks the other replicas.
-    A lock goes by what was asked last: it outlives its client's connection, and one that is asked for after the client has unlocked
-    or left the group is given, as in Java.
-    Times are ms of a clock that nobody sets: of one that was set forward two clients would have a queue. Java: currentTimeMillis.
-    Once in a lock's life those that have expired are forgotten; Java keeps all that were ever asked for.
+    The last request decides: a lock outlives its client's connection, and a lock request after an unlock or after the client left the
+    group succeeds, as in Java.
+    Times are ms of a monotonic clock: if a clock were set forward, two clients would own one queue. Java: currentTimeMillis.
+    Expired locks are dropped once in LOCK_LIVES_MS; Java keeps every lock.
     """
 
     def __init__(self) -> None:
@@ -307,7 +307,7 @@ class QueueLocks:
 
     @property
     def count(self) -> int:
-        """How many are kept."""
+        """Number of locks in the table."""
         return sum(map(len, self._groups.values()))
 
     def lock(self, group: str, queues: Iterable[MessageQueue], client_id: str, now_ms: int) -> tuple[MessageQueue, ...]:
@@ -345,9 +345,9 @@ class QueueLocks:
 
 
 class Clients:
-    """The clients of one broker, and what is to be sent to them.
+    """The clients of one broker, and the events for them.
 
-    What is not thread-safe by itself is touched under `lock`; so are the groups' offsets and the figures of `Traffic`.
+    `lock` guards the parts that are not thread-safe, the groups' offsets and the figures of `Traffic`.
     """
 
     def __init__(
@@ -368,12 +368,12 @@ class Clients:
         self.locks = QueueLocks()
         self.filters = filters
         self.fingerprints: dict[str, int] = {}
-        """Of groups, what the last heartbeat said of its subscriptions in short."""
+        """Digests of the subscriptions in the last heartbeat of each group."""
         self.slave_hosts: dict[str, None] = {}
-        """Hosts that have asked for what only slaves ask for, the last ones; with access control these have signed."""
+        """The last hosts that sent a request that only slaves send; with access control they have signed it."""
         self.events: deque[BrokerEvent] = deque()
         self.steady = steady
-        """Of a clock that nobody sets: how long a client is silent, or waits."""
+        """Monotonic clock for the time that a client is silent, or waits."""
         self.encoding = encoding
         self._clock = clock
         self._config = config
@@ -386,7 +386,7 @@ class Clients:
             self.consumers.subscription_expires_ms = config.clients.subscription_expired_timeout
 
     def note_slave(self, connection: ClientConnection) -> None:
-        """It has asked for what only slaves ask for."""
+        """Note that this connection sent a request that only slaves send."""
         host = host_of(connection.address)
         with self.lock:
             self.slave_hosts.pop(host, None)
@@ -408,7 +408,7 @@ class Clients:
         self.events.append(Tell(connection, command))
 
     def tell_of(self, change: Change | None) -> None:
-        """All clients of a group hear that others came or went, if the broker tells such things."""
+        """Notify all clients of a group that others came or went, if the broker is configured to."""
         if change is None or not self._config.notify_consumer_ids_changed_enable:
             return
         fields = write_header(ConsumerGroupRequest(consumer_group=change.group))
@@ -420,5 +420,5 @@ class Clients:
         self.events.extend(RunAgain(pull.connection, pull.command) for pull in pulls)
 
     def register_topics(self, *topics: str) -> None:
-        """Name servers must hear of these topics now."""
+        """Register these topics at name servers now."""
         self.events.append(RegisterTopics(topics))

@@ -1,8 +1,8 @@
-"""Which messages of a topic a group gets: by tags or by an SQL92 expression, as a heartbeat or the pull itself says.
+"""Filters of a group's messages: tags or an SQL92 expression, from a heartbeat or from the pull itself.
 
-A broker compares hashes of tags; the client compares the texts. The expressions by which groups filter topics are told by heartbeats,
-kept over restarts, and for a while when their groups have left. Each change replaces the table, so that the thread that dispatches
-messages sees one that does not change. Changes are for one thread at a time.
+A broker compares hashes of tags; the client compares the texts. Heartbeats carry the expressions by which groups filter topics. The
+broker keeps them over restarts, and for a while after their groups have left. Each change replaces the table, so the dispatching
+thread reads a table that does not change. One thread at a time may make changes.
 
 Java: FilterAPI, ExpressionMessageFilter, ConsumerFilterManager, CommitLogDispatcherCalcBitMap. Departure: a filter is born when the
 dispatching thread knows it; Java sets its time before, so that a message between the two may be withheld from the group.
@@ -25,7 +25,7 @@ from storage.service.served_store import ALL_MESSAGES, MessageFilter
 from storage.tables.consumer_groups import BloomData, ConsumerFilter, ConsumerFilterTable
 
 _AT_START_MS = 30_000
-"""So long ago groups are said to have left that a broker finds in its file. Java: ConsumerFilterManager.decode."""
+"""Age of a group's departure if a broker finds the group in its file. Java: ConsumerFilterManager.decode."""
 _NEVER_MS = 2**63 - 1
 ALL = "*"
 SQL92 = "SQL92"
@@ -77,24 +77,28 @@ class ConsumerFilters:
     # Heartbeats
 
     def register(self, group: str, subscriptions: Iterable[SubscriptionData]) -> None:
-        """What a heartbeat says: new or newer expressions are taken, those of topics that are left out die."""
+        """Take the expressions of a heartbeat: new or newer ones are added; those of topics that it leaves out die."""
         topics = set()
-        for told in subscriptions:
-            topics.add(told.topic)
-            if not is_tag_type(told.expression_type) and told.sub_string:
-                self._register(group, told)
+        for subscription in subscriptions:
+            topics.add(subscription.topic)
+            if not is_tag_type(subscription.expression_type) and subscription.sub_string:
+                self._register(group, subscription)
         self._bury(group, topics)
 
-    def _register(self, group: str, told: SubscriptionData) -> None:
-        topic, text, expression_type = told.topic, told.sub_string or "", told.expression_type or ""
+    def _register(self, group: str, subscription: SubscriptionData) -> None:
+        topic, text, expression_type = (
+            subscription.topic,
+            subscription.sub_string or "",
+            subscription.expression_type or "",
+        )
         old = self.find(topic, group)
-        if old is not None and told.sub_version <= old.filter.client_version:
-            if told.sub_version == old.filter.client_version and old.filter.is_dead:
+        if old is not None and subscription.sub_version <= old.filter.client_version:
+            if subscription.sub_version == old.filter.client_version and old.filter.is_dead:
                 self._set(topic, group, old.changed(dead_ms=0))
             return
         bloom = BloomData(self.shape.bit_count, self.shape.positions(f"{group}#{topic}"))
         if old is not None and old.is_same(text, expression_type, bloom):
-            self._set(topic, group, old.changed(client_version=told.sub_version, dead_ms=0))
+            self._set(topic, group, old.changed(client_version=subscription.sub_version, dead_ms=0))
             return
         expression = compiled_text(expression_type, text)
         if expression is None:  # the group's next pull tells it
@@ -107,7 +111,7 @@ class ConsumerFilters:
                 text,
                 expression_type,
                 born_ms=_NEVER_MS,
-                client_version=told.sub_version,
+                client_version=subscription.sub_version,
                 bloom_document=bloom.to_document(),
             ),
             expression,
@@ -140,18 +144,18 @@ class ConsumerFilters:
     # Pulls and dispatch
 
     def find(self, topic: str, group: str) -> KnownFilter | None:
-        """What is known of the group in the topic, dead or alive."""
+        """The group's filter for the topic, dead or alive; None if unknown."""
         return self._known.get(topic, {}).get(group)
 
     def bit_test(self, known: KnownFilter) -> BitTest | None:
-        """What bit maps say of the group's messages; None where there is nothing to be compared."""
+        """The group's check of bit maps; None if there is nothing to compare."""
         bloom = known.filter.bloom
         if known.expression is None or not _is_of_shape(bloom, self.shape) or bloom is None:
             return None
         return BitTest(self.shape, bloom.positions, known.filter.born_ms)
 
     def maps_of(self, topic: str) -> MapsOf | None:
-        """Who makes the bit maps of a topic's messages; None where no group filters it. By any thread."""
+        """The maker of bit maps for a topic's messages; None if no group filters it. By any thread."""
         found = self._known.get(topic)
         return None if not found else lambda properties: self._maps(found, properties)
 
@@ -171,7 +175,7 @@ class ConsumerFilters:
         self._is_changed = True
 
     def take_change(self) -> ConsumerFilterTable | None:
-        """The table for the file, without those that have been dead for too long; None if it is as it was asked for before."""
+        """The table for the file, without filters that have been dead for too long; None if unchanged since the last call."""
         now_ms = self._clock()
         for topic, groups in self._known.items():
             for group, known in groups.items():
@@ -222,7 +226,7 @@ def pull_subscription(topic: str, expression: str | None, expression_type: str |
 def message_filter(
     subscription: SubscriptionData, expression: Expression | None, bits: BitTest | None = None
 ) -> MessageFilter:
-    """What a pull's entries and records are held to; an SQL text that does not compile has no expression, and all pass."""
+    """The filter for a pull's entries and records; an SQL text that does not compile has no expression, and all messages pass."""
     if subscription.class_filter_mode:
         return ALL_MESSAGES
     if is_tag_type(subscription.expression_type):

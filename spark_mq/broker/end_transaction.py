@@ -1,11 +1,11 @@
-"""END_TRANSACTION: a producer says that a transaction is committed, rolled back or still unknown. Java: EndTransactionProcessor.
+"""END_TRANSACTION: a producer commits a transaction, rolls it back or reports it as unknown. Java: EndTransactionProcessor.
 
     request + half ─judge_request─▶ refuse | pass                                        (pure)
     what became of the transaction so far ─settle─▶ what is still to write, the answer   (pure)
     how the put of the commit record ended ─put_answer─▶ the answer                      (pure)
 
-Order of writes: commit record · op message. Commit point of a commit: its record; behind a crash in between the same
-request, or the next check, finds the record and only writes the op message. A rollback's is its op message.
+Order of writes: commit record · op message. The commit point of a commit is its record. After a crash between the two, the repeated
+request or the next check finds the record and only writes the op message. The commit point of a rollback is its op message.
 
 Departures from Java: a second END_TRANSACTION writes no second commit record (Java does, apache/rocketmq#5574), and one that
 contradicts the first is refused; what it names must be a message of the half topic.
@@ -57,7 +57,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Ending(Enum):
-    """What must be written for a request that is right."""
+    """The records to write for a valid request."""
 
     COMMIT = "commit record, then op message"
     ROLLBACK = "op message"
@@ -132,7 +132,7 @@ def judge_request(
 def settle(
     commit_or_rollback: int, *, is_committed: bool, is_rolled_back: bool, has_op: bool
 ) -> tuple[Ending, Verdict]:
-    """What to write and to answer, by what the store says of the transaction."""
+    """The records to write and the answer, from the transaction's state in the store."""
     wants_commit = commit_or_rollback == TRANSACTION_COMMIT
     done = _COMMITTED if wants_commit else PASSED
     if not (is_committed or is_rolled_back):
@@ -166,7 +166,7 @@ def put_answer(status: PutStatus, config: StoreConfig, max_message_size: int) ->
 
 
 def immunity_ms(text: str, transaction_timeout_ms: int) -> int:
-    """How long after its birth a half is not asked back: what it says in seconds, at least the broker's time-out.
+    """How long after its birth a half is not checked: the seconds in `text`, at least the broker's time-out.
 
     Java: TransactionalMessageUtil.getImmunityTime.
     """
@@ -285,10 +285,11 @@ class TransactionEnder:
             return None
 
     def _settle(self, request: EndTransactionRequest, half: Message) -> tuple[Ending, Verdict, list[int]]:
-        """What to write and to answer, and the queue offsets of the halves that no op message names: a later copy would be asked
-        about, by a broker that takes the store over, as if it were another transaction's.
+        """What to write, what to answer, and the queue offsets of the halves that no op message names.
+
+        A broker that takes the store over would check a later copy without an op message as if it were another transaction's.
         """
-        fresh = self._fresh_commits()  # asked first: what is dispatched meanwhile is found below
+        fresh = self._fresh_commits()  # before the index is read: a commit that is dispatched meanwhile is found below
         indexed_from = self._writer.ends.indexed_from
         found = None if indexed_from is None else find_transaction(self._service, half, indexed_from)
         if found is not None:
@@ -319,7 +320,7 @@ class TransactionEnder:
         return half_offset in self._waiting or half_offset in self._known
 
     def _learn_ops(self, started_at: int) -> None:
-        """What others have written of op messages since a place in the log, where it is not known yet."""
+        """Read the op messages that others have written since a place in the log, if they are not known yet."""
         appended_end = self._writer.ends.queue_ends.get((OP_TOPIC, QUEUE_ID), 0)
         with self._lock:
             lacks = self._known.lacks(appended_end, started_at)
@@ -404,7 +405,7 @@ class TransactionEnder:
             plan = plan_inner(message, rules, may_wait=False)
         except PutRefusedError as refused:
             return PutMessageResult(refused.status, reason=refused.reason)
-        # Without waiting for replicas, as Java: what a fail-over takes back is asked about again.
+        # Without waiting for replicas, as in Java: if a fail-over takes the record back, the half is checked again.
         waiting = self._service.put_later(plan.messages, needs_copies=False, is_heard=is_heard)
         put = put_result(waiting, message.topic)
         if put.status is PutStatus.PUT_OK:
@@ -413,7 +414,7 @@ class TransactionEnder:
 
 
 def _name_of(half: Message) -> str:
-    """What tells its transaction from others."""
+    """The identity of its transaction."""
     return half.unique_key or f"at {half.commitlog_offset}"
 
 

@@ -1,4 +1,4 @@
-"""Attributes of topics and groups, and how operators change them; what name servers hear of static topics. Pure."""
+"""Attributes of topics and groups, how operators change them, and the data that name servers get about static topics. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from storage.tables.topics import TopicQueueMapping
 
 
 def wire_mapping(mapping: TopicQueueMapping) -> TopicQueueMappingInfo:
-    """Which logical queues of a static topic the broker leads. Java: TopicQueueMappingDetail.cloneAsMappingInfo."""
+    """The logical queues of a static topic that this broker leads. Java: TopicQueueMappingDetail.cloneAsMappingInfo."""
     leaders = {queue_id: items[-1] for queue_id, items in mapping.hosted_queues.items() if items}
     return TopicQueueMappingInfo(
         topic=mapping.topic,

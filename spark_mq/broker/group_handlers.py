@@ -1,4 +1,4 @@
-"""Groups of consumers made, changed, deleted and told, and who is online.
+"""Requests to create, change, delete and list consumer groups and their online clients.
 
 Java: AdminBrokerProcessor (200, 201, 203, 204, 207, 225, 328, 343, 345, 352, 353), SubscriptionGroupManager.
 """
@@ -52,7 +52,7 @@ class GroupHandlers:
         self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self.update,
@@ -68,52 +68,52 @@ class GroupHandlers:
             code.QUERY_SUBSCRIPTION_BY_CONSUMER: self.subscription,
         }
 
-    def update(self, asked: Request) -> RemotingCommand:
+    def update(self, request: Request) -> RemotingCommand:
         """200."""
-        return self._save(asked, [read_body(SubscriptionGroupConfig, asked.body)] if asked.body else [])
+        return self._save(request, [read_body(SubscriptionGroupConfig, request.body)] if request.body else [])
 
-    def update_list(self, asked: Request) -> RemotingCommand:
+    def update_list(self, request: Request) -> RemotingCommand:
         """225."""
-        return self._save(asked, read_body(SubscriptionGroupList, asked.body).groups)
+        return self._save(request, read_body(SubscriptionGroupList, request.body).groups)
 
-    def _save(self, asked: Request, told: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
+    def _save(self, request: Request, wanted: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
         """Departures: a name that no group may have is refused, and more retry queues than a topic may have; Java takes either."""
         groups = self._store.groups
         try:
-            for group in told:
+            for group in wanted:
                 known = groups.get(validate_group(group.group))
                 if group.retry_queue_count > QUEUE_COUNT_LIMIT:
                     remark = f"a group can have {QUEUE_COUNT_LIMIT} retry queues, not {group.retry_queue_count}"
-                    return asked.answer(ResponseCode.INVALID_PARAMETER, remark)
+                    return request.answer(ResponseCode.INVALID_PARAMETER, remark)
                 attributes = changed_attributes(None if known is None else known.attributes, group.attributes, {})
                 self._store.service.save_group(replace(group, attributes=attributes))
         except (AttributeRefusedError, NameIllegalError) as refused:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
-        return asked.answer()
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
+        return request.answer()
 
-    def delete(self, asked: Request) -> RemotingCommand:
+    def delete(self, request: Request) -> RemotingCommand:
         """207; with `clean_offset` its offsets too."""
-        told: DeleteGroupRequest = asked.header
-        self._store.service.delete_group(told.group_name)
+        header: DeleteGroupRequest = request.header
+        self._store.service.delete_group(header.group_name)
         with self._clients.lock:
-            self._traffic.forget(group=told.group_name)
-        if told.clean_offset:
+            self._traffic.forget(group=header.group_name)
+        if header.clean_offset:
             with self._clients.lock:
-                self._offsets.forget_group(told.group_name)
-        return asked.answer()
+                self._offsets.forget_group(header.group_name)
+        return request.answer()
 
-    def forbid(self, asked: Request) -> RemotingCommand:
-        """353: take a topic from a group, or give it back, which gives back all of them; without a wish it is only told."""
-        told: GroupForbiddenRequest = asked.header
+    def forbid(self, request: Request) -> RemotingCommand:
+        """353: forbid a topic to a group, or allow all its topics again; a request without a value only reads the state."""
+        header: GroupForbiddenRequest = request.header
         service = self._store.service
-        bits = max(0, service.forbidden.get(told.group, {}).get(told.topic, 0))
-        if told.readable is not None:
-            bits = bits & ~1 if told.readable else bits | 1
-            service.forbid(told.group, told.topic, bits)
-        readable = not self._store.is_forbidden(told.group, told.topic)
-        return asked.answer(remark="", body=GroupForbidden(group=told.group, topic=told.topic, readable=readable))
+        bits = max(0, service.forbidden.get(header.group, {}).get(header.topic, 0))
+        if header.readable is not None:
+            bits = bits & ~1 if header.readable else bits | 1
+            service.forbid(header.group, header.topic, bits)
+        readable = not self._store.is_forbidden(header.group, header.topic)
+        return request.answer(remark="", body=GroupForbidden(group=header.group, topic=header.topic, readable=readable))
 
-    def all_groups(self, asked: Request) -> RemotingCommand:
+    def all_groups(self, request: Request) -> RemotingCommand:
         """201."""
         table = self._store.service.group_table
         body = SubscriptionGroupTable(
@@ -121,26 +121,26 @@ class GroupHandlers:
             forbidden_table=table.forbidden,
             data_version=table.version,
         )
-        return asked.answer(body=body)
+        return request.answer(body=body)
 
-    def config(self, asked: Request) -> RemotingCommand:
+    def config(self, request: Request) -> RemotingCommand:
         """352. Asking makes the group where the broker may make it."""
-        told: GroupRequest = asked.header
-        found = self._store.find_group(told.group)
+        header: GroupRequest = request.header
+        found = self._store.find_group(header.group)
         if found is None:
-            return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
-        return asked.answer(body=found)
+            return request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "No group in this broker")
+        return request.answer(body=found)
 
     # Who is online
 
-    def consumers(self, asked: Request) -> RemotingCommand:
+    def consumers(self, request: Request) -> RemotingCommand:
         """203."""
-        told: ConsumerGroupRequest = asked.header
+        header: ConsumerGroupRequest = request.header
         with self._clients.lock:
-            group = self._clients.consumers.groups.get(told.consumer_group)
+            group = self._clients.consumers.groups.get(header.consumer_group)
             if group is None:
-                remark = f"the consumer group[{told.consumer_group}] not online"
-                return asked.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+                remark = f"the consumer group[{header.consumer_group}] not online"
+                return request.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
             body = ConsumerConnection(
                 connections=_connections(group.clients.values()),
                 subscription_table=subscriptions_by_topic(group),
@@ -148,20 +148,20 @@ class GroupHandlers:
                 message_model=group.message_model,
                 consume_from_where=group.consume_from_where,
             )
-        return asked.answer(body=body)
+        return request.answer(body=body)
 
-    def producers(self, asked: Request) -> RemotingCommand:
+    def producers(self, request: Request) -> RemotingCommand:
         """204."""
-        told: ProducerGroupRequest = asked.header
+        header: ProducerGroupRequest = request.header
         with self._clients.lock:
-            group = self._clients.producers.groups.get(told.producer_group)
+            group = self._clients.producers.groups.get(header.producer_group)
             if group is None:
-                remark = f"the producer group[{told.producer_group}] not exist"
-                return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
+                remark = f"the producer group[{header.producer_group}] not exist"
+                return request.answer(ResponseCode.SYSTEM_ERROR, remark)
             body = ProducerConnection(connections=_connections(group.values()))
-        return asked.answer(body=body)
+        return request.answer(body=body)
 
-    def all_producers(self, asked: Request) -> RemotingCommand:
+    def all_producers(self, request: Request) -> RemotingCommand:
         """328."""
         with self._clients.lock:
             groups = {
@@ -177,21 +177,21 @@ class GroupHandlers:
                 )
                 for name, clients in self._clients.producers.groups.items()
             }
-        return asked.answer(body=ProducerTable(data=groups))
+        return request.answer(body=ProducerTable(data=groups))
 
-    def topics_of(self, asked: Request) -> RemotingCommand:
+    def topics_of(self, request: Request) -> RemotingCommand:
         """343: topics in which the group has offsets."""
-        told: GroupRequest = asked.header
+        header: GroupRequest = request.header
         with self._clients.lock:
-            topics = tuple(sorted(self._offsets.topics_of(told.group)))
-        return asked.answer(body=TopicList(topics=topics, broker_address=self._store.address))
+            topics = tuple(sorted(self._offsets.topics_of(header.group)))
+        return request.answer(body=TopicList(topics=topics, broker_address=self._store.address))
 
-    def subscription(self, asked: Request) -> RemotingCommand:
+    def subscription(self, request: Request) -> RemotingCommand:
         """345."""
-        told: GroupTopicRequest = asked.header
+        header: GroupTopicRequest = request.header
         with self._clients.lock:
-            found = self._clients.consumers.subscription(told.group, told.topic or "")
-        return asked.answer(body=GroupSubscription(group=told.group, topic=told.topic, subscription=found))
+            found = self._clients.consumers.subscription(header.group, header.topic or "")
+        return request.answer(body=GroupSubscription(group=header.group, topic=header.topic, subscription=found))
 
 
 def _connections(clients: Iterable[KnownClient]) -> tuple[ClientConnection, ...]:

@@ -1,8 +1,7 @@
-"""How far groups are, while a broker runs: in memory, written to config/consumerOffset.json every few seconds.
+"""Committed offsets of groups in a running broker: in memory, written to config/consumerOffset.json every few seconds.
 
-A reset is an offset that a group's next pull of the queue is sent to; until then commits of the queue are dropped.
-Java: ConsumerOffsetManager. Departure: what the broker's own duties have written for their groups (`CID_RMQ_SYS_…`) stays as it stands
-in the file.
+A reset is the offset at which the group's next pull of the queue starts; until then commits of the queue are dropped.
+Java: ConsumerOffsetManager. Departure: offsets of the broker's own groups (`CID_RMQ_SYS_…`) are left as the broker's duties wrote them.
 """
 
 from __future__ import annotations
@@ -140,7 +139,7 @@ class GroupOffsets:
         return _table(self._offsets, self.version, self._document)
 
     def raise_to(self, other: ConsumerOffsets) -> None:
-        """Of each queue the greater offset of both."""
+        """For each queue, the greater of both offsets."""
         for key, queues in other.offsets.items():
             own = self._offsets.setdefault(key, {})
             own.update({queue_id: offset for queue_id, offset in queues.items() if offset > own.get(queue_id, -1)})
@@ -150,13 +149,13 @@ class GroupOffsets:
         self._is_changed = True
 
     def take_change(self) -> bool:
-        """Whether anything has changed since this was asked before."""
+        """Whether anything has changed since the last call."""
         was_changed, self._is_changed = self._is_changed, False
         return was_changed
 
 
 def with_own_groups(table: ConsumerOffsets, on_disk: ConsumerOffsets | None) -> ConsumerOffsets:
-    """The table as the file is to hold it: the broker's own groups as they stand `on_disk`; as in the table where nobody can tell."""
+    """The table for the file: the broker's own groups as they are `on_disk`, or as in the table if the file is unreadable."""
     if on_disk is None:
         return table
     offsets = {key: queues for key, queues in table.offsets.items() if not is_system_group(key[1])}

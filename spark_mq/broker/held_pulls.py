@@ -1,9 +1,9 @@
-"""Pulls that found nothing and wait for messages: woken when some come that they want, or when their time is up.
+"""Pulls that found nothing and wait: each runs again when a matching message arrives or when its time is up.
 
-A pull is looked at when entries of its queue can be read, and all of them every few seconds, when no tags are known and every message
-counts as wanted. A put only notes which queues (`Arrivals`); the server looks.
-Departures: so many wait at most, of all and of one connection, and none for longer than MOST_WAIT_MS. Java holds what it is sent, for
-as long as a client says, and looks in the thread that dispatches.
+A pull is checked when new entries of its queue can be read. All pulls are also checked every few seconds; tags are not known then, and
+every message counts as a match. A put only notes its queues (`Arrivals`); the server's thread checks the pulls.
+Departures: the number of waiting pulls is limited, in all and for each connection, and none waits longer than MOST_WAIT_MS. Java holds
+every pull for as long as the client says, and checks in the dispatching thread.
 Java: PullRequestHoldService, ManyPullRequest, NotifyMessageArrivingListener.
 """
 
@@ -39,7 +39,7 @@ class HeldPull:
     timeout_ms: int
     tags_codes: frozenset[int] | None = None
     size_bytes: int = 0
-    """What its request holds in memory, about."""
+    """Approximate memory of its request, in bytes."""
 
     def is_due(self, now_ms: int) -> bool:
         """Whether its time is up."""
@@ -67,7 +67,7 @@ class Arrivals:
                 self._noted[name] = None
 
     def take(self) -> Mapping[QueueName, np.ndarray | None]:
-        """What was noted since it was taken before; no codes where there were too many."""
+        """Take the noted arrivals since the last call; without codes if there were too many."""
         with self._lock:
             noted, self._noted = self._noted, {}
         return {name: None if codes is None else np.concatenate(codes) for name, codes in noted.items()}
@@ -75,7 +75,7 @@ class Arrivals:
 
 @dataclass(frozen=True, slots=True)
 class HeldLimits:
-    """How many pulls wait at most, with how many bytes of requests: of all connections, and of one."""
+    """Limits of waiting pulls, by number and bytes of requests: of all connections, and of one."""
 
     count: int = 200_000
     size_bytes: int = 256 << 20
@@ -85,7 +85,7 @@ class HeldLimits:
 
 @dataclass(slots=True)
 class _Load:
-    """What one connection has waiting. `names` may name queues where nothing of it waits any more."""
+    """The waiting pulls of one connection. `names` may include queues without a waiting pull."""
 
     count: int = 0
     size_bytes: int = 0
@@ -93,7 +93,7 @@ class _Load:
 
 
 class HeldPulls:
-    """All pulls that wait, by queue. For one thread at a time. Times are ms of a clock that nobody sets."""
+    """All pulls that wait, by queue. For one thread at a time. Times are ms of a monotonic clock."""
 
     def __init__(self, look_interval_ms: int = LONG_POLLING_LOOK_MS, limits: HeldLimits | None = None) -> None:
         """`look_interval_ms`: how often all are looked at."""
@@ -132,7 +132,7 @@ class HeldPulls:
             del self._loads[pull.connection]
 
     def has(self, name: QueueName) -> bool:
-        """Whether any pull waits for this queue: asked for each dispatched queue, so cheap. By any thread, at any time."""
+        """Whether any pull waits for this queue. Any thread may call it at any time; cheap, since it runs for each dispatched queue."""
         return name in self._queues
 
     def arrived(self, name: QueueName, maximum: int, tags_codes: np.ndarray | None, now_ms: int) -> list[HeldPull]:

@@ -1,4 +1,4 @@
-"""Requests that carry or ask for messages, from their typed headers to the handlers that decide, and back.
+"""Requests that carry or read messages: from typed headers to the handlers that decide, and back.
 
 Java: SendMessageProcessor, EndTransactionProcessor, QueryMessageProcessor, SendMessageRequestHeader.parseRequestHeader.
 """
@@ -63,7 +63,7 @@ class MessageHandlers:
             store.on_settings_changed.append(handler.configure)
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             **dict.fromkeys(SENDS, self.sender.send),
@@ -99,39 +99,39 @@ class MessageHandlers:
             requests.append(Request(connection, command, header, now_ms))
         return self.sender.begin_run(sends, requests)
 
-    def reply(self, asked: Request) -> Outcome:
+    def reply(self, request: Request) -> Outcome:
         """324, 325: an answer to a message, handed to the client that waits for it, and stored.
 
         Departures: it is stored first, as any send with CLUSTER; `storeReplyMessageEnable` is not followed.
         """
-        stored = self.sender.send(asked)
+        stored = self.sender.send(request)
         fields = dict(stored.ext_fields or {})
         if _MESSAGE_ID not in fields:
             return stored
         for name in _NOT_OF_REPLIES:
             fields.pop(name, None)
-        properties = properties_of(asked.header)
+        properties = properties_of(request.header)
         client_id = properties.get("REPLY_TO_CLIENT")
         if client_id is None:
             remark = "reply message properties[REPLY_TO_CLIENT] is null"
-            return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
         with self._clients.lock:
             connection = self._clients.producers.of_client(client_id)
         if connection is None:
             remark = f"push reply message fail, channel of <{client_id}> not found."
-            return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
 
         def answer(answers: tuple[RemotingCommand | None, ...]) -> RemotingCommand:
             if answers[0] is None or answers[0].code != ResponseCode.SUCCESS:
                 remark = f"push reply message to {client_id}fail."
-                return asked.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
-            return asked.answer(header=fields)
+                return request.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
+            return request.answer(header=fields)
 
-        return AskClients(((connection, self._pushed_reply(asked, properties)),), _PUSH_MS, answer)
+        return AskClients(((connection, self._pushed_reply(request, properties)),), _PUSH_MS, answer)
 
-    def _pushed_reply(self, asked: Request, properties: Mapping[str, str]) -> RemotingCommand:
-        header: wire.SendMessageRequest = asked.header
-        own = broker_properties(self._store.config.send) | {"PUSH_REPLY_TIME": str(asked.now_ms)}
+    def _pushed_reply(self, request: Request, properties: Mapping[str, str]) -> RemotingCommand:
+        header: wire.SendMessageRequest = request.header
+        own = broker_properties(self._store.config.send) | {"PUSH_REPLY_TIME": str(request.now_ms)}
         pushed = wire.ReplyMessageRequest(
             producer_group=header.producer_group or "",
             topic=header.topic,
@@ -144,38 +144,38 @@ class MessageHandlers:
             properties=_text_of({**properties, **own}),
             reconsume_times=header.reconsume_times,
             unit_mode=bool(header.unit_mode),
-            born_host=asked.connection.address,
+            born_host=request.connection.address,
             store_host=self._store.address,
-            store_time_ms=asked.now_ms,
+            store_time_ms=request.now_ms,
         )
         code = RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT
-        return make_request(code, write_header(pushed), asked.body, encoding=self._clients.encoding)
+        return make_request(code, write_header(pushed), request.body, encoding=self._clients.encoding)
 
-    def recall(self, asked: Request) -> RemotingCommand:
+    def recall(self, request: Request) -> RemotingCommand:
         """370: a timed message shall not be delivered. A message is put that deletes it when its time comes."""
-        header: wire.RecallMessageRequest = asked.header
+        header: wire.RecallMessageRequest = request.header
         send = self._store.config.send
         region = {"MSG_REGION": send.region_id}
 
         def refusal(code: ResponseCode, why: str) -> RemotingCommand:
-            return asked.answer(code, f"recall failed, {why}", region)
+            return request.answer(code, f"recall failed, {why}", region)
 
         if not send.recall_message_enable:
             return refusal(ResponseCode.NO_PERMISSION, "operation is forbidden")
         if self._store.is_slave:
             return refusal(ResponseCode.SLAVE_NOT_AVAILABLE, "broker service not available")
-        if asked.now_ms < send.start_accept_send_request_time_stamp:
+        if request.now_ms < send.start_accept_send_request_time_stamp:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
         if header.topic not in self._store.topics:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
         handle = read_recall_handle(header.recall_handle)
         if handle is None:
-            return asked.answer(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", region)
+            return request.answer(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", region)
         if handle.topic != header.topic:
             return refusal(ResponseCode.ILLEGAL_OPERATION, "topic not match")
         if handle.broker_name != self._store.broker_name:
             return refusal(ResponseCode.ILLEGAL_OPERATION, "broker service not available")
-        left_ms = handle.time_ms - asked.now_ms
+        left_ms = handle.time_ms - request.now_ms
         if not 0 < left_ms < self._store.config.timer.timer_max_delay_sec * 1_000:
             return refusal(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
         deletion = wire.SendMessageRequest(
@@ -185,52 +185,52 @@ class MessageHandlers:
             default_topic_queue_count=DEFAULT_TOPIC_QUEUE_COUNT,
             queue_id=0,
             sys_flag=0,
-            born_time_ms=asked.now_ms,
+            born_time_ms=request.now_ms,
             flag=0,
-            properties=_text_of(recall_properties(handle, header.producer_group, asked.now_ms)),
+            properties=_text_of(recall_properties(handle, header.producer_group, request.now_ms)),
         )
-        put = self.sender.send(asked.like(deletion, b"0"))
+        put = self.sender.send(request.like(deletion, b"0"))
         if _MESSAGE_ID not in (put.ext_fields or {}):
             return refusal(ResponseCode.SYSTEM_ERROR, "execute error")
         answer = write_header(wire.RecallMessageAnswer(message_id=handle.unique_key))
-        return asked.answer(remark=UNSET, header=answer | region)
+        return request.answer(remark=UNSET, header=answer | region)
 
-    def end_transaction(self, asked: Request) -> Outcome:
+    def end_transaction(self, request: Request) -> Outcome:
         """37; no answer where the state is not known."""
-        verdict = self.ender.end(asked.header, asked.now_ms, is_heard=asked.is_heard)
-        return None if verdict is None else asked.answer(*verdict)
+        verdict = self.ender.end(request.header, request.now_ms, is_heard=request.is_heard)
+        return None if verdict is None else request.answer(*verdict)
 
-    def resume_check(self, asked: Request) -> RemotingCommand:
-        """323: a half message that was given up is asked about again.
+    def resume_check(self, request: Request) -> RemotingCommand:
+        """323: check a half message again that was given up.
 
-        Departure: once, and not where its transaction has ended meanwhile, or of a message that is none. Java puts whatever the id
-        names into the half topic, as often as it is told.
+        Departure: only once, only if it is a half message, and only while its transaction is open. Java puts any message that the id
+        names into the half topic, at each request.
         """
-        header: wire.ResumeCheckHalfMessageRequest = asked.header
+        header: wire.ResumeCheckHalfMessageRequest = request.header
         failed = f"Put message back to {HALF_TOPIC} failed."
         place = place_of_id(header.message_id)
         record = None if place is None else self._store.served.record_at(place)
         half = None if record is None else message_in(record)
         if half is None or half.topic != DISCARD_TOPIC:
             why = f"{header.message_id} names no message of {DISCARD_TOPIC}"
-            return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} {why}")
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"{failed} {why}")
         if self._store.is_slave:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} this broker is a slave")
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"{failed} this broker is a slave")
         with self._store.service.exclusive() as store:
-            report = redrive_one(store, half, asked.now_ms, CheckRules.of(self._store.config))
+            report = redrive_one(store, half, request.now_ms, CheckRules.of(self._store.config))
         if not report.put_back:
             why = "was put back before" if report.back_before else "has ended" if report.ended else "is too old"
-            return asked.answer(ResponseCode.SYSTEM_ERROR, f"{failed} It {why}")
-        return asked.answer()
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"{failed} It {why}")
+        return request.answer()
 
-    def query(self, asked: Request) -> RemotingCommand:
+    def query(self, request: Request) -> RemotingCommand:
         """12: messages by key, or by unique key as the extFields say. The client compares the keys.
 
         Departure: those of other topics, whose keys have the same hash, are left out. Java leaves that to the client, too.
         """
-        header: wire.QueryMessageRequest = asked.header
+        header: wire.QueryMessageRequest = request.header
         most = min(header.max_messages, _MOST_QUERIED)
-        if (asked.command.ext_fields or {}).get("_UNIQUE_KEY_QUERY") == "true":
+        if (request.command.ext_fields or {}).get("_UNIQUE_KEY_QUERY") == "true":
             most = self._store.config.pull.default_query_max_num
         served = self._store.served
         found = served.records_by_key(header.topic, header.key, most, header.begin_time_ms, header.end_time_ms)
@@ -239,17 +239,17 @@ class MessageHandlers:
         answer = wire.QueryMessageAnswer(index_last_update_time_ms=time_ms, index_last_update_commitlog_offset=place)
         if not records:
             remark = "can not find message, maybe time range not correct"
-            return asked.answer(ResponseCode.QUERY_NOT_FOUND, remark, answer)
-        return asked.answer(header=answer, body=b"".join(records))
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, remark, answer)
+        return request.answer(header=answer, body=b"".join(records))
 
-    def view(self, asked: Request) -> RemotingCommand:
+    def view(self, request: Request) -> RemotingCommand:
         """33: the message at a place of the log."""
-        header: wire.ViewMessageRequest = asked.header
+        header: wire.ViewMessageRequest = request.header
         record = self._store.served.record_at(header.commitlog_offset)
         if record is None:
             remark = f"can not find message by the offset, {header.commitlog_offset}"
-            return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
-        return asked.answer(body=record)
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark)
+        return request.answer(body=record)
 
 
 def _text_of(properties: Mapping[str, str]) -> str:
@@ -261,7 +261,7 @@ def _text_of(properties: Mapping[str, str]) -> str:
 
 
 class RecallHandle(NamedTuple):
-    """Which message: its topic, broker, deliver time and unique key."""
+    """The identity of a message: topic, broker, deliver time and unique key."""
 
     topic: str
     broker_name: str

@@ -1,6 +1,6 @@
-"""Where groups go on, how far they are, where queues begin and end, and what was counted.
+"""Offsets of groups and queues: committed offsets, progress, begin and end of queues, consume statistics.
 
-Of a static topic the leader's physical queue is meant. Departure: what an earlier link at another broker knows is not asked of it.
+For a static topic, requests refer to the leader's physical queue. Departure: earlier links at other brokers are not queried.
 Java: ConsumerManageProcessor (14, 15), AdminBrokerProcessor (29-32, 222; 43, 208, 303, 308, 314, 315, 317, 321).
 """
 
@@ -58,7 +58,7 @@ from storage.tables.topics import TopicConfig
 
 _LONG_MAX = 2**63 - 1
 _MOST_ENTRIES = 4_096
-"""Of one answer to 321; Java gives as many as are asked for."""
+"""In one answer to 321; Java returns as many as the request wants."""
 
 
 class OffsetHandlers:
@@ -70,7 +70,7 @@ class OffsetHandlers:
         self._offsets = offsets
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.QUERY_CONSUMER_OFFSET: self.query,
@@ -84,84 +84,84 @@ class OffsetHandlers:
 
     # Of groups
 
-    def query(self, asked: Request) -> RemotingCommand:
-        """14. A group without an offset begins at 0 where the queue is young, whatever its consumers asked for."""
-        request: QueryConsumerOffsetRequest = asked.header
-        group, topic = request.consumer_group, request.topic
+    def query(self, request: Request) -> RemotingCommand:
+        """14. A group without an offset begins at 0 if the queue is young, whatever its consumers are configured to."""
+        header: QueryConsumerOffsetRequest = request.header
+        group, topic = header.consumer_group, header.topic
         try:
-            queue = self._queue(request)
-            queue_id = physical_queue_id(queue, request.queue_id)
+            queue = self._queue(header)
+            queue_id = physical_queue_id(queue, header.queue_id)
         except RequestRefusedError as refused:
-            return asked.answer(refused.code, refused.remark)
+            return request.answer(refused.code, refused.remark)
         with self._clients.lock:
             offset = self._offsets.offset(group, topic, queue_id)
         if offset >= 0:
-            return asked.answer(header=OffsetAnswer(queue_offset=_logical(queue, offset)))
-        if request.set_zero_if_not_found is False:
+            return request.answer(header=OffsetAnswer(queue_offset=_logical(queue, offset)))
+        if header.set_zero_if_not_found is False:
             remark = "Not found, do not set to zero, maybe this group boot first"
-            return asked.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
         served = self._store.served
         if served.minimum(topic, queue_id) <= 0 and served.is_in_memory(
             topic, queue_id, 0, self._store.limits.memory_bytes
         ):
-            return asked.answer(header=OffsetAnswer(queue_offset=_logical(queue, 0)))
+            return request.answer(header=OffsetAnswer(queue_offset=_logical(queue, 0)))
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
-        return asked.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
+        return request.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
 
-    def update(self, asked: Request) -> RemotingCommand:
+    def update(self, request: Request) -> RemotingCommand:
         """15. Offsets may go back; while a reset waits for the group's next pull they are dropped."""
-        request: UpdateConsumerOffsetRequest = asked.header
-        group, topic = request.consumer_group, request.topic
+        header: UpdateConsumerOffsetRequest = request.header
+        group, topic = header.consumer_group, header.topic
         try:
-            queue = self._queue(request)
-            queue_id = physical_queue_id(queue, request.queue_id)
+            queue = self._queue(header)
+            queue_id = physical_queue_id(queue, header.queue_id)
         except RequestRefusedError as refused:
-            return asked.answer(refused.code, refused.remark)
+            return request.answer(refused.code, refused.remark)
         if group not in self._store.groups:
             remark = f"Group {group} not exist!"
-            return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark, NO_FIELDS)
+            return request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark, NO_FIELDS)
         if topic not in self._store.topics:
-            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", NO_FIELDS)
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} not exist!", NO_FIELDS)
         with self._clients.lock:
             if self._store.config.clients.use_server_side_reset_offset and self._offsets.has_reset(
                 group, topic, queue_id
             ):
-                return asked.answer(remark="Offset has been previously reset", header=NO_FIELDS)
-            self._offsets.commit(group, topic, queue_id, _physical(queue, request.commit_offset), asked.now_ms)
-        return asked.answer(header=NO_FIELDS)
+                return request.answer(remark="Offset has been previously reset", header=NO_FIELDS)
+            self._offsets.commit(group, topic, queue_id, _physical(queue, header.commit_offset), request.now_ms)
+        return request.answer(header=NO_FIELDS)
 
-    def reset(self, asked: Request) -> RemotingCommand:
+    def reset(self, request: Request) -> RemotingCommand:
         """222: a group goes on elsewhere, by an offset of one queue or by a time (below 0: the end) of one or of all."""
-        request: ResetOffsetRequest = asked.header
-        group, topic = request.group, request.topic
+        header: ResetOffsetRequest = request.header
+        group, topic = header.group, header.topic
         if not self._store.config.clients.use_server_side_reset_offset:
-            return self._reset_by_clients(asked, request)
+            return self._reset_by_clients(request, header)
         if self._store.is_slave:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
+            return request.answer(ResponseCode.SYSTEM_ERROR, "Can not reset offset in slave broker")
         config = self._store.topics.get(topic)
         if config is None:
-            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"Topic {topic} does not exist")
         if not group.strip() or group not in self._store.groups:
-            return asked.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
-        offset = request.queue_offset
-        if request.queue_id >= 0 and offset is not None and offset != -1:
+            return request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, f"Group {group} does not exist")
+        offset = header.queue_offset
+        if header.queue_id >= 0 and offset is not None and offset != -1:
             minimum, maximum = (
-                self._store.served.minimum(topic, request.queue_id),
-                self._store.served.maximum(topic, request.queue_id),
+                self._store.served.minimum(topic, header.queue_id),
+                self._store.served.maximum(topic, header.queue_id),
             )
             if not minimum <= offset <= maximum + 1:
                 remark = f"Target offset {offset} not in consume queue range [{minimum}-{maximum}]"
-                return asked.answer(ResponseCode.SYSTEM_ERROR, remark)
-            offsets = {request.queue_id: offset}
+                return request.answer(ResponseCode.SYSTEM_ERROR, remark)
+            offsets = {header.queue_id: offset}
         else:
-            ids = [request.queue_id] if request.queue_id >= 0 else range(config.read_queue_count)
-            offsets = {queue_id: self._at_time(topic, queue_id, request.time_ms) for queue_id in ids}
+            ids = [header.queue_id] if header.queue_id >= 0 else range(config.read_queue_count)
+            offsets = {queue_id: self._at_time(topic, queue_id, header.time_ms) for queue_id in ids}
         if not offsets:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
+            return request.answer(ResponseCode.SYSTEM_ERROR, "No queues to reset.")
         with self._clients.lock:
             for queue_id, target in offsets.items():
                 self._offsets.reset(group, topic, queue_id, target)
-        return asked.answer(body=self._offset_table(topic, offsets))
+        return request.answer(body=self._offset_table(topic, offsets))
 
     def _at_time(self, topic: str, queue_id: int, time_ms: int) -> int:
         if time_ms < 0:
@@ -174,79 +174,82 @@ class OffsetHandlers:
             offset_table={MessageQueue(topic, name, queue_id): offset for queue_id, offset in offsets.items()}
         )
 
-    def _reset_by_clients(self, asked: Request, request: ResetOffsetRequest) -> RemotingCommand:
-        """The way of before: the group's clients are told (220), and store the offsets themselves. Java: Broker2Client.resetOffset.
+    def _reset_by_clients(self, request: Request, header: ResetOffsetRequest) -> RemotingCommand:
+        """The older protocol: 220 notifies the group's clients, which store the offsets themselves. Java: Broker2Client.resetOffset.
 
         Departure: of all queues that are read. Java takes those that are written, and leaves the others of a topic that shrinks.
         """
-        group, topic = request.group, request.topic
+        group, topic = header.group, header.topic
         config: TopicConfig | None = self._store.topics.get(topic)
         if config is None:
             remark = f"[reset-offset] reset offset failed, no topic in this broker. topic={topic}"
-            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, remark)
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, remark)
         offsets = {}
         for queue_id in range(config.read_queue_count):
             with self._clients.lock:
                 known = self._offsets.offset(group, topic, queue_id)
             if known == -1:
-                return asked.answer(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
-            target = max(0, self._at_time(topic, queue_id, request.time_ms))
-            offsets[queue_id] = target if request.is_force or target < known else known
+                return request.answer(ResponseCode.SYSTEM_ERROR, f"THe consumer group <{group}> not exist")
+            target = max(0, self._at_time(topic, queue_id, header.time_ms))
+            offsets[queue_id] = target if header.is_force or target < known else known
         table = self._offset_table(topic, offsets)
-        fields = write_header(ResetOffsetRequest(topic=topic, group=group, time_ms=request.time_ms, is_force=False))
+        fields = write_header(ResetOffsetRequest(topic=topic, group=group, time_ms=header.time_ms, is_force=False))
         with self._clients.lock:
             found = self._clients.consumers.groups.get(group)
             clients = list(found.clients.values()) if found is not None else []
             if not clients:
-                remark = f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {request.time_ms}"
-                return asked.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
+                remark = f"Consumer not online, so can not reset offset, Group: {group} Topic: {topic} Timestamp: {header.time_ms}"
+                return request.answer(ResponseCode.CONSUMER_NOT_ONLINE, remark)
             for client in clients:
                 if (refusal := too_old_to_ask(client)) is not None:
-                    return asked.answer(ResponseCode.SYSTEM_ERROR, refusal)
+                    return request.answer(ResponseCode.SYSTEM_ERROR, refusal)
                 self._clients.tell(
                     client.connection, RequestCode.RESET_CONSUMER_CLIENT_OFFSET, fields, write_body(table)
                 )
-        return asked.answer(body=table)
+        return request.answer(body=table)
 
     # Of queues
 
-    def search(self, asked: Request) -> RemotingCommand:
+    def search(self, request: Request) -> RemotingCommand:
         """29: the first message from a time on; with UPPER the last one up to it."""
-        request: SearchOffsetRequest = asked.header
+        header: SearchOffsetRequest = request.header
         return self._of_queue(
-            asked,
             request,
+            header,
             lambda queue_id: self._store.served.offset_by_time(
-                request.topic, queue_id, request.time_ms, upper=(request.boundary_type or "").upper() == "UPPER"
+                header.topic, queue_id, header.time_ms, upper=(header.boundary_type or "").upper() == "UPPER"
             ),
         )
 
-    def maximum(self, asked: Request) -> RemotingCommand:
+    def maximum(self, request: Request) -> RemotingCommand:
         """30."""
-        request: MaxOffsetRequest = asked.header
-        return self._of_queue(asked, request, lambda queue_id: self._store.served.maximum(request.topic, queue_id))
+        header: MaxOffsetRequest = request.header
+        return self._of_queue(request, header, lambda queue_id: self._store.served.maximum(header.topic, queue_id))
 
-    def minimum(self, asked: Request) -> RemotingCommand:
+    def minimum(self, request: Request) -> RemotingCommand:
         """31. The remark is empty, and not absent."""
-        request: QueueRequest = asked.header
-        answer = self._of_queue(asked, request, lambda queue_id: self._store.served.minimum(request.topic, queue_id))
+        header: QueueRequest = request.header
+        answer = self._of_queue(request, header, lambda queue_id: self._store.served.minimum(header.topic, queue_id))
         return answer._replace(remark="") if answer.code == ResponseCode.SUCCESS else answer
 
-    def earliest(self, asked: Request) -> RemotingCommand:
+    def earliest(self, request: Request) -> RemotingCommand:
         """32."""
-        request: QueueRequest = asked.header
-        time_ms = self._store.served.earliest_store_time(request.topic, request.queue_id)
-        return asked.answer(header=TimeAnswer(time_ms=time_ms))
+        header: QueueRequest = request.header
+        time_ms = self._store.served.earliest_store_time(header.topic, header.queue_id)
+        return request.answer(header=TimeAnswer(time_ms=time_ms))
 
     def _of_queue(
-        self, asked: Request, request: SearchOffsetRequest | MaxOffsetRequest | QueueRequest, read: Callable[[int], int]
+        self,
+        request: Request,
+        header: SearchOffsetRequest | MaxOffsetRequest | QueueRequest,
+        read: Callable[[int], int],
     ) -> RemotingCommand:
         try:
-            queue = self._queue(request)
-            offset = read(physical_queue_id(queue, request.queue_id))
+            queue = self._queue(header)
+            offset = read(physical_queue_id(queue, header.queue_id))
         except RequestRefusedError as refused:
-            return asked.answer(refused.code, refused.remark)
-        return asked.answer(header=OffsetAnswer(queue_offset=_logical(queue, offset)))
+            return request.answer(refused.code, refused.remark)
+        return request.answer(header=OffsetAnswer(queue_offset=_logical(queue, offset)))
 
     def _queue(self, request: _OfQueue) -> LogicalQueue:
         return logical_queue(self._store.mappings, request.topic, request.queue_id, logical=request.is_logical)
@@ -276,7 +279,7 @@ class ProgressHandlers:
         self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.GET_ALL_CONSUMER_OFFSET: self.all_offsets,
@@ -289,22 +292,22 @@ class ProgressHandlers:
             code.QUERY_CONSUME_QUEUE: self.entries,
         }
 
-    def all_offsets(self, asked: Request) -> RemotingCommand:
+    def all_offsets(self, request: Request) -> RemotingCommand:
         """43: what consumerOffset.json is to hold, the progress of the broker's own duties and of sinks too."""
         with self._clients.lock:
             known = self._offsets.table()
-        return asked.answer(body=self._store.with_own_groups(known).to_text().encode())
+        return request.answer(body=self._store.with_own_groups(known).to_text().encode())
 
-    def consume_stats(self, asked: Request) -> RemotingCommand:
+    def consume_stats(self, request: Request) -> RemotingCommand:
         """208."""
-        told: ConsumeStatsRequest = asked.header
-        group = told.consumer_group
-        listed = [topic for topic in (told.topic_list or "").split(";") if topic]
+        header: ConsumeStatsRequest = request.header
+        group = header.consumer_group
+        listed = [topic for topic in (header.topic_list or "").split(";") if topic]
         if listed:
             topics: Iterable[str] = dict.fromkeys(listed)
         else:
             with self._clients.lock:
-                own = [told.topic] if (told.topic or "").strip() else self._offsets.topics_of(group)
+                own = [header.topic] if (header.topic or "").strip() else self._offsets.topics_of(group)
             topics = [topic for topic in own if topic and self._is_subscribed(group, topic)]
         offsets: dict[MessageQueue, OffsetWrapper] = {}
         rate = 0.0
@@ -312,11 +315,11 @@ class ProgressHandlers:
             if (config := self._store.topics.get(topic)) is not None:
                 offsets |= self._wrappers(group, config, config.read_queue_count, with_pulls=True)
                 rate += self._rate(group, topic)
-        return asked.answer(body=ConsumeStats(offset_table=offsets, consume_tps=rate))
+        return request.answer(body=ConsumeStats(offset_table=offsets, consume_tps=rate))
 
-    def all_stats(self, asked: Request) -> RemotingCommand:
+    def all_stats(self, request: Request) -> RemotingCommand:
         """317: of all groups. Departure: of all queues that are read, as 208 says; Java counts those that are written."""
-        told: BrokerConsumeStatsRequest = asked.header
+        header: BrokerConsumeStatsRequest = request.header
         found, behind, in_flight = [], 0, 0
         for group in self._store.groups:
             with self._clients.lock:
@@ -324,7 +327,7 @@ class ProgressHandlers:
             stats = []
             for topic in topics:
                 config = self._store.topics.get(topic)
-                if config is None or (told.is_order and not config.order) or not self._is_subscribed(group, topic):
+                if config is None or (header.is_order and not config.order) or not self._is_subscribed(group, topic):
                     continue
                 offsets = self._wrappers(group, config, config.read_queue_count, with_pulls=False)
                 stats.append(ConsumeStats(offset_table=offsets, consume_tps=self._rate(group, topic)))
@@ -337,7 +340,7 @@ class ProgressHandlers:
             total_diff=behind,
             total_inflight_diff=in_flight,
         )
-        return asked.answer(body=body)
+        return request.answer(body=body)
 
     def _is_subscribed(self, group: str, topic: str) -> bool:
         """Whether the group subscribes to the topic, as far as anything is known of it."""
@@ -369,13 +372,13 @@ class ProgressHandlers:
             )
         return found
 
-    def time_spans(self, asked: Request) -> RemotingCommand:
+    def time_spans(self, request: Request) -> RemotingCommand:
         """303: how old the messages of a topic's queues are, and where a group is among them."""
-        told: ConsumeTimeSpanRequest = asked.header
-        topic = told.topic
+        header: ConsumeTimeSpanRequest = request.header
+        topic = header.topic
         config = self._store.topics.get(topic)
         if config is None:
-            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         spans = []
         for queue_id in range(config.write_queue_count):
             maximum, first_ms = (
@@ -383,7 +386,7 @@ class ProgressHandlers:
                 self._store.served.earliest_store_time(topic, queue_id),
             )
             with self._clients.lock:
-                offset = self._offsets.offset(told.group, topic, queue_id)
+                offset = self._offsets.offset(header.group, topic, queue_id)
             read_ms = self._store.served.store_time(topic, queue_id, offset - 1) if offset > 0 else first_ms
             delay_ms = 0
             if offset < maximum:
@@ -401,57 +404,57 @@ class ProgressHandlers:
                     consume_time=_shown(read_ms),
                 )
             )
-        return asked.answer(body=ConsumeTimeSpans(spans=tuple(spans)))
+        return request.answer(body=ConsumeTimeSpans(spans=tuple(spans)))
 
-    def corrections(self, asked: Request) -> RemotingCommand:
+    def corrections(self, request: Request) -> RemotingCommand:
         """308: the smallest offset of any group by queue; the greatest number where the compared group is before it."""
-        told: CorrectionOffsetRequest = asked.header
-        topic = told.topic
+        header: CorrectionOffsetRequest = request.header
+        topic = header.topic
         minimums = {
             queue_id: self._store.served.minimum(topic, queue_id) for queue_id in self._store.served.queue_ids(topic)
         }
         without = (
-            frozenset((told.filter_groups or "").split(",")) if (told.filter_groups or "").strip() else frozenset()
+            frozenset((header.filter_groups or "").split(",")) if (header.filter_groups or "").strip() else frozenset()
         )
         with self._clients.lock:
             smallest = self._offsets.smallest(topic, minimums, without)
-            compared = dict(self._offsets.of(told.compare_group, topic))
+            compared = dict(self._offsets.of(header.compare_group, topic))
         for queue_id, offset in compared.items():
             if smallest.get(queue_id, _LONG_MAX) > offset:
                 smallest[queue_id] = _LONG_MAX
-        return asked.answer(body=CorrectionOffsets(correction_offsets=smallest))
+        return request.answer(body=CorrectionOffsets(correction_offsets=smallest))
 
-    def clone(self, asked: Request) -> RemotingCommand:
+    def clone(self, request: Request) -> RemotingCommand:
         """314. As in Java a blank topic clones nothing that exists."""
-        told: CloneGroupOffsetRequest = asked.header
-        source = told.source_group
-        if (told.topic or "").strip():
-            topic = told.topic or ""
-            if topic in self._store.topics and (told.offline or self._is_subscribed(source, topic)):
+        header: CloneGroupOffsetRequest = request.header
+        source = header.source_group
+        if (header.topic or "").strip():
+            topic = header.topic or ""
+            if topic in self._store.topics and (header.offline or self._is_subscribed(source, topic)):
                 with self._clients.lock:
-                    self._offsets.clone(source, told.destination_group, topic)
-        return asked.answer()
+                    self._offsets.clone(source, header.destination_group, topic)
+        return request.answer()
 
-    def figures(self, asked: Request) -> RemotingCommand:
+    def figures(self, request: Request) -> RemotingCommand:
         """315."""
-        told: BrokerStatsRequest = asked.header
+        header: BrokerStatsRequest = request.header
         with self._clients.lock:
-            found = self._traffic.stats(told.stats_name, told.stats_key)
+            found = self._traffic.stats(header.stats_name, header.stats_key)
         if found is None:
-            return asked.answer(
-                ResponseCode.SYSTEM_ERROR, f"The stats <{told.stats_name}> <{told.stats_key}> not exist"
+            return request.answer(
+                ResponseCode.SYSTEM_ERROR, f"The stats <{header.stats_name}> <{header.stats_key}> not exist"
             )
-        return asked.answer(body=found)
+        return request.answer(body=found)
 
-    def entries(self, asked: Request) -> RemotingCommand:
+    def entries(self, request: Request) -> RemotingCommand:
         """321."""
-        told: QueryConsumeQueueRequest = asked.header
-        topic, queue_id = told.topic or "", told.queue_id
+        header: QueryConsumeQueueRequest = request.header
+        topic, queue_id = header.topic or "", header.queue_id
         maximum = self._store.served.maximum(topic, queue_id)
         if not maximum:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
+            return request.answer(ResponseCode.SYSTEM_ERROR, f"{queue_id}@{topic} is not exist!")
         subscription, filter_data, wanted = None, None, ALL_MESSAGES
-        if (group := told.consumer_group) is not None:
+        if (group := header.consumer_group) is not None:
             with self._clients.lock:
                 subscription = self._clients.consumers.subscription(group, topic)
                 known = self._clients.filters.find(topic, group)
@@ -460,9 +463,11 @@ class ProgressHandlers:
                 filter_data = "null" if known is None else known.filter.to_text()
                 bits = None if known is None else self._clients.filters.bit_test(known)
                 wanted = message_filter(subscription, None if known is None else known.expression, bits)
-        if not 0 <= told.index < maximum:
-            return asked.answer(remark=f"Index {told.index} of {queue_id}@{topic} is not exist!")
-        rows = self._store.served.entries(topic, queue_id, told.index, min(max(0, told.count), _MOST_ENTRIES), wanted)
+        if not 0 <= header.index < maximum:
+            return request.answer(remark=f"Index {header.index} of {queue_id}@{topic} is not exist!")
+        rows = self._store.served.entries(
+            topic, queue_id, header.index, min(max(0, header.count), _MOST_ENTRIES), wanted
+        )
         found = tuple(_shown_entry(row, is_judged=subscription is not None) for row in rows)
         body = ConsumeQueueEntries(
             subscription=subscription,
@@ -471,11 +476,11 @@ class ProgressHandlers:
             max_queue_index=maximum,
             min_queue_index=self._store.served.minimum(topic, queue_id),
         )
-        return asked.answer(remark=UNSET, body=body)
+        return request.answer(remark=UNSET, body=body)
 
 
 def _shown_entry(row: ServedEntry, *, is_judged: bool) -> ConsumeQueueEntry:
-    """What Java says of filters it says of entries with extension units alone."""
+    """Java gives data of filters only for entries with extension units."""
     place, size, code, unit, passes = row
     if unit is None:
         message = f"Cq extend not exist!addr: {code}" if is_ext_address(np.array(code)) else None

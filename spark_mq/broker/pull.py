@@ -100,36 +100,36 @@ class PullHandler:
     def _config(self) -> PullConfig:
         return self._store.config.pull
 
-    def pull(self, asked: Request) -> Outcome:
+    def pull(self, request: Request) -> Outcome:
         """A client's pull: it may wait for messages."""
-        return self._answer(asked, may_wait=True)
+        return self._answer(request, may_wait=True)
 
-    def pull_again(self, asked: Request) -> Outcome:
+    def pull_again(self, request: Request) -> Outcome:
         """A pull that has waited."""
-        return self._answer(asked, may_wait=False)
+        return self._answer(request, may_wait=False)
 
-    def _answer(self, asked: Request, *, may_wait: bool) -> Outcome:
-        request: PullMessageRequest = asked.header
+    def _answer(self, request: Request, *, may_wait: bool) -> Outcome:
+        header: PullMessageRequest = request.header
         if self._store.is_slave and not self._config.slave_read_enable:
-            return asked.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
-        if request.sys_flag & COMMITS_OFFSET and request.commit_offset is None:
+            return request.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
+        if header.sys_flag & COMMITS_OFFSET and header.commit_offset is None:
             raise HeaderError(PullMessageRequest.__name__, "commitOffset", None, "sysFlag says that it counts")
         try:
             with self._clients.lock:
-                pull = self._checked(asked, request)
-                reset = self._offsets.take_reset(request.consumer_group, request.topic, pull.queue_id)
+                pull = self._checked(request, header)
+                reset = self._offsets.take_reset(header.consumer_group, header.topic, pull.queue_id)
         except _Refusal as refused:
             forbidden = {} if refused.forbidden_type is None else {"forbiddenType": str(refused.forbidden_type)}
-            return asked.answer(refused.code, refused.remark, forbidden)
+            return request.answer(refused.code, refused.remark, forbidden)
         except RequestRefusedError as refused:
-            return asked.answer(refused.code, refused.remark)
-        begun_ms = self._clients.steady()
+            return request.answer(refused.code, refused.remark)
+        started_ms = self._clients.steady()
         if reset is not None and self._store.config.clients.use_server_side_reset_offset:
-            found = self._reset(request.topic, pull.queue_id, reset)
+            found = self._reset(header.topic, pull.queue_id, reset)
             code, remark = ResponseCode.PULL_OFFSET_MOVED, _RESET
         else:
             found = self._store.pulled.get(
-                request.topic, pull.queue_id, pull.queue_offset, pull.max_messages, self._store.limits, pull.wanted
+                header.topic, pull.queue_id, pull.queue_offset, pull.max_messages, self._store.limits, pull.wanted
             )
             code, remark = pull_code(found.status, pull.queue_offset), found.status.value
         place = PullPlace(code, found.next_begin_offset, found.min_offset, found.max_offset)
@@ -138,34 +138,34 @@ class PullHandler:
         with self._clients.lock:
             if found.behind_bytes is not None and self._store.config.clients.disk_fall_recorded:
                 behind = found.behind_bytes
-                self._traffic.looked(request.consumer_group, request.topic, pull.queue_id, behind)
-            self._store_offsets(request, pull, found.next_begin_offset, may_wait, asked.now_ms)
+                self._traffic.looked(header.consumer_group, header.topic, pull.queue_id, behind)
+            self._store_offsets(header, pull, found.next_begin_offset, may_wait, request.now_ms)
             if place.code == ResponseCode.SUCCESS:
                 self._traffic.pulled(
-                    request.consumer_group,
-                    request.topic,
+                    header.consumer_group,
+                    header.topic,
                     pull.queue_id,
                     found.message_count,
                     len(found.body),
-                    self._clients.steady() - begun_ms,
+                    self._clients.steady() - started_ms,
                 )
             else:
                 self._traffic.missed()
         if place.code == ResponseCode.PULL_OFFSET_MOVED and self._store.is_slave and remark != _RESET:
             place = place._replace(  # the master may have what is not here yet (Java: offsetCheckInSlave=false)
-                code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_begin_offset=request.queue_offset
+                code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_begin_offset=header.queue_offset
             )
-        may_wait = may_wait and bool(request.sys_flag & MAY_SUSPEND)
-        if place.code == ResponseCode.PULL_NOT_FOUND and may_wait and self._park(asked, request, pull, found):
+        may_wait = may_wait and bool(header.sys_flag & MAY_SUSPEND)
+        if place.code == ResponseCode.PULL_NOT_FOUND and may_wait and self._park(request, header, pull, found):
             return Waiting.PARKED
-        return self._response(asked, pull, found, place, remark)
+        return self._response(request, pull, found, place, remark)
 
     def _reset(self, topic: str, queue_id: int, offset: int) -> RawGet:
         served = self._store.pulled
         minimum = served.minimum(topic, queue_id)
         return RawGet(GetStatus.OFFSET_TOO_SMALL, offset, minimum, served.maximum(topic, queue_id))
 
-    def _response(self, asked: Request, pull: _Pull, found: RawGet, place: PullPlace, remark: str) -> RemotingCommand:
+    def _response(self, request: Request, pull: _Pull, found: RawGet, place: PullPlace, remark: str) -> RemotingCommand:
         suggested = 0
         if self._config.slave_read_enable:
             group = pull.group
@@ -181,8 +181,8 @@ class PullHandler:
         )
         fields = write_header(header)
         if place.code != ResponseCode.SUCCESS and pull.physical is not None:
-            return asked.answer(place.code, None, fields)
-        return asked.answer(place.code, remark, fields, found.body)
+            return request.answer(place.code, None, fields)
+        return request.answer(place.code, remark, fields, found.body)
 
     def _store_offsets(
         self, request: PullMessageRequest, pull: _Pull, next_offset: int, may_wait: bool, now_ms: int
@@ -193,20 +193,20 @@ class PullHandler:
         if may_wait and request.sys_flag & COMMITS_OFFSET and request.commit_offset is not None:
             offsets.commit(group, topic, pull.queue_id, request.commit_offset, now_ms)
 
-    def _park(self, asked: Request, request: PullMessageRequest, pull: _Pull, found: RawGet) -> bool:
+    def _park(self, request: Request, header: PullMessageRequest, pull: _Pull, found: RawGet) -> bool:
         """Let it wait, unless messages came since it looked. False: too many wait, so it is answered."""
-        name = request.topic, pull.queue_id
-        timeout_ms = min(request.suspend_timeout_ms, MOST_WAIT_MS)
+        name = header.topic, pull.queue_id
+        timeout_ms = min(header.suspend_timeout_ms, MOST_WAIT_MS)
         if not self._config.long_polling_enable:
             timeout_ms = self._config.short_polling_time_mills
         held = HeldPull(
-            asked.connection,
-            asked.command,
+            request.connection,
+            request.command,
             pull.queue_offset,
             self._clients.steady(),
             timeout_ms,
             pull.wanted.tags_codes,
-            asked.command.size_bytes,
+            request.command.size_bytes,
         )
         with self._pulls.held_lock:
             if not self._pulls.held.hold(name, held):
@@ -218,43 +218,43 @@ class PullHandler:
 
     # Checks, in Java's order
 
-    def _checked(self, asked: Request, request: PullMessageRequest) -> _Pull:
+    def _checked(self, request: Request, header: PullMessageRequest) -> _Pull:
         no_permission = ResponseCode.NO_PERMISSION
         if not self._store.config.send.broker_permission & PERM_READ:
             raise _Refusal(
                 no_permission, f"the broker[{self._store.ip}] pulling message is forbidden", _FORBIDDEN_BROKER
             )
-        if asked.command.code == RequestCode.LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
+        if request.command.code == RequestCode.LITE_PULL_MESSAGE and not self._config.lite_pull_message_enable:
             remark = f"the broker[{self._store.ip}] for lite pull consumer is forbidden"
             raise _Refusal(no_permission, remark, _FORBIDDEN_BROKER)
-        group_name = request.consumer_group
+        group_name = header.consumer_group
         group = self._store.find_group(group_name)
         if group is None:
             remark = f"subscription group [{group_name}] does not exist, {_FAQ_GROUP}"
             raise _Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         if not group.consume_enable:
             raise _Refusal(no_permission, f"subscription group no permission, {group_name}", _FORBIDDEN_GROUP)
-        topic = self._store.topics.get(request.topic)
+        topic = self._store.topics.get(header.topic)
         if topic is None:
-            remark = f"topic[{request.topic}] not exist, apply first please! {_FAQ_GROUP}"
+            remark = f"topic[{header.topic}] not exist, apply first please! {_FAQ_GROUP}"
             raise _Refusal(ResponseCode.TOPIC_NOT_EXIST, remark)
         if not topic.perm & PERM_READ:
-            remark = f"the topic[{request.topic}] pulling message is forbidden"
+            remark = f"the topic[{header.topic}] pulling message is forbidden"
             raise _Refusal(no_permission, remark, _FORBIDDEN_TOPIC)
-        queue = logical_queue(self._store.mappings, request.topic, request.queue_id, logical=request.is_logical)
-        physical = physical_pull(queue, request.queue_offset, request.max_messages)
-        queue_id = request.queue_id if physical is None else physical.item.queue_id
+        queue = logical_queue(self._store.mappings, header.topic, header.queue_id, logical=header.is_logical)
+        physical = physical_pull(queue, header.queue_offset, header.max_messages)
+        queue_id = header.queue_id if physical is None else physical.item.queue_id
         if physical is not None and not physical.is_here:
-            remark = f"broker {physical.item.broker_name} has that part of {request.topic}, and pulls are not forwarded"
+            remark = f"broker {physical.item.broker_name} has that part of {header.topic}, and pulls are not forwarded"
             raise _Refusal(ResponseCode.SYSTEM_ERROR, remark)
         if not 0 <= queue_id < topic.read_queue_count:
             remark = (
-                f"queueId[{queue_id}] is illegal, topic:[{request.topic}] "
-                f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[/{asked.connection.address}]"
+                f"queueId[{queue_id}] is illegal, topic:[{header.topic}] "
+                f"topicConfig.readQueueNums:[{topic.read_queue_count}] consumer:[/{request.connection.address}]"
             )
             raise _Refusal(ResponseCode.INVALID_PARAMETER, remark)
-        subscription, wanted = self._subscription(request, group, asked.now_ms)
-        self._refuse_active_consumer(asked, group_name)
+        subscription, wanted = self._subscription(header, group, request.now_ms)
+        self._refuse_active_consumer(request, group_name)
         return _Pull(
             topic,
             group,
@@ -263,8 +263,8 @@ class PullHandler:
             queue,
             physical,
             queue_id,
-            request.queue_offset if physical is None else physical.queue_offset,
-            request.max_messages if physical is None else physical.max_count or 0,
+            header.queue_offset if physical is None else physical.queue_offset,
+            header.max_messages if physical is None else physical.max_count or 0,
         )
 
     def _subscription(
@@ -272,12 +272,12 @@ class PullHandler:
     ) -> tuple[SubscriptionData, MessageFilter]:
         if request.sys_flag & HAS_SUBSCRIPTION:
             try:
-                told = pull_subscription(request.topic, request.subscription, request.expression_type, now_ms)
+                sent = pull_subscription(request.topic, request.subscription, request.expression_type, now_ms)
             except ValueError:
                 remark = "parse the consumer's subscription failed"
                 raise _Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, remark) from None
-            self._clients.consumers.tell(group.group, told, self._clients.steady())
-            subscription, expression, bits = told, compiled(told), None
+            self._clients.consumers.tell(group.group, sent, self._clients.steady())
+            subscription, expression, bits = sent, compiled(sent), None
         else:
             subscription, expression, bits = self._heartbeat_subscription(request, group), None, None
             if not is_tag_type(subscription.expression_type):
@@ -319,13 +319,13 @@ class PullHandler:
             raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_LATEST, "the consumer's subscription not latest")
         return found
 
-    def _refuse_active_consumer(self, asked: Request, name: str) -> None:
-        """Where pull consumers are not wanted: those of unknown connections. Java: isRejectPullConsumerEnable."""
+    def _refuse_active_consumer(self, request: Request, name: str) -> None:
+        """Refuse unknown connections if pull consumers are rejected. Java: isRejectPullConsumerEnable."""
         if not self._config.reject_pull_consumer_enable:
             return
         group = self._clients.consumers.groups.get(name)
         is_active = group is None or group.consume_type == ConsumeType.CONSUME_ACTIVELY
-        is_known = group is not None and asked.connection in group.clients
+        is_known = group is not None and request.connection in group.clients
         if is_active and not is_known and name not in _PULLING_GROUPS and not is_system_group(name):
             remark = "the consumer's group info not exist, or the pull consumer is rejected by server."
             raise _Refusal(ResponseCode.SUBSCRIPTION_NOT_EXIST, with_advice(remark))

@@ -1,4 +1,4 @@
-"""A put of a broker: what a request is stored as, past every rule, and what its end means to a client. Pure, but for the last part.
+"""From a request to the messages that are stored, and from the put's result to the client's answer. Pure, except the last part.
 
     send ─▶ UNIQ_KEY ─▶ CLUSTER ─▶ half message ─┐
     sent back, committed ────────────────────────┴▶ guards ─▶ delay ─▶ sizes ─▶ PutPlan ─▶ put ─▶ PutMessageResult ─▶ code and remark
@@ -6,9 +6,11 @@
 FLUSH_DISK_TIMEOUT, FLUSH_SLAVE_TIMEOUT and SLAVE_NOT_AVAILABLE are codes of their own and still mean that the message is stored: their
 answers say where.
 
-Departures, each where Java leaves a producer without an answer or the log with a record that nobody can read: an empty batch, a batch
-whose lengths do not add up, and a batched message whose properties grow over 32,767 bytes are MESSAGE_ILLEGAL; so are a half with a
-delay (`half_messages.py`) and a batch with a deliver time in which a message has no body (`storage/rules/delays.py`).
+Departures: the following are MESSAGE_ILLEGAL. Java either gives the producer no answer or writes a record that no reader can decode.
+- an empty batch, or a batch whose lengths do not add up
+- a batched message whose properties grow over 32,767 bytes
+- a half message with a delay (`half_messages.py`)
+- a batch with a deliver time in which a message has no body (`storage/rules/delays.py`)
 Java: SendMessageProcessor.sendMessage and sendBatchMessage up to the put, DefaultMessageStore.asyncPutMessage,
 CommitLog.asyncPutMessages; SendMessageProcessor.handlePutMessageResult.
 """
@@ -73,11 +75,11 @@ as any that has properties of the same names, but for one with an empty UNIQ_KEY
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutRules:
-    """What a broker holds a message to at one moment."""
+    """The settings and facts of a broker at one moment that decide about a message."""
 
     config: StoreConfig
     host: bytes
-    """Where the store is served: 4 or 16 bytes of address, 4 of port."""
+    """The store's address: 4 or 16 bytes of address, 4 of port."""
     now_ms: int
     cluster_name: str = "DefaultCluster"
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
@@ -85,7 +87,7 @@ class PutRules:
     is_congested: Congestion | None = None
     """Whether the timer takes no more for a time; None = it does."""
     is_heard: bool = True
-    """Whether the client hears of a refusal; else the put waits while the store is busy."""
+    """Whether the client gets a refusal; else the put waits while the store is busy."""
 
     @property
     def address(self) -> str:
@@ -104,13 +106,13 @@ class PutPlan(NamedTuple):
     message: InnerMessage
     messages: tuple[EncodedMessage, ...]
     size_bytes: int
-    """Of the records."""
+    """Size of the records."""
     is_heard: bool = True
     """As its rules say."""
 
 
 def requested_message(request: Request, queue_id: int, properties: Mapping[str, str]) -> InnerMessage:
-    """The message of a send as it is asked for, to the queue and with the properties that the broker has made of it."""
+    """The message of a send request, with the queue that the broker has chosen and the properties that it has completed."""
     header: SendMessageRequest = request.header
     return InnerMessage(
         topic=header.topic,
@@ -128,7 +130,7 @@ def requested_message(request: Request, queue_id: int, properties: Mapping[str, 
 def plan_message(
     message: InnerMessage, topic: TopicConfig, rules: PutRules, new_unique_key: Callable[[], str]
 ) -> PutPlan:
-    """One message, past `retry_or_dead_letter`. `topic` is the entry that it asked for.
+    """Plan one message, after `retry_or_dead_letter`. `topic` is the entry of the requested topic.
 
     Raises RequestRefusedError for what is answered by its own code, PutRefusedError for what the put path refuses.
     """
@@ -263,7 +265,7 @@ class DiskUse(NamedTuple):
 
 
 def disk_use_of(service: PutService) -> DiskUse:
-    """Of the disks that an open store lies on."""
+    """Usage of the disks under an open store."""
     logs = [disk_used_percent(path) for path in service.settings.log_directories]
     queues, index = (disk_used_percent(f"{service.root}/{name}") for name in ("consumequeue", "index"))
     return DiskUse(*(used / 100 if used >= 0 else used for used in (min(logs), queues, index)))
@@ -347,11 +349,11 @@ def recall_handle(properties: Mapping[str, str], broker_name: str | None) -> str
     return base64.urlsafe_b64encode(text.encode()).decode()
 
 
-# What is asked of the store beside a put.
+# Questions to the store, besides puts.
 
 
 def put_result(put: Callable[[], PutMessageResult], topic: str) -> PutMessageResult:
-    """How a put ended, where it may raise: as a status."""
+    """A put's result as a status, also if the put raises."""
     try:
         return put()
     except MessageIllegalError as error:
@@ -368,7 +370,7 @@ def put_result(put: Callable[[], PutMessageResult], topic: str) -> PutMessageRes
 
 
 def state_now(service: PutService, state: BrokerState, *, is_heard: bool = True) -> BrokerState:
-    """What a handler must know of the store at the moment, besides what its broker says in `state`.
+    """The store's state at this moment for a handler, with the broker's `state`.
 
     For a request whose refusal no client hears the store is never busy: its put waits.
     """

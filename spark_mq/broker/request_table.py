@@ -1,13 +1,13 @@
-"""Every request that a broker answers: its typed header, the pool that runs it, and what access control asks for.
+"""Every request that a broker answers: its typed header, the pool that runs it, and the permissions that it needs.
 
     code ─▶ row: header class · pool · needs        who answers it: `Broker`
 
-A code without a row is answered REQUEST_CODE_NOT_SUPPORTED. Names of pools, and how many requests may wait for them, are Java's, and
-mostly how many threads they have (BrokerController.registerProcessor).
+A code without a row is answered with REQUEST_CODE_NOT_SUPPORTED. Names of pools and the lengths of their queues are Java's, and mostly
+the numbers of threads, too (BrokerController.registerProcessor).
 
-Departures: Java derives needs from annotations, and so asks for none where a header has no annotated field; here such codes have needs
-too. A message that a request names by its place in the log is judged by the topic that it was sent to: Java goes by what the request
-says of it.
+Departures: Java derives needs from annotations, and so needs nothing if a header has no annotated field; here such codes have needs,
+too. If a request names a message by its place in the log, access is checked for the topic of the stored message. Java trusts the topic
+in the request.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CPUS = os.cpu_count() or 1
 
 
 class Pool(Enum):
-    """Who runs a request: threads and how many requests may wait for them. Java: BrokerController.initializeBrokerScheduledTasks."""
+    """A pool: its threads, and the limit of its queue. Java: BrokerController.initializeBrokerScheduledTasks."""
 
     SEND = ("Send", 4, 10_000, 200)
     """A thread takes all sends that wait, and they are one append (`PoolSettings.together`, `storage/service/put_group.py`)."""
@@ -37,7 +37,7 @@ class Pool(Enum):
     ADMIN = ("Admin", 16, 10_000, 5_000)
     CLIENT_MANAGE = ("ClientManager", 8, 1_000_000, None)
     CONSUMER_MANAGE = ("ConsumerManager", 8, 1_000_000, None)
-    """Java has 32 for each of these two. One thread takes a third of a MiB, is begun with a request, and stays; none of them waits."""
+    """Java has 32 for each of these two. A thread starts with a request, takes a third of a MiB, and stays; none of them waits."""
     HEARTBEAT = ("Heartbeat", min(32, _CPUS), 50_000, 31_000)
     LOAD_BALANCE = ("LoadBalance", 8, 100_000, None)
     """Java has 32. These may wait for a name server."""
@@ -53,7 +53,7 @@ class Pool(Enum):
 
 
 class RequestRow(NamedTuple):
-    """What is known of a request before it is answered."""
+    """The row of a request code."""
 
     header: type[Header]
     pool: Pool
@@ -75,7 +75,7 @@ def _cluster(*actions: Action) -> Need:
 
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
-"""Whose messages become one append (`Broker.begin`), and which are refused while the log takes none."""
+"""Requests whose messages become one append (`Broker.begin`), and that are refused while the log takes none."""
 _PULL = (_topic(Action.SUB), _group(Action.SUB))
 _C, _P, _A = RequestCode, Pool, Action
 _CHANGES_OF_ACCESS = (

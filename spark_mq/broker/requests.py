@@ -33,16 +33,16 @@ class ClientConnection:
 
 
 class Waiting(Enum):
-    """What a request came to that is not answered now."""
+    """Outcomes of requests that are not answered now."""
 
     PARKED = "a pull that waits for messages; `Broker` says when to run it again"
 
 
 @dataclass(frozen=True, slots=True)
 class AskClients:
-    """Requests of the broker to clients, upon which the asker is answered: each is sent, and waited for so long.
+    """Requests that the broker sends to clients before it answers its own request; it waits for their answers for the given time.
 
-    `answer` makes the asker's answer of theirs, in order; None where one did not answer in time or could not be asked.
+    `answer` makes the final answer from theirs, in order; None stands for a client that did not answer in time or is not reachable.
     """
 
     questions: tuple[tuple[ClientConnection, RemotingCommand], ...]
@@ -55,7 +55,7 @@ Outcome: TypeAlias = RemotingCommand | Waiting | AskClients | None
 
 
 class Verdict(NamedTuple):
-    """What a rule decides that a request is answered with."""
+    """The answer that a rule decides on."""
 
     code: int
     remark: str | None = None
@@ -123,7 +123,7 @@ class RunAgain(NamedTuple):
 
 
 class RegisterTopics(NamedTuple):
-    """Topics are new or changed: name servers must hear of it now. No names = all of them, as after a change of permissions."""
+    """Topics are new or changed: register them at name servers now. No names = all topics, as after a change of permissions."""
 
     topics: tuple[str, ...]
 
@@ -132,7 +132,7 @@ BrokerEvent: TypeAlias = Tell | Close | RunAgain | RegisterTopics
 
 
 class Turns:
-    """Keys of which each is held by one thread at a time; there is no order between keys. Thread-safe."""
+    """A lock for each key: one thread at a time holds a key; keys do not wait for each other. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

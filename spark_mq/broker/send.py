@@ -8,9 +8,9 @@ Six types hold the message on this way: RemotingCommand (the request; in the end
 PutMessageResult (where it stands), SendMessageAnswer (the answer's header). Many sends that look alike go the same way as columns
 (`send_run.py`).
 
-What a message gets from the broker: MSG_REGION and TRACE_ON (anew), CLUSTER, UNIQ_KEY if it has none; POP_CK, which only a broker
-may say, is taken off; WAIT stays as the client wrote it. `asyncSendEnable` decides in Java which thread waits for the disk; here
-either setting answers when the message stands.
+The broker sets the properties MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY if absent. It removes POP_CK, which only a broker may set.
+It keeps WAIT as the client wrote it. In Java, `asyncSendEnable` decides which thread waits for the disk; here both values answer when
+the message is stored.
 Not supported: topics with batch queues (BatchCQ), multi-dispatch to LMQ, hooks (SendMessageHook, RPCHook).
 Java: SendMessageProcessor, AbstractSendMessageProcessor.
 """
@@ -84,7 +84,7 @@ def unique_keys() -> Callable[[], str]:
 
 
 def broker_properties(send: SendConfig) -> dict[str, str]:
-    """What a broker says of itself in each message that is sent, and in the answer. Java: SendMessageProcessor.buildMsgContext."""
+    """A broker's properties in each message, and in the answer. Java: SendMessageProcessor.buildMsgContext."""
     return {"MSG_REGION": send.region_id, "TRACE_ON": str(send.trace_on).lower()}
 
 
@@ -151,7 +151,7 @@ class SendMessageHandler:
         return self._begin(request, self._service.at_work)()
 
     def begin(self, request: Request) -> Pending[RemotingCommand]:
-        """A send up to its put: what is returned waits for that, and must be asked for once.
+        """Run a send up to its put. The returned `Pending` waits for the put; the caller must call it once.
 
         So one thread may judge several sends, and they become one append. Raises what `send` raises.
         """
@@ -191,7 +191,7 @@ class SendMessageHandler:
     # Judging
 
     def _judge(self, request: Request, queue_id: int, now_ms: int) -> tuple[PutPlan, int]:
-        """What is to be put, and the queue that it goes to. Raises RequestRefusedError, PutRefusedError."""
+        """The plan of the put, and its queue. Raises RequestRefusedError, PutRefusedError."""
         header: SendMessageRequest = request.header
         properties = properties_of(header) | self._added
         properties.pop(_RECEIPT, None)
@@ -299,7 +299,7 @@ class SendMessageHandler:
         return pending.then(lambda put: self._run_answers(run, messages, put, begin_ms))
 
     def _messages_of(self, run: SendRun, requests: Sequence[Request], now_ms: int) -> InnerMessages | None:
-        """What is to be put, past the rules of each kind's send."""
+        """The messages to put, after the rules for the send of each kind."""
         plans, topics = [], self._topics
         for kind, request in zip(run.kinds, requests, strict=True):
             header: SendMessageRequest = request.header
@@ -346,7 +346,7 @@ class SendMessageHandler:
 
 
 def topic_wish(header: SendMessageRequest) -> TopicWish:
-    """What the topic shall be like if the message makes it."""
+    """The settings of the topic, if the message creates it."""
     queue_count = header.default_topic_queue_count
     template = _NO_TEMPLATE if queue_count is None else header.default_topic or _NO_TEMPLATE
     return TopicWish(template, queue_count or 0, bool(header.unit_mode))

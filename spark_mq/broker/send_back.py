@@ -1,15 +1,15 @@
-"""A message that a consumer failed on: it goes to the group's retry topic, later each time, and to its dead letters.
+"""A message that a consumer failed on: each retry goes to the group's retry topic with a longer delay, and at last to its dead letters.
 
-It comes back in two ways. A consumer gives it back by its place in the log (code 36): `plan_send_back` decides, `SendBackHandler` looks
-the message up, saves what the plan makes and puts. Or a client sends it to the group's retry topic: `retry_or_dead_letter`. That is the
-way of orderly consumers, which suspend a queue while they try and send a message away only when they give up, and of any client that
-could not send one back; it moves the properties RECONSUME_TIME and MAX_RECONSUME_TIMES into the request.
-Rows by the table: `storage/rules/retry_rows.py`. Requests are not remembered: one that is repeated after a lost answer puts a second
-copy, as Java's. Not supported: handing a request on to a master in the same process.
+There are two ways back. First, a consumer names the message's place in the log (code 36): `plan_send_back` decides; `SendBackHandler`
+looks the message up, saves the entries that the plan makes, and puts. Second, a client sends the message to the group's retry topic:
+`retry_or_dead_letter`. Orderly consumers do so when they give a message up, and any client does so whose code 36 failed. This way moves
+the properties RECONSUME_TIME and MAX_RECONSUME_TIMES into the request.
+The same rules for tables of rows: `storage/rules/retry_rows.py`. Requests are not remembered: a request repeated after a lost answer
+puts a second copy, as in Java. Not supported: passing a request on to a master in the same process.
 Java: AbstractSendMessageProcessor.consumerSendMsgBack, ConsumerSendMsgBackRequestHeader, SendMessageProcessor.handleRetryAndDLQ; of the
 client: ConsumeMessageOrderlyService.sendMessageBack.
-Departure: a dead letter is put as it is, where Java's put path may take one that once asked for a deliver time for a timer message
-again, and park or refuse it; retries go to queues that there are (`retry_queue_count`).
+Departures: a dead letter is put as it is. Java's put path may treat one that had a deliver time as a timer message again, and then
+parks or refuses it. Retries go only to existing queues (`retry_queue_count`).
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from storage.tables.topics import TopicConfig
 CURRENT_VERSION = 479
 """Of a client of 5.3.3. Java: MQVersion.Version, an ordinal."""
 SAYS_MAXIMUM_VERSION = 121
-"""From 3.4.9 on a client says how many retries it allows; what an older one says is not looked at."""
+"""From 3.4.9 on a client sends its number of retries; older clients' numbers are ignored."""
 _DONE = Verdict(ResponseCode.SUCCESS)
 
 
 class SendBackPlan(NamedTuple):
-    """What a request comes to: the entries to be saved, in any case, and a message to be put, or else the answer."""
+    """The result of a request: entries to save in any case, and a message to put, or else the answer."""
 
     message: InnerMessage | None = None
     verdict: Verdict = _DONE
@@ -86,8 +86,8 @@ def plan_send_back(
     """The plan for `original`, the message at the request's offset, None where there is none. Pure but for `choose_queue`, which takes
     one of so many retry queues.
 
-    Checks in Java's order, of which the answer and the entries that are made depend. A retry is not yet delayed: it goes
-    through `route_delayed`. Raises nothing.
+    Checks run in Java's order, because the answer and the created entries depend on it. A retry is not yet delayed: the caller passes
+    it through `route_delayed`. Raises nothing.
     """
     try:
         config = known_group(request.group, groups, send)
@@ -281,9 +281,9 @@ def known_group(group: str, groups: Mapping[str, SubscriptionGroupConfig], send:
     return config
 
 
-def allowed_retries(config: SubscriptionGroupConfig, asked: int | None, client_version: int) -> int:
-    """How often the group may try a message again: as the request says, if its client is one that does."""
-    return most_retries(config, None if client_version < SAYS_MAXIMUM_VERSION else asked)
+def allowed_retries(config: SubscriptionGroupConfig, wanted: int | None, client_version: int) -> int:
+    """The group's limit of tries: the request's, if its client supports that."""
+    return most_retries(config, None if client_version < SAYS_MAXIMUM_VERSION else wanted)
 
 
 def changed(wanted: TopicConfig, topics: Mapping[str, TopicConfig]) -> tuple[TopicConfig, ...]:

@@ -1,9 +1,9 @@
-"""Many sends that look alike, as columns: what is decided of one is decided of those like it.
+"""Many sends that look alike, as columns: one decision for all sends of a kind.
 
     RequestRun ─▶ SendRun ─▶ one send of each kind is planned as any send (`put_plan.py`) ─▶ those like it, as columns ─▶ one put
 
-Sends are of one kind where topic and property names are equal, besides what a run has in common. Where a plan depends on more than
-that, on a property's value or on what is not plain text, the run is none: its sends are taken one by one, and decided so.
+Sends are of one kind if topic and property names are equal, besides the fields that a whole run has in common. If a plan depends on
+more than that, on a property's value or on text that is not plain, there is no run: the sends are handled one by one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PATTERNS = (rb"([%|a-zA-Z0-9_-]{1,255})", NUMBER, LONG_NUMBER, TEXT)
 RUN_FIELDS: Mapping[int, RunFields] = {
     code: RunFields(dict(zip(names, _PATTERNS, strict=True))) for code, names in _NAMES.items()
 }
-"""What may differ in a run of sends."""
+"""The fields that may differ in a run of sends."""
 KINDS_MOST = 8
 _VALUE = re.compile(rb"\x01[^\x01\x02]*\x02")
 _UNIQUE_KEY = re.compile(rb"(?:^|\x02)UNIQ_KEY\x01([^\x02]*)(?=\x02)")
@@ -72,10 +72,10 @@ class SendRun(NamedTuple):
             return None
         if b"\x00" in joined or b"\x01\x02" in joined or _NO_WAIT.search(joined) or not all(run.bodies):
             return None
-        told, value_count = _VALUE.subn(b"\x02", b"\x00".join(properties))
+        replaced, value_count = _VALUE.subn(b"\x02", b"\x00".join(properties))
         if value_count != joined.count(b"\x02"):  # a name without a value, which is none of its message's
             return None
-        names = told.split(b"\x00")
+        names = replaced.split(b"\x00")
         kinds = {kind: row for row, kind in enumerate(zip(topics, names, strict=True))}
         if len(kinds) > KINDS_MOST or not all(_are_plain(found) for _, found in kinds):
             return None
@@ -130,19 +130,19 @@ class SendRun(NamedTuple):
         return RunAnswers(make_response(self.run.like, code, remark, added), {})
 
     def _added(self, kind: Kind, plan: PutPlan) -> bytes | None:
-        """What the plan puts behind the properties of the kind's send."""
-        asked, (planned,) = self.properties[kind.row], plan.messages
+        """The properties that the plan adds after those of the kind's send."""
+        requested, (planned,) = self.properties[kind.row], plan.messages
         is_kept = (planned.topic, planned.queue_id, len(planned.body)) == (
             kind.topic,
             int(self.queue_ids[kind.row]),
             len(self.run.bodies[kind.row]),
         )
         raw = planned.raw_properties
-        return raw[len(asked) :] if is_kept and raw.startswith(asked) else None
+        return raw[len(requested) :] if is_kept and raw.startswith(requested) else None
 
 
 def _numbers(message: InnerMessage) -> tuple[int, ...]:
-    """What all messages of a run have in common."""
+    """The common fields of a run's messages."""
     return message.flag, message.sys_flag, message.reconsume_times, message.prepared_transaction_offset
 
 

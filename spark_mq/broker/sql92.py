@@ -3,8 +3,9 @@
     expression = compile_expression("price > 10 AND color IN ('red', 'blue')")
     expression({"price": "12", "color": "red"})      # True
 
-Properties are texts, absent ones null; only TRUE matches, and so does nothing that fails. What follows a complete expression is
-dropped. Integers, longs and doubles differ: a text is read as the number that it meets, and "3.5" is no integer.
+Properties are texts; an absent property is null. Only TRUE matches; an evaluation that fails does not match. Text after a complete
+expression is ignored. Integers, longs and doubles differ: a text is converted to the type of the number that it is compared with, and
+"3.5" is no integer.
 Java: SelectorParser, ComparisonExpression, LogicExpression, UnaryExpression, ConstantExpression.
 """
 

@@ -1,4 +1,4 @@
-"""Topics made, changed, deleted and told.
+"""Requests to create, change, delete and list topics.
 
 Java: AdminBrokerProcessor (17, 18, 21, 202, 215, 300, 305, 306, 316, 329, 351).
 """
@@ -34,7 +34,7 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.topics import built_in_topics, topic_name_remark
 from storage.tables.topics import QUEUE_COUNT_LIMIT, TopicConfig
 
-CLEANS_WHEN_ASKED = 20
+MANUAL_CLEANS = 20
 """Turns of retention. Java: CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES."""
 
 
@@ -48,7 +48,7 @@ class TopicHandlers:
         self._traffic = traffic
 
     def table(self) -> Mapping[int, Handler]:
-        """Who answers which code."""
+        """Handlers by request code."""
         code = RequestCode
         return {
             code.UPDATE_AND_CREATE_TOPIC: self.update,
@@ -66,49 +66,49 @@ class TopicHandlers:
 
     # Changes
 
-    def update(self, asked: Request) -> RemotingCommand:
+    def update(self, request: Request) -> RemotingCommand:
         """17. An entry that is wanted as it is changes nothing. The remark of success is Java's, which sets none."""
-        told: CreateTopicRequest = asked.header
+        header: CreateTopicRequest = request.header
         try:
-            self._check_name(told.topic)
-            change = parse_attributes(told.attributes)
+            self._check_name(header.topic)
+            change = parse_attributes(header.attributes)
             wanted = TopicConfig(
-                told.topic,
-                told.read_queue_count,
-                told.write_queue_count,
-                told.perm,
-                told.topic_filter_type,
-                told.topic_sys_flag or 0,
-                told.is_order,
+                header.topic,
+                header.read_queue_count,
+                header.write_queue_count,
+                header.perm,
+                header.topic_filter_type,
+                header.topic_sys_flag or 0,
+                header.is_order,
                 change,
             )
             self._check_type(change)
             _check_counts(wanted)
             _check_filter_type(wanted)
-            if wanted != self._store.topics.get(told.topic):
+            if wanted != self._store.topics.get(header.topic):
                 self._save([wanted])
         except RequestRefusedError as refused:
-            return asked.answer(refused.code, refused.remark)
+            return request.answer(refused.code, refused.remark)
         except AttributeRefusedError as refused:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
-        return asked.answer(remark=UNSET)
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
+        return request.answer(remark=UNSET)
 
-    def update_list(self, asked: Request) -> RemotingCommand:
+    def update_list(self, request: Request) -> RemotingCommand:
         """18. As in Java one topic that is as it is wanted ends it, with nothing done."""
-        wanted = list(read_body(TopicConfigList, asked.body).topics)
+        wanted = list(read_body(TopicConfigList, request.body).topics)
         try:
             for topic in wanted:
                 self._check_name(topic.topic)
                 self._check_type(topic.attributes)
                 _check_counts(topic)
                 if topic == self._store.topics.get(topic.topic):
-                    return asked.answer(remark=UNSET)
+                    return request.answer(remark=UNSET)
             self._save(wanted)
         except RequestRefusedError as refused:
-            return asked.answer(refused.code, refused.remark)
+            return request.answer(refused.code, refused.remark)
         except AttributeRefusedError as refused:
-            return asked.answer(ResponseCode.SYSTEM_ERROR, str(refused))
-        return asked.answer(remark=UNSET)
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
+        return request.answer(remark=UNSET)
 
     def _save(self, wanted: Iterable[TopicConfig]) -> None:
         known = self._store.topics
@@ -119,47 +119,47 @@ class TopicHandlers:
                 raise AttributeRefusedError("Update topic reserveTime not supported")
             self._store.service.save_topic(replace(topic, attributes=attributes))
 
-    def delete(self, asked: Request) -> RemotingCommand:
+    def delete(self, request: Request) -> RemotingCommand:
         """215: entry, offsets and queues; messages stay in the log until they expire.
 
         Departure: a name that no directory can have is refused; Java says that it is deleted.
         """
-        told: TopicRequest = asked.header
-        if not told.topic.strip():
-            return asked.answer(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
+        header: TopicRequest = request.header
+        if not header.topic.strip():
+            return request.answer(ResponseCode.INVALID_PARAMETER, "The specified topic is blank.")
         try:
-            self._check_system(told.topic)
-            validate_path_element("topic", told.topic)
+            self._check_system(header.topic)
+            validate_path_element("topic", header.topic)
         except RequestRefusedError as refused:
-            return asked.answer(refused.code, refused.remark)
+            return request.answer(refused.code, refused.remark)
         except NameIllegalError as illegal:
-            return asked.answer(ResponseCode.INVALID_PARAMETER, str(illegal))
-        self._store.service.delete_topic(told.topic)
+            return request.answer(ResponseCode.INVALID_PARAMETER, str(illegal))
+        self._store.service.delete_topic(header.topic)
         with self._clients.lock:  # behind the entry, without which no offset is taken
-            self._offsets.forget_topic(told.topic)
-            self._traffic.forget(topic=told.topic)
+            self._offsets.forget_topic(header.topic)
+            self._traffic.forget(topic=header.topic)
         self._store.list_files()
-        return asked.answer()
+        return request.answer()
 
-    def clean_unused(self, asked: Request) -> RemotingCommand:
+    def clean_unused(self, request: Request) -> RemotingCommand:
         """316: queues of topics that have no entry."""
         kept = self._store.topics
         for topic in self._store.served.topics():
             if topic not in kept and not self._is_system(topic):
                 self._store.service.delete_queues(topic)
         self._store.list_files()
-        return asked.answer()
+        return request.answer()
 
-    def clean_expired(self, asked: Request) -> RemotingCommand:
+    def clean_expired(self, request: Request) -> RemotingCommand:
         """306. Files of queues whose messages have expired are left to retention, which deletes the log's."""
         self._store.list_files()
-        return asked.answer()
+        return request.answer()
 
-    def delete_expired(self, asked: Request) -> RemotingCommand:
+    def delete_expired(self, request: Request) -> RemotingCommand:
         """329: the next turns of retention do not wait for the hour. Java: executeDeleteFilesManually."""
         with self._clients.lock:
-            self._store.cleans_asked_for = CLEANS_WHEN_ASKED
-        return asked.answer()
+            self._store.manual_cleans_left = MANUAL_CLEANS
+        return request.answer()
 
     def _check_name(self, topic: str) -> None:
         if (remark := topic_name_remark(topic)) is not None:
@@ -180,9 +180,9 @@ class TopicHandlers:
         settings = self._store.service.settings
         return is_system_topic(topic, broker_name=settings.broker_name, cluster_name=settings.cluster)
 
-    # What is told
+    # Requests that read
 
-    def all_topics(self, asked: Request) -> RemotingCommand:
+    def all_topics(self, request: Request) -> RemotingCommand:
         """21."""
         body = TopicConfigTable(
             topic_config_table=dict(self._store.topics),
@@ -191,23 +191,23 @@ class TopicHandlers:
             topic_queue_mapping_info_map={},
             topic_queue_mapping_detail_map=self._store.mappings.document.get("topicQueueMappingTable") or {},
         )
-        return asked.answer(header=NO_FIELDS, body=body)
+        return request.answer(header=NO_FIELDS, body=body)
 
-    def config(self, asked: Request) -> RemotingCommand:
+    def config(self, request: Request) -> RemotingCommand:
         """351."""
-        told: TopicRequest = asked.header
-        found = self._store.topics.get(told.topic)
+        header: TopicRequest = request.header
+        found = self._store.topics.get(header.topic)
         if found is None:
-            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {told.topic}")
-        return asked.answer(body=found)
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
+        return request.answer(body=found)
 
-    def stats(self, asked: Request) -> RemotingCommand:
+    def stats(self, request: Request) -> RemotingCommand:
         """202: where the topic's queues begin and end, and when their last messages were stored."""
-        told: TopicRequest = asked.header
-        topic, served = told.topic, self._store.served
+        header: TopicRequest = request.header
+        topic, served = header.topic, self._store.served
         found = self._store.topics.get(topic)
         if found is None:
-            return asked.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
+            return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{topic}] not exist")
         offsets = {}
         for queue_id in range(max(found.write_queue_count, found.read_queue_count)):
             maximum = served.maximum(topic, queue_id)
@@ -217,20 +217,20 @@ class TopicHandlers:
             )
         with self._clients.lock:
             rate = self._traffic.per_second("TOPIC_PUT_NUMS", topic)
-        return asked.answer(body=TopicStatsTable(offset_table=offsets, topic_put_tps=rate))
+        return request.answer(body=TopicStatsTable(offset_table=offsets, topic_put_tps=rate))
 
-    def groups_of(self, asked: Request) -> RemotingCommand:
+    def groups_of(self, request: Request) -> RemotingCommand:
         """300: groups with offsets in the topic, and, as Java has it, the topic's own name where any group subscribes to it."""
-        told: TopicRequest = asked.header
+        header: TopicRequest = request.header
         with self._clients.lock:
-            groups = self._clients.consumers.groups_of(told.topic) | set(self._offsets.groups_of(told.topic))
-        return asked.answer(body=GroupList(groups=tuple(sorted(groups))))
+            groups = self._clients.consumers.groups_of(header.topic) | set(self._offsets.groups_of(header.topic))
+        return request.answer(body=GroupList(groups=tuple(sorted(groups))))
 
-    def system_topics(self, asked: Request) -> RemotingCommand:
+    def system_topics(self, request: Request) -> RemotingCommand:
         """305."""
         settings, config = self._store.service.settings, self._store.config
         built_in = built_in_topics(settings.broker_name, settings.cluster, config.send, config.timer)
-        return asked.answer(body=TopicList(topics=tuple(sorted(SYSTEM_TOPICS | built_in.keys()))))
+        return request.answer(body=TopicList(topics=tuple(sorted(SYSTEM_TOPICS | built_in.keys()))))
 
 
 def _check_filter_type(topic: TopicConfig) -> None:
@@ -241,7 +241,7 @@ def _check_filter_type(topic: TopicConfig) -> None:
 
 
 def _check_counts(topic: TopicConfig) -> None:
-    """Departure: Java sets no limit, and counts up to what anybody has said when it is asked for the topic's figures."""
+    """Departure: Java sets no limit, and its answer about the topic's figures has an entry for each of them."""
     for count in (topic.read_queue_count, topic.write_queue_count):
         if not 0 <= count <= QUEUE_COUNT_LIMIT:
             remark = f"The topic can have 0 to {QUEUE_COUNT_LIMIT} queues, not {count}."

@@ -1,7 +1,7 @@
-"""What was put and pulled lately: sums, sampled every 10 seconds, 10 minutes and hour. Java: BrokerStatsManager, StatsItem.
+"""Recent puts and pulls: sums, sampled every 10 seconds, 10 minutes and hour. Java: BrokerStatsManager, StatsItem.
 
-Of a span the oldest and the newest sample count; those of before a clock was set back are dropped. What is put is summed up by
-`PutStatistics`, what is pulled here.
+A rate is computed from the oldest and the newest sample of a span. Samples from before the clock was set back are dropped.
+`PutStatistics` counts puts; this module counts pulls.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.names import is_system_topic
 from storage.tables.put_statistics import PutStatistics, Sum
 
 SPANS_MS = (10_000, 600_000, 3_600_000)
-"""How far samples are apart: of a minute's, an hour's and a day's rate."""
+"""Time between samples, for the rates of a minute, an hour and a day."""
 _SAMPLES = (7, 7, 25)
 _LONGEST_DAY_MS = 25 * 3_600_000
 _Name = tuple[str, str]
@@ -30,7 +30,7 @@ class _Sample(NamedTuple):
 
 
 class DayTotals(NamedTuple):
-    """How many messages there had been when the day before began, and this one, by the broker's local time, and are now."""
+    """Numbers of messages at the start of the last day and of this one, by the broker's local time, and now."""
 
     yesterday: int = 0
     today: int = 0
@@ -75,7 +75,7 @@ class Traffic:
         self.rates.got(0)
 
     def looked(self, group: str, topic: str, queue_id: int, behind_bytes: int) -> None:
-        """How far before the log's end the last message lies that a pull looked at. Java: recordDiskFallBehindSize."""
+        """Distance from the last message of a pull to the log's end. Java: recordDiskFallBehindSize."""
         self._behind[group, topic, queue_id] = behind_bytes
 
     def behind(self, most_bytes: int) -> dict[str, int]:
@@ -94,7 +94,7 @@ class Traffic:
 
     @property
     def totals(self) -> tuple[DayTotals, DayTotals]:
-        """What was put and pulled since the broker began, without what is in system topics. Java: BrokerStats."""
+        """Puts and pulls since the broker's start, without system topics. Java: BrokerStats."""
         puts, gets = self._mornings
         return puts._replace(now=self.puts.broker_put_nums_without_system_topic), gets._replace(now=self._got)
 
@@ -168,7 +168,7 @@ def _rate(samples: deque[_Sample] | None) -> StatsItem:
 
 _STORE_SAMPLE_MS = 1_000
 _STORE_SAMPLES = (10, 60, 600)
-"""Over how many samples a rate is told."""
+"""Numbers of samples that a rate covers."""
 
 
 class _StoreSample(NamedTuple):

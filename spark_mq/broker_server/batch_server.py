@@ -1,11 +1,11 @@
-"""The broker's side of a sink's hand-over: batches that sinks on this machine have staged are committed into the store that is open.
-The positions of queries that read beside it are stored as their groups' (`hand_over/messages.py`).
+"""The broker's side of a sink's hand-over: commits batches that sinks on this machine have staged into the broker's open store.
+It also stores the positions of queries that read the store as their groups' offsets (`hand_over/messages.py`).
 
-    accepting   a thread: a connection each ─▶ asked who it is, and for which directory ─▶ its batch waits for those before
-    committing  a thread: one batch after the other, by `commit_staged`; the put lock is given up between two slices
+    accepting   a thread for each connection ─▶ check of user and directory ─▶ the batch waits for earlier ones
+    committing  a thread: one batch after the other, by `commit_staged`; the put lock is released between two slices
 
-What decides is what always does: the intent and the ledger on the disk. So a batch whose sink hangs up before its turn is left, and one
-that has started is finished, also where its sink has gone. A broker that dies meanwhile leaves an intent to the next opening.
+As in every commit, the intent and the ledger on disk decide. If a sink hangs up before its batch's turn, the batch is dropped. A batch
+that has started is finished, even if its sink has gone. If the broker dies meanwhile, the next opening finishes the intent.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ BEAT_SECONDS = 1.0
 _REQUEST_SECONDS = 10.0
 _LOG = logging.getLogger(__name__)
 Committed: TypeAlias = tuple[CommitOutcome, CopiesWanted | None]
-"""A batch in the log, and what it waits for before its sink hears of it."""
+"""A batch in the log, and the copies that it waits for before the answer to its sink."""
 
 
 class _SinkGoneError(Exception):
-    """Nobody waits for this batch any more, and it was not begun."""
+    """The sink has gone before its batch started."""
 
 
 class BatchServer:
@@ -70,7 +70,7 @@ class BatchServer:
         committed: Callable[[], None] = lambda: None,
         store_offsets: Callable[[str, Offsets], None] | None = None,
     ) -> None:
-        """`committed` hears of each batch that was appended. `store_offsets` stores a query's position as its group's."""
+        """`committed` is called after each appended batch. `store_offsets` stores a query's position as its group's."""
         self._service = service
         self._committed = committed
         self._store_offsets = store_offsets
@@ -82,7 +82,7 @@ class BatchServer:
         self._is_ending = False
 
     def start(self) -> None:
-        """Listens. Where no socket can be made a warning says so: the broker runs, and sinks are told that they do not reach it."""
+        """Listen. Without a socket the broker runs all the same, with a warning; sinks then report that they cannot reach it."""
         try:
             self._listener = local_socket.listen(self._service.root, self._service.settings.address)
         except (OSError, StorageError) as error:
@@ -96,7 +96,7 @@ class BatchServer:
         if self._listener is not None:
             local_socket.remove(self._service.root)
             with suppress(OSError):
-                self._listener.shutdown(socket.SHUT_RDWR)  # who waits in accept hears of it
+                self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept
             self._accepting.join()
             self._listener.close()
         self._commits.shutdown(cancel_futures=True)
@@ -104,7 +104,7 @@ class BatchServer:
             connections = dict(self._connections)
         for connection in connections.values():
             with suppress(OSError):
-                connection.shutdown(socket.SHUT_RD)  # nothing more is asked
+                connection.shutdown(socket.SHUT_RD)  # no more requests
         for thread in connections:
             thread.join()
 
@@ -140,7 +140,7 @@ class BatchServer:
             with connection:
                 self._answer(_Sink(connection))
         except (OSError, FrameError, ValueError, _SinkGoneError) as error:
-            _LOG.warning("a sink that was to hand over a batch is left: %s", error)
+            _LOG.warning("the hand-over of a sink's batch is given up: %s", error)
         except Exception:  # whatever it is, the others go on
             _LOG.exception("a sink's batch failed")
         finally:
@@ -164,10 +164,10 @@ class BatchServer:
         except (ValueError, StorageError, OSError) as error:
             sink.tell(error_document(_refusal(self._service.root, error)))
             return
-        asked_s = time.monotonic()
+        requested_at_s = time.monotonic()
         try:
             self._wait_for_replicas(request, sink)
-            commit = self._commits.submit(self._commit, request, sink, asked_s)
+            commit = self._commits.submit(self._commit, request, sink, requested_at_s)
         except ReplicasNotEnoughError as error:
             sink.tell(error_document(error))
             return
@@ -205,7 +205,7 @@ class BatchServer:
         return outcome_document(CommitOutcome(False, len(handed.offsets)))
 
     def _wait(self, commit: Future[Committed], sink: _Sink, deadline_s: float) -> None:
-        """Until it is done, or given up before it has begun. The sink hears that its broker lives."""
+        """Wait until the commit is done, or cancelled before its start. Meanwhile the sink gets a beat each second."""
         while not commit.done():
             wait([commit], BEAT_SECONDS)
             if commit.done() or (time.monotonic() >= deadline_s and commit.cancel()):
@@ -243,8 +243,8 @@ class BatchServer:
             raise NotReplicatedError(self._service.root, wanted.needed, self._slave_timeout_ms(request))
 
     def _slave_timeout_ms(self, request: HandOver) -> int:
-        asked = request.slave_timeout_ms
-        return self._service.config.replication.slave_timeout if asked is None else asked
+        timeout_ms = request.slave_timeout_ms
+        return self._service.config.replication.slave_timeout if timeout_ms is None else timeout_ms
 
     def _refuse_other_directory(self, directory: tuple[int, int]) -> None:
         """Raises StoreServedError for a batch that was staged in another directory. Rows staged for another address are taken."""
@@ -254,8 +254,8 @@ class BatchServer:
 
     # The commit
 
-    def _commit(self, request: HandOver, sink: _Sink, asked_s: float) -> Committed:
-        """In the thread of the commits. Raises what `commit_batch` does, _SinkGoneError with nothing begun."""
+    def _commit(self, request: HandOver, sink: _Sink, requested_at_s: float) -> Committed:
+        """In the thread of the commits. Raises the errors of `commit_batch`, and _SinkGoneError before the start."""
         service = self._service
         try:
             sink.tell(taken_document(service.dispatched_end))
@@ -263,18 +263,18 @@ class BatchServer:
             raise _SinkGoneError(str(error)) from error
         copies = self._admitted(request, 0)
         self._wait_for_ledger(request, copies)
-        waited_s = time.monotonic() - asked_s
+        waited_s = time.monotonic() - requested_at_s
         outcome = commit_staged(service.store, request.commit, waited_s=waited_s, turn=self._turn)
         if request.is_sync and not service.settings.sync_flush:
             service.flush()
         try:
             self._committed()
         except Exception:  # the batch is there
-            _LOG.exception("nobody was told of a batch that was appended")
+            _LOG.exception("the broker was not notified of an appended batch")
         return outcome, service.acks.want(service.log_end, copies)
 
     def _admitted(self, request: HandOver, seconds: float) -> int:
-        """How many copies the batch must have. Raises ReplicasNotEnoughError where so few are in sync then, with nothing written."""
+        """The number of copies for the batch. Raises ReplicasNotEnoughError, before any write, if too few are in sync."""
         service = self._service
         copies = service.acks.needed_by_batch(request.copies)
         if copies != NOBODY:
@@ -297,7 +297,7 @@ class BatchServer:
 
 
 class _Sink:
-    """Who is told; by the threads of connection and commits, one at a time."""
+    """The connection to a sink. The threads of connection and commits use it, one at a time."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection

@@ -1,10 +1,10 @@
-"""A broker in controller mode: a controller says whether it is master or slave, and it becomes that by being started anew.
+"""A broker in controller mode: a controller makes it master or slave, and the broker restarts in that role.
 
     identity ─▶ registered (1003) ─▶ heartbeats (904) ─▶ a term (1003, 1002, 1004; 1008 wakes) ─▶ `RunningBroker` in its role
     store failed ─▶ closed, controllers left ─▶ silent until another term ─▶ opened, which recovers ─▶ heartbeats …
 
-Between two roles nothing listens, and nothing is acknowledged: what still waits for copies hears FLUSH_SLAVE_TIMEOUT.
-Departure: Java keeps its listeners, and the connections of its clients. Java: ReplicasManager, BrokerController.changeToMaster.
+Between two roles the broker does not listen and acknowledges nothing: puts that still wait for copies get FLUSH_SLAVE_TIMEOUT.
+Departure: Java keeps its listeners and its clients' connections. Java: ReplicasManager, BrokerController.changeToMaster.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ _ASK_SECONDS = 5.0
 _RETRY_SECONDS = 1.0
 _LEAST_SECONDS = 0.05
 _SILENT_SECONDS = 30.0
-"""So long at most a broker whose store has failed waits for another one to be elected, and if it failed a little before, too."""
+"""Longest wait of a broker whose store has failed for the election of another one; it waits the whole time if it failed recently."""
 _BEATS_OF_SILENCE = 30
-"""One of so many is sent by who wants to be taken for gone: a controller that never heard of it elects nobody in its place."""
+"""A silent broker still sends one heartbeat of so many: a controller that does not know it elects no other broker."""
 _UNKNOWN = (ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED, ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST)
 _FILE, _APPLIED = "brokerIdentity", "brokerIdentity-temp"
 _LOG = logging.getLogger(__name__)
@@ -64,22 +64,22 @@ class ControlledBroker:
         self._identity = IdentityFiles(self._files, self._root, cluster, self.name)
         self._own_id: int | None = None
         self.role: Role | None = None
-        """What it is; None = fenced."""
+        """The current role; None = fenced."""
         self.running: RunningBroker | None = None
         self._position = Position()
         self._must_recover = True
         """Whether it is not known how far the log is: then no controller is to take this broker for alive."""
         self._place: StorePlace | None = None
-        """Where its store lies; None = it was never opened."""
+        """The identity of the store's directory; None = never opened."""
         self._failure: str | None = None
-        """After what its store is to be opened again."""
+        """The failure after which the store must be opened again."""
         self._is_refused = False
         """Whether its store has failed, and an opening would not heal that."""
         self._failed_term: Term | None = None
         self._failed_at = -math.inf
         self._rests_s = _RETRY_SECONDS
         self._lost_in: int | None = None
-        """The epoch of which it may have lost the end; it says hardly anything until there is a later one."""
+        """The epoch whose end this broker may have lost; it stays nearly silent until there is a later one."""
         self._cut_to: int | None = None
         self._due = threading.Event()
         self._closing = threading.Event()
@@ -104,7 +104,7 @@ class ControlledBroker:
         await asyncio.to_thread(self._controllers.close)
 
     def look(self) -> None:
-        """Something may have changed: the controller is asked now. From any thread; nothing is believed."""
+        """Ask the controller now, because something may have changed. Any thread may call this; the hint itself is not trusted."""
         self._due.set()
 
     # Heartbeats, in a thread of their own: a change of role takes its time
@@ -123,7 +123,7 @@ class ControlledBroker:
                 _LOG.exception("no heartbeat")
 
     def _beat_once(self) -> None:
-        """Nothing of a broker that takes nothing: others are to be elected."""
+        """No heartbeat while the broker takes no messages: another broker must be elected."""
         if self._own_id is None or self._must_recover:
             return
         running = self.running
@@ -148,15 +148,15 @@ class ControlledBroker:
                     _LOG.warning("a controller has said what this broker is")
             except (ClientError, RemotingError) as error:
                 if (silence := str(error)) != silent:
-                    _LOG.warning("no controller says what this broker is: %s; they are asked again", error)
+                    _LOG.warning("no controller says what this broker is: %s; it will ask again", error)
                 waits_s = _RETRY_SECONDS
-            except Exception as error:  # whatever it is, the controller is asked again
+            except Exception as error:  # after any failure, ask the controller again
                 if (trouble := str(error)) != before:
-                    _LOG.exception("the broker does not become what it is to be")
+                    _LOG.exception("the broker cannot take its role")
                 self.role, waits_s = None, _ASK_SECONDS
             if self.running is None:
                 waits_s = min(waits_s, _RETRY_SECONDS)
-            self._closing.wait(_LEAST_SECONDS)  # anybody may send notices
+            self._closing.wait(_LEAST_SECONDS)  # any client may send notices: limit their effect
             self._due.wait(waits_s)
             self._due.clear()
 
@@ -174,26 +174,26 @@ class ControlledBroker:
             self._must_recover, self._failed_term = False, None
         if self._own_id is None:
             own_id = self._registered_id()
-            told = self._registered(own_id)
+            term = self._registered(own_id)
             self._own_id = own_id  # now that the controller has the address, too
             if self._lost_in is not None:
-                told = self._term()  # 1003 names no master that is not alive, be it this one
+                term = self._term()  # 1003 names no master that is not alive, be it this one
         else:
-            told = self._term()
+            term = self._term()
         if was_away:
             self._beat_once()
-        if self._stands_aside(told):
+        if self._stands_aside(term):
             return
-        if told.master_id is None:
-            told = self._controllers.elect(self._own_id)
-        role = next_role(self._own_id, self.role, told)
+        if term.master_id is None:
+            term = self._controllers.elect(self._own_id)
+        role = next_role(self._own_id, self.role, term)
         cut_to, self._cut_to = self._cut_to, None
         if role is not None:  # in which it is compared anew
             self._become(role, None)
         elif self.role is not None and cut_to is not None:
             self._become(self.role, cut_to)
         elif self.running is not None:
-            self.running.on_term(told)
+            self.running.on_term(term)
 
     def _stay_refused(self, failure: str) -> None:
         """It serves reads, and is silent, so that another one is elected. For what is in its log an operator has to see to."""
@@ -223,10 +223,10 @@ class ControlledBroker:
         away_s = time.monotonic() - self._failed_at
         if away_s < self._rests_s or failed.master_id != self._own_id:
             return away_s >= self._rests_s
-        told = self._controllers.term()
-        return told.epoch > failed.epoch or told.master_id != failed.master_id or away_s >= _SILENT_SECONDS
+        term = self._controllers.term()
+        return term.epoch > failed.epoch or term.master_id != failed.master_id or away_s >= _SILENT_SECONDS
 
-    def _stands_aside(self, told: Term) -> bool:
+    def _stands_aside(self, term: Term) -> bool:
         """A master that may have lost the end of its log does not write on in that epoch, where slaves may have more.
 
         It is silent for as long as a controller believes in brokers, again and again, until there is another epoch.
@@ -234,8 +234,8 @@ class ControlledBroker:
         """
         if self._lost_in is None:
             return False
-        if told.epoch == self._lost_in and told.master_id == self._own_id:
-            _LOG.warning("the end of epoch %d may be lost here: another one is waited for", told.epoch)
+        if term.epoch == self._lost_in and term.master_id == self._own_id:
+            _LOG.warning("the end of epoch %d may be lost here: another one is waited for", term.epoch)
             return True
         self._lost_in = None
         return False
@@ -250,7 +250,7 @@ class ControlledBroker:
             return self._controllers.register(self._own_id)
 
     def _recovered(self) -> Position:
-        """How far the log is before anybody is elected. Makes the store where there is none; at its first opening only."""
+        """The log's end before any election. Creates a missing store; at the first opening only."""
         if self._configuration.store.flush.flush_disk_type != "SYNC_FLUSH":
             self._lost_in = lost_epoch(self._files, self._root)
         epochs = EpochFile(self._files, self._root)
@@ -278,13 +278,13 @@ class ControlledBroker:
     def _registered(self, own_id: int) -> Term:
         """Raises ResponseError where the controller does not know the id; the next look applies anew for one that has lapsed."""
         try:
-            told = self._controllers.register(own_id)
+            term = self._controllers.register(own_id)
         except ResponseError as error:
             if error.code == ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED and self._identity.lapsed():
                 _LOG.warning("id %d has lapsed before it was registered: it is applied for again", own_id)
             raise
         self._identity.registered()
-        return told
+        return term
 
     # Roles
 
@@ -348,15 +348,15 @@ class Applied(NamedTuple):
 
 
 class IdentityFiles:
-    """Which id a store's broker, of one name and cluster, has at its controller; applied for under a check code that is kept, too.
+    """The id of a store's broker at its controller, for one name and cluster, and the check code of its application.
 
-        ROOT/brokerIdentity-temp   cluster#name#id#address;ms     applied for, and perhaps given; there until the broker has registered
+        ROOT/brokerIdentity-temp   cluster#name#id#address;ms     applied for, and perhaps given; kept until the broker has registered
         ROOT/brokerIdentity        cluster#name#id                given
 
     So a broker that is killed meanwhile applies again under the same code, and gets the same id.
     Java: BrokerMetadata, TempBrokerMetadata.
-    Departure: Java deletes the first file when it writes the second. Here an id lapses that nobody registers, and the code says that
-    this one was never registered.
+    Departure: Java deletes the first file when it writes the second. Here an id lapses if no broker registers with it, and the code
+    shows that this id was never registered.
     """
 
     def __init__(self, files: LocalFileSystem, root: str, cluster: str, broker_name: str) -> None:
@@ -370,12 +370,12 @@ class IdentityFiles:
         return None if found is None else int(found[2])
 
     def applied(self) -> Applied | None:
-        """What was applied for. Raises StoreRefusedError."""
+        """The noted application. Raises StoreRefusedError."""
         found = self._read(_APPLIED, 4)
         return None if found is None else Applied(int(found[2]), found[3])
 
     def apply(self, applied: Applied) -> None:
-        """Before the controller is asked. Durable on return."""
+        """Note the application before the request to the controller. Durable on return."""
         self._write(_APPLIED, str(applied.broker_id), applied.check_code)
 
     def give_up(self) -> None:

@@ -1,6 +1,6 @@
-"""A broker and its controllers: what it asks them, and how a master keeps its SyncStateSet and theirs alike.
+"""A broker's requests to its controllers, and the agreement of a master's SyncStateSet with theirs.
 
-Calls wait; they are not for the event loop's thread. Java: BrokerOuterAPI, ReplicasManager, AutoSwitchHAService.
+Calls block; do not call them on the event loop's thread. Java: BrokerOuterAPI, ReplicasManager, AutoSwitchHAService.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from storage.service.replica_acks import ReplicaAcks
 
 _TIMEOUT_MS = 3_000
 _HEARD_FOR_MS = 10_000
-"""So long a controller takes a silent broker for alive. Java: controllerHeartBeatTimeoutMills."""
+"""After so much silence a controller takes a broker for dead. Java: controllerHeartBeatTimeoutMills."""
 
 
 class Position(NamedTuple):
-    """How far a broker's log is."""
+    """The end of a broker's log."""
 
     epoch: int = -1
     max_offset: int = 0
@@ -54,7 +54,7 @@ class Controllers:
         run(self._client.close())
 
     def heartbeat(self, broker_id: int, position: Position) -> None:
-        """904, one-way, to each of them; who is not reached hears the next one."""
+        """904, one-way, to each controller; one that is not reached gets the next one."""
         header = BrokerHeartbeatRequest(
             cluster_name=self._cluster,
             broker_address=self._address,
@@ -76,8 +76,8 @@ class Controllers:
         """1012: the id that is free."""
         header = wire.NextBrokerIdRequest(cluster_name=self._cluster, broker_name=self._name)
         address, answer = self._ask(RequestCode.CONTROLLER_GET_NEXT_BROKER_ID, header)
-        told = read_answer_header(wire.NextBrokerIdAnswer, answer, address, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID)
-        return told.next_broker_id or 1
+        found = read_answer_header(wire.NextBrokerIdAnswer, answer, address, RequestCode.CONTROLLER_GET_NEXT_BROKER_ID)
+        return found.next_broker_id or 1
 
     def apply_id(self, broker_id: int, check_code: str) -> bool:
         """1013: whether the id is this broker's now."""
@@ -106,8 +106,8 @@ class Controllers:
         )
         code = RequestCode.CONTROLLER_REGISTER_BROKER
         address, answer = self._ask(code, header)
-        told = read_answer_header(wire.RegisterToControllerAnswer, answer, address, code)
-        return _term(told.master_epoch, told.master_broker_id, told.master_address, _set_of(answer, address, code))
+        found = read_answer_header(wire.RegisterToControllerAnswer, answer, address, code)
+        return _term(found.master_epoch, found.master_broker_id, found.master_address, _set_of(answer, address, code))
 
     def elect(self, broker_id: int) -> Term:
         """1002: there is no master; the one that is elected, or is there still."""
@@ -120,17 +120,17 @@ class Controllers:
         )
         code = RequestCode.CONTROLLER_ELECT_MASTER
         address, answer = self._ask(code, header, accepted=(ResponseCode.CONTROLLER_MASTER_STILL_EXIST,))
-        told = read_answer_header(wire.MasterAnswer, answer, address, code)
+        elected = read_answer_header(wire.MasterAnswer, answer, address, code)
         body = read_answer_body(ElectedMasterBody, answer, address, code) if answer.body else ElectedMasterBody()
-        found = SyncStateSet(broker_ids=body.broker_ids or (), epoch=told.sync_state_set_epoch or 0)
-        return _term(told.master_epoch, told.master_broker_id, told.master_address, found)
+        found = SyncStateSet(broker_ids=body.broker_ids or (), epoch=elected.sync_state_set_epoch or 0)
+        return _term(elected.master_epoch, elected.master_broker_id, elected.master_address, found)
 
     def term(self) -> Term:
         """1004: who is master now."""
         code = RequestCode.CONTROLLER_GET_REPLICA_INFO
         address, answer = self._ask(code, wire.ReplicaInfoRequest(broker_name=self._name))
-        told = read_answer_header(wire.ReplicaInfoAnswer, answer, address, code)
-        return _term(told.master_epoch, told.master_broker_id, told.master_address, _set_of(answer, address, code))
+        found = read_answer_header(wire.ReplicaInfoAnswer, answer, address, code)
+        return _term(found.master_epoch, found.master_broker_id, found.master_address, _set_of(answer, address, code))
 
     def alter(self, own_id: int, epoch: int, wanted: frozenset[int], set_epoch: int) -> SyncStateSet:
         """1001: others are in sync than before; the set that holds now. Raises ResponseError where the controller says no."""
@@ -145,7 +145,7 @@ class Controllers:
     def _ask(
         self, code: int, header: Header, body: WireBody | bytes = b"", accepted: tuple[int, ...] = ()
     ) -> tuple[str, RemotingCommand]:
-        """Raises ClientError; a leader that cannot be asked, or is none, is looked for anew by the next call."""
+        """Raises ClientError; if the leader is not reachable or no leader now, the next call looks for it again."""
         address = self._leader or self._find_leader()
         try:
             answer = run(self._client.invoke(address, make_call(code, header, body), _TIMEOUT_MS))
@@ -164,12 +164,12 @@ class Controllers:
         for address in self._settings.name_servers:
             try:
                 answer = run(self._client.ask(address, make_call(code), _TIMEOUT_MS))
-                told = read_answer_header(wire.ControllerMetadataAnswer, answer, address, code)
+                found = read_answer_header(wire.ControllerMetadataAnswer, answer, address, code)
             except ClientError as error:
                 failure = error
                 continue
-            if told.controller_leader_address:
-                self._leader = told.controller_leader_address
+            if found.controller_leader_address:
+                self._leader = found.controller_leader_address
                 return self._leader
         raise failure or BrokerUnreachableError(self._settings.name_servers[0], "no controller leads now")
 
@@ -221,8 +221,8 @@ class SyncKeeper:
         self._replicas.listen(self._replicas_changed)
         self._thread.start()
 
-    def told(self, term: Term) -> None:
-        """The controller's set, as somebody has heard it."""
+    def on_term(self, term: Term) -> None:
+        """Take over the controller's set from a new term."""
         if term.epoch == self._role.term.epoch:
             with self._lock:
                 self._state.holds(term.members, term.set_epoch, steady_time_ms())
@@ -262,7 +262,7 @@ class SyncKeeper:
         if wanted is None:
             return
         role = self._role
-        _LOG.info("in sync are now %s: the controller is told", sorted(wanted))
+        _LOG.info("in sync are now %s: the controller is notified", sorted(wanted))
         try:
             found = self._controllers.alter(role.own_id, role.term.epoch, wanted, set_epoch)
         except ResponseError as error:
@@ -276,7 +276,7 @@ class SyncKeeper:
                 self._apply()
 
     def _refused(self, error: ResponseError) -> None:
-        """Also one whose answer was lost may be why: what the controller says now comes behind all that it was asked before."""
+        """The reason may be an earlier request whose answer was lost: the controller's next answer follows all earlier requests."""
         if error.code in _DEPOSED:
             self._doubt()
             return
@@ -288,7 +288,7 @@ class SyncKeeper:
         if found.epoch != self._role.term.epoch:
             self._doubt()
         elif found.set_epoch > self._state.epoch:
-            self.told(found)
+            self.on_term(found)
         else:
             with self._lock:
                 self._state.holds(found.members, found.set_epoch, steady_time_ms())

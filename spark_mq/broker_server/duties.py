@@ -1,4 +1,4 @@
-"""What a broker does by itself, each duty in a thread of its own: the same runs as the jobs', on the store that is open.
+"""Periodic duties of a broker, each in its own thread: the same code as the jobs, on the open store.
 
 Java: ScheduleMessageService, TimerMessageStore, TransactionalMessageCheckService, DefaultMessageStore.addScheduleTask.
 """
@@ -71,18 +71,18 @@ class Duties:
                 thread.join()
 
     def _work(self, name: str, interval_s: float, turn: Callable[[], None]) -> None:
-        told: str | None = None
+        logged: str | None = None
         while not self._ending.wait(interval_s):
             try:
                 turn()
             except Exception as error:  # whatever it is, the next turn is made
-                if (text := f"{type(error).__name__}: {error}") != told:
+                if (text := f"{type(error).__name__}: {error}") != logged:
                     _LOG.exception("%s of %s failed; it is tried again", name, self._service.root)
-                told = text
+                logged = text
             else:
-                if told is not None:
+                if logged is not None:
                     _LOG.warning("%s of %s goes on", name, self._service.root)
-                told = None
+                logged = None
 
     def _tick(self) -> None:
         self._broker.tick(self._clock())
@@ -102,12 +102,12 @@ class Duties:
         parts = self._broker.parts
         config = parts.store.config.retention
         with parts.clients.lock:
-            asked_for = parts.store.cleans_asked_for
-            parts.store.cleans_asked_for = max(0, asked_for - 1)
+            cleans_left = parts.store.manual_cleans_left
+            parts.store.manual_cleans_left = max(0, cleans_left - 1)
         with self._service.exclusive() as store:
             files = store.writer.file_system
             assert isinstance(files, LocalFileSystem)
-            plan = plan_run(store, files, self._clock(), config, is_requested=asked_for > 0)
+            plan = plan_run(store, files, self._clock(), config, is_requested=cleans_left > 0)
             apply_expiry(store.writer, plan, config, sleep=lambda seconds: None)
         self._broker.set_writable(is_writable=not plan.occasion.is_full)
         if not plan.is_empty:

@@ -1,8 +1,8 @@
-"""A broker and its name servers: it registers, keeps the group of its name, and asks for the queues of its clients' topics.
+"""A broker's requests to its name servers: registration, the group of its name, and the queues of its clients' topics.
 
-    Registration       103: the broker and all its topics, at its start, each 30 s, and at once when topics change
-    MemberGroup        904 and 901: who of its name is alive, where a slave stands in for a master that is gone
-    SubscribedQueues   105: the queues of a topic at all brokers, for queues that a broker shares out
+    Registration       103: the broker and all its topics, at the start, every 30 s, and at once when topics change
+    MemberGroup        904 and 901: the living brokers of its name, if a slave may stand in for a missing master
+    SubscribedQueues   105: the queues of a topic at all brokers, for queues that a broker assigns
 
 Java: BrokerController, BrokerOuterAPI, TopicRouteInfoManager.
 """
@@ -93,9 +93,9 @@ def registration(parts: BrokerParts, broker_id: int = MASTER_ID, epoch: int = 0)
 
 
 def _topics(parts: BrokerParts) -> dict[str, TopicConfig]:
-    """Where the broker may not be read or written, nor may its topics; as in Java their entries say less then.
+    """The topics to register. If the broker is not readable or not writable, neither are its topics, as in Java.
 
-    Departure: that is so, too, while its store takes nothing (`BrokerStore.permission`). Java's clients send on to it, in vain.
+    Departure: nor are they writable while its store refuses puts (`BrokerStore.permission`). Java's clients keep sending, in vain.
     """
     found, permission = dict(parts.store.topics), parts.store.permission
     if permission & _READ_AND_WRITE == _READ_AND_WRITE:
@@ -123,7 +123,7 @@ def departure(parts: BrokerParts, broker_id: int = MASTER_ID) -> RemotingCommand
 
 
 class Registration:
-    """Tells name servers, in a thread of its own. One that is not reached is tried again soon, alone."""
+    """Registers at name servers, in its own thread. One that is not reached is tried again soon, alone."""
 
     def __init__(
         self,
@@ -149,7 +149,7 @@ class Registration:
         self._client = None if client is None else RemotingClient(client)
         self._due = threading.Event()
         self._is_closed = False
-        self._told: set[str] = set()
+        self._registered_at: set[str] = set()
         self._missing: dict[str, type[ClientError]] = {}
         """Name servers that have not taken the last registration, and what kind of trouble was said of each."""
         self._troubles: dict[str, ClientError] = {}
@@ -157,7 +157,7 @@ class Registration:
         self._thread = threading.Thread(target=self._work, name="registration", daemon=True)
 
     def start(self, *, waits: bool = True) -> None:
-        """Registers, and goes on to. Returns when every name server was told, or could not be; at once if it does not wait."""
+        """Register now and periodically. Returns after a try at every name server; at once without `waits`."""
         if self._client is None:
             return
         if waits:
@@ -172,18 +172,18 @@ class Registration:
         return tuple(self._missing)
 
     def soon(self) -> None:
-        """Topics have changed: name servers are told now. From any thread."""
+        """Register now, because topics have changed. From any thread."""
         self._due.set()
 
     def close(self) -> None:
-        """Tells the name servers that know this broker that it leaves; no others, as they may know another one at its address."""
+        """Unregister at the name servers that know this broker; no others, as they may know another broker at its address."""
         self._is_closed = True
         self._due.set()
         if self._client is None:
             return
         if self._thread.ident is not None:
-            self._thread.join(_LEAVING_MS / 1_000)  # it may be telling one that does not answer
-        self._ask(dict.fromkeys(sorted(self._told), departure(self._parts, self._broker_id)), _LEAVING_MS)
+            self._thread.join(_LEAVING_MS / 1_000)  # it may wait for one that does not answer
+        self._ask(dict.fromkeys(sorted(self._registered_at), departure(self._parts, self._broker_id)), _LEAVING_MS)
         run(self._client.close())
 
     def _work(self) -> None:
@@ -202,7 +202,7 @@ class Registration:
                     else:
                         self._register(behind, min(self._timeout_ms, _RETRY_TIMEOUT_MS))
                 except Exception:  # whatever it is, the next turn is made
-                    _LOG.exception("name servers are not told; it is tried again")
+                    _LOG.exception("the registration at name servers failed; it is tried again")
             is_same = self._behind() == behind
             retry_s = min(retry_s * 2, _LONGEST_RETRY_S) if is_same else _LEAST_RETRY_S
 
@@ -214,25 +214,25 @@ class Registration:
         command = registration(self._parts, self._broker_id, self._epoch)
         answers = self._ask(dict.fromkeys(addresses, command), timeout_ms)
         for address in addresses:
-            self._note(address, is_told=address in answers)
+            self._note(address, is_reached=address in answers)
         for address, answer in answers.items():
-            self._told.add(address)
+            self._registered_at.add(address)
             try:
                 self._on_place(answer, address)
                 self._on_order(answer, address)
             except (ClientError, StorageError, OSError):
                 _LOG.exception("what name server %s says of ordered topics is not kept", address)
 
-    def _note(self, address: str, *, is_told: bool) -> None:
-        """Says what is missing once for each kind of trouble, as texts hold time-outs that differ; and when it is there."""
-        if is_told:
+    def _note(self, address: str, *, is_reached: bool) -> None:
+        """Log a failure once for each kind of error, as texts contain time-outs that differ; and log the next success."""
+        if is_reached:
             if self._missing.pop(address, None) is not None:
                 _LOG.warning("name server %s knows this broker now", address)
             return
         trouble = self._troubles[address]
         if self._missing.get(address) is not type(trouble):
             self._missing[address] = type(trouble)
-            what = "was not told this time" if address in self._told else "does not know this broker yet"
+            what = "was not reached this time" if address in self._registered_at else "does not know this broker yet"
             _LOG.warning("name server %s %s: %s; it is tried again", address, what, trouble.describe())
 
     def _ask(self, commands: Mapping[str, RemotingCommand], timeout_ms: int) -> dict[str, RemotingCommand]:
@@ -259,9 +259,9 @@ class Registration:
         return dict(zip(commands, await asyncio.gather(*map(ask, commands)), strict=True))
 
     def _on_place(self, answer: RemotingCommand, address: str) -> None:
-        told = read_answer_header(RegisterBrokerAnswer, answer, address, RequestCode.REGISTER_BROKER)
-        if self._on_master is not None and told.master_address and told.ha_server_address:
-            self._on_master(told.master_address, told.ha_server_address)
+        place = read_answer_header(RegisterBrokerAnswer, answer, address, RequestCode.REGISTER_BROKER)
+        if self._on_master is not None and place.master_address and place.ha_server_address:
+            self._on_master(place.master_address, place.ha_server_address)
             self._lacks_master = False
 
     def _on_order(self, answer: RemotingCommand, address: str) -> None:
@@ -300,13 +300,13 @@ class Member(NamedTuple):
 
 
 class Group(NamedTuple):
-    """What is known of a group at one moment."""
+    """The state of a group at one moment."""
 
     addresses: Mapping[int, str]
     """By broker id."""
 
     def alive_with(self, own_id: int) -> int:
-        """How many brokers live, this one among them, registered or not. Java: calcAliveBrokerNumInGroup."""
+        """Number of living brokers, with this one, registered or not. Java: calcAliveBrokerNumInGroup."""
         return len(self.addresses.keys() | {own_id})
 
     def stands_in(self, own_id: int) -> bool:
@@ -321,7 +321,7 @@ class Group(NamedTuple):
 
 
 class MemberGroup:
-    """Tells name servers that this broker lives, and asks who else does, from `start` to `close`."""
+    """Sends heartbeats to name servers, and requests the living brokers of the group, from `start` to `close`."""
 
     def __init__(
         self,
@@ -331,7 +331,7 @@ class MemberGroup:
         *,
         period_s: float = GROUP_PERIOD_S,
     ) -> None:
-        """`on_group` hears of the group after each answer."""
+        """`on_group` is called with the group after each answer."""
         self.own = own
         """This broker."""
         self._name_servers = client.name_servers
@@ -346,7 +346,7 @@ class MemberGroup:
         self._thread.start()
 
     def soon(self) -> None:
-        """Something may have changed: it is asked now. From any thread; nothing is believed."""
+        """Ask now, because something may have changed. Any thread may call this; the hint itself is not trusted."""
         self._due.set()
 
     def close(self) -> None:
@@ -364,8 +364,10 @@ class MemberGroup:
             command = make_request(RequestCode.GET_BROKER_MEMBER_GROUP, write_header(header))
             try:
                 answer = run(self._client.ask(address, command, _GROUP_TIMEOUT_MS))
-                told = read_answer_body(BrokerMemberGroupAnswer, answer, address, RequestCode.GET_BROKER_MEMBER_GROUP)
-                return Group(dict(told.group.broker_addresses))
+                members = read_answer_body(
+                    BrokerMemberGroupAnswer, answer, address, RequestCode.GET_BROKER_MEMBER_GROUP
+                )
+                return Group(dict(members.group.broker_addresses))
             except ClientError as error:
                 _LOG.info("name server %s does not tell the group: %s", address, error.describe())
         return None
@@ -391,11 +393,11 @@ class MemberGroup:
             try:
                 run(self._client.invoke_oneway(address, command, _GROUP_TIMEOUT_MS))
             except ClientError as error:
-                _LOG.info("name server %s is not told: %s", address, error.describe())
+                _LOG.info("name server %s is not notified: %s", address, error.describe())
 
 
 class _StandIn(Master):
-    """A slave, asked for what it has kept meanwhile."""
+    """A slave as the source of the offsets that it has kept meanwhile."""
 
     def __init__(self, settings: ClientSettings, address: str) -> None:
         super().__init__(settings)
@@ -408,7 +410,7 @@ class _StandIn(Master):
 def take_back(
     service: PutService, client: ClientSettings, slaves: list[str], copied: Callable[[str], None] = lambda name: None
 ) -> None:
-    """What consumers have told slaves while the master was gone: of each offset the greater one. Who is not reached is passed over.
+    """Take over the offsets that consumers sent to slaves while the master was gone; the greater one wins. Skips slaves that are away.
 
     Java: BrokerPreOnlineService.syncMetadataReverse, which takes all or nothing, by versions.
     """
@@ -416,19 +418,19 @@ def take_back(
         StateCopies(service, _StandIn(client, address), copied=copied, copies=KEPT_BY_SLAVES).copy()
 
 
-# The queues of topics at all brokers, as a name server says, kept for a while: what a broker shares among a group's clients.
-# Departure: only topics that clients ask for are asked for; Java asks for all that were ever asked for.
+# The queues of topics at all brokers, from a name server, cached for a while. A broker divides them among a group's clients.
+# Departure: only topics that clients still request are queried again; Java queries all topics that were ever requested.
 
 
 _ROUTE_TIMEOUT_MS = 3_000
 _KEPT_MOST = 10_000
 _SILENCE_MS = 1_000
-"""So long nobody is asked after a question that no name server has answered: each one takes a thread for seconds."""
+"""Pause after a query that no name server has answered: each query takes a thread for seconds."""
 
 
 class _Kept(NamedTuple):
     queues: Sequence[MessageQueue]
-    asked_ms: int
+    requested_at_ms: int
 
 
 class SubscribedQueues:
@@ -455,20 +457,20 @@ class SubscribedQueues:
         with self._turns.of(topic):
             if (kept := self._fresh(topic)) is not None:
                 return kept.queues
-            return self._asked(topic)
+            return self._fetched(topic)
 
     def close(self) -> None:
         """Hangs up."""
         run(self._client.close())
 
     def _fresh(self, topic: str) -> _Kept | None:
-        """What was said of it, unless that is long ago or was nothing."""
+        """The cached queues, unless they are old or none."""
         kept = self._kept.get(topic)
-        if kept is None or not kept.queues or is_time(self._steady(), kept.asked_ms, self._poll_ms()):
+        if kept is None or not kept.queues or is_time(self._steady(), kept.requested_at_ms, self._poll_ms()):
             return None
         return kept
 
-    def _asked(self, topic: str) -> Sequence[MessageQueue] | None:
+    def _fetched(self, topic: str) -> Sequence[MessageQueue] | None:
         before = self._kept.get(topic)
         if self._silent_ms is not None and not is_time(self._steady(), self._silent_ms, _SILENCE_MS):
             return None if before is None else before.queues
@@ -480,7 +482,7 @@ class SubscribedQueues:
                     self._kept.pop(topic, None)
                 return None
             queues = before.queues
-        except ClientError as error:  # the ones before count on, and are asked for after as long again
+        except ClientError as error:  # keep the old queues, and query again after another interval
             _LOG.warning("no name server says where the queues of topic %s are: %s", topic, error.describe())
             if isinstance(error, NameServerUnreachableError):
                 self._silent_ms = self._steady()

@@ -1,4 +1,4 @@
-"""A broker's store, opened as it will be used: by its owner, by a slave, or as a controller says; and served to slaves.
+"""Opens a broker's store for its use: by its owner, by a slave, or in the role from a controller; and serves it to slaves.
 
 Java: BrokerController.initialize, DefaultHAService.
 """
@@ -61,19 +61,19 @@ class StorePlace(NamedTuple):
 
 
 class ControllerMode(NamedTuple):
-    """What a broker in controller mode is, from its start to its close."""
+    """The state of a broker in controller mode, from its start to its close."""
 
     role: Role
     epochs: EpochFile
     controllers: Controllers
     doubt: Callable[[], None]
-    """Called when the controller may have said something else: it is to be asked."""
+    """Called when the controller may have a new decision: ask it."""
     diverged: Callable[[int, int], None]
-    """Called when a slave's log goes further than its master's, as `Switching.diverged`: the broker is to be closed and its log cut."""
+    """Called when a slave's log goes further than its master's, as `Switching.diverged`: close the broker and cut its log."""
 
 
 def _begin_epoch(mode: ControllerMode, files: LocalFileSystem, end: int) -> None:
-    """Of a log that ends there: a master's own epoch begins, unless it was begun before. Raises StoreRefusedError, OSError."""
+    """Start a master's own epoch at the log's end, unless it has started already. Raises StoreRefusedError, OSError."""
     epochs, term = mode.epochs, mode.role.term
     epochs.cut(end)
     if not mode.role.is_master:
@@ -135,7 +135,9 @@ def opened_service(
     except BaseException:
         store.close()
         raise
-    if mode is not None and mode.role.is_master:  # who is alone shows all that it has, before anybody asks
+    if (
+        mode is not None and mode.role.is_master
+    ):  # a master alone in sync shows all its messages before the first request
         wait_for(service.acks, mode.role.term.members, mode.role.own_id)
         service.confirm_turn()
     return service
@@ -145,12 +147,12 @@ def opened_service(
 
 
 def ha_port(configuration: Configuration) -> int:
-    """Where slaves connect: one above the listen port, unless the file says."""
+    """The port for slaves: one above the listen port, unless the file sets it."""
     return configuration.store.replication.ha_listen_port or configuration.server.listen_port + 1
 
 
 def sent_ha_address(configuration: Configuration, ip: str) -> str:
-    """Where slaves are told to connect: at brokerIP2, else at the broker's own address. Java: BrokerController.getHAServerAddr.
+    """The address for slaves: brokerIP2, else the broker's own address. Java: BrokerController.getHAServerAddr.
 
     Raises ConfigurationError where brokerIP2 is no address.
     """
@@ -204,12 +206,12 @@ def serve_slaves(
 
 
 def tell(acks: ReplicaAcks, replicas: Snapshot) -> None:
-    """What waits for copies hears of them. Departure: a learner's copy counts for nothing."""
+    """Completes waits for copies. Departure: a learner's copy does not count."""
     acks.see({replica.identity: replica.acknowledged for replica in replicas if not replica.is_learner})
 
 
 def slave_infos(listener: ReplicationListener, end: int) -> Sequence[HaConnectionInfo]:
-    """What request 907 says of each slave, of a log that ends there."""
+    """The answer to request 907 about each slave, for a log with this end."""
     replicas = listener.replicas
     return [
         HaConnectionInfo(
@@ -226,11 +228,11 @@ def slave_infos(listener: ReplicationListener, end: int) -> Sequence[HaConnectio
 def epoch_cache(
     entries: Sequence[EpochEntry], cluster: str, broker_name: str | None, broker_id: int, end: int
 ) -> EpochEntryCache:
-    """What request 1007 says of the epochs of a log that ends there; the last one has no end."""
-    told = tuple(
+    """The answer to request 1007 for a log with this end: its epochs; the last one has no end."""
+    spans = tuple(
         EpochSpan(epoch=entry.epoch, start_offset=entry.start_offset, end_offset=epoch_end(entries, entry.epoch))
         for entry in entries
     )
     return EpochEntryCache(
-        cluster_name=cluster, broker_name=broker_name, broker_id=broker_id, epochs=told, max_offset=end
+        cluster_name=cluster, broker_name=broker_name, broker_id=broker_id, epochs=spans, max_offset=end
     )

@@ -1,10 +1,10 @@
-"""A broker that runs: listeners and pools in front of `Broker`, which answers.
+"""A running broker: listeners and pools in front of `Broker`, which answers.
 
     running = await RunningBroker.start(configuration)
     … running.address …
     await running.close()
 
-Requests run in the threads of their pools; what the broker wants done with connections (`take_events`) is done on the event loop.
+Requests run in the threads of their pools; the broker's events for connections (`take_events`) run on the event loop.
 Java: BrokerController.start and shutdown.
 """
 
@@ -128,7 +128,7 @@ class RunningBroker:
             is_slave=is_slave,
             server=self._facts,
         )
-        """What answers."""
+        """The broker that answers."""
         self._gate = Gate(self.broker.parts)
         self._peers: dict[ClientConnection, Peer] = {}
         self._is_woken = False
@@ -161,7 +161,7 @@ class RunningBroker:
         """A master's, in controller mode."""
         known = None
         self.following: Following | None = None
-        """What a slave does."""
+        """The slave's duties."""
         if mode is not None and is_slave:
             master = elected_master(configuration, mode.role.term.master_address or "")
             switching = Switching(SlaveHandshake(mode.role.own_id), FollowedEpochs(mode.epochs), mode.diverged)
@@ -171,7 +171,7 @@ class RunningBroker:
             self.following = Following(service, self.broker, configuration, known)
         self._facts.ha_address = sent_ha_address(configuration, self.broker.parts.store.ip)
         self.replication: ReplicationListener | None = None
-        """Where slaves connect."""
+        """The server for slaves."""
         self._registration = Registration(
             self.broker.parts,
             configuration.client,
@@ -181,7 +181,7 @@ class RunningBroker:
             on_master=None if known is None else known.tell,
         )
         self.group: MemberGroup | None = None
-        """Where slaves stand in for a master that is gone."""
+        """The group of brokers, if slaves may stand in for a missing master."""
         if (
             configuration.client is not None
             and mode is None
@@ -193,7 +193,7 @@ class RunningBroker:
         self._stands_in = False
         self._timer: asyncio.TimerHandle | None = None
         self.address = ("", 0)
-        """Where it listens."""
+        """The listen address."""
 
     @classmethod
     async def start(
@@ -243,7 +243,7 @@ class RunningBroker:
         self._print_watermark()
 
     def _take_back(self) -> None:
-        """A master hears what its slaves have kept while it was gone, before anybody hears of it."""
+        """Take over the offsets that slaves kept while this master was gone, before it registers."""
         assert self.group is not None
         assert self._configuration.client is not None
         found = self.group.ask()
@@ -268,7 +268,7 @@ class RunningBroker:
             self.keeper.start()
 
     def position(self) -> Position:
-        """How far its log is, for controllers."""
+        """The log's end, for controllers."""
         end = self._service.log_end
         return Position(-1 if self._mode is None else self._mode.epochs.last_epoch, end, self._service.confirm_offset)
 
@@ -289,11 +289,11 @@ class RunningBroker:
 
     @property
     def configuration(self) -> Configuration:
-        """What it was started with, with what operators have changed since."""
+        """The configuration of the start, with operators' changes since."""
         return replace(self._configuration, store=self.broker.parts.store.config)
 
     def tell_name_servers(self) -> None:
-        """What it can do has changed: name servers hear of it now."""
+        """Register now, because the broker's permissions have changed."""
         self._registration.soon()
 
     @property
@@ -302,13 +302,13 @@ class RunningBroker:
         return self._registration.missing
 
     def note_reopened(self, failure: str) -> None:
-        """Its store was opened again after this: operators hear of it."""
+        """The failure after which its store was opened again, for operators."""
         self._facts.store_reopened = f"{time.strftime('%Y-%m-%d %H:%M:%S %z')}, after: {failure}"
 
-    def on_term(self, told: Term) -> None:
-        """What a controller says, where it changes no role."""
+    def on_term(self, term: Term) -> None:
+        """A new term from the controller that changes no role."""
         if self.keeper is not None:
-            self.keeper.told(told)
+            self.keeper.on_term(term)
 
     async def close(self) -> None:
         """Leaves the name servers, answers what has come, hangs up, and closes the store cleanly."""
@@ -348,7 +348,7 @@ class RunningBroker:
                 closing.callback(self.following.close)
             if self.replication is not None:
                 closing.callback(self.replication.close)
-            closing.callback(self._service.acks.close)  # no slave will tell any more: nobody waits for one
+            closing.callback(self._service.acks.close)  # no slave will acknowledge any more: end all waits
             if self.keeper is not None:
                 closing.callback(self.keeper.close)
         if self._mode is not None and self._service.failure is None:
@@ -356,7 +356,7 @@ class RunningBroker:
 
     @property
     def connection_count(self) -> int:
-        """How many peers are connected."""
+        """Number of connected peers."""
         return self._remoting.connection_count
 
     # Requests, in the threads of their pools.
@@ -373,12 +373,12 @@ class RunningBroker:
         return Processors(table, run_fields=RUN_FIELDS)
 
     def _on_notice(self, command: RemotingCommand, peer: Peer) -> None:
-        """1008: it says who is master. Anybody may say so; the controller is asked."""
+        """1008 names a new master. Any client may send it, so ask the controller."""
         assert self._mode is not None
         self._mode.doubt()
 
     def _on_min_id(self, command: RemotingCommand, peer: Peer) -> RemotingCommand:
-        """905: another one has the lowest id. Anybody may say so; the name server is asked."""
+        """905: another broker has the lowest id. Any client may send it, so ask the name server."""
         if self.group is not None:
             self.group.soon()
         return make_response(command, ResponseCode.SUCCESS)
@@ -386,10 +386,10 @@ class RunningBroker:
     def _answer(self, command: RemotingCommand, peer: Peer) -> RemotingCommand | PendingAnswer | None:
         self._gate.check(command, peer.host)
         connection = self._connection(peer)
-        begun = self.broker.begin(connection, command, current_time_ms())
-        if isinstance(begun, Pending):
-            return begun.then(lambda outcome: self._settled(outcome()))
-        return self._settled(begun)
+        started = self.broker.begin(connection, command, current_time_ms())
+        if isinstance(started, Pending):
+            return started.then(lambda outcome: self._settled(outcome()))
+        return self._settled(started)
 
     def _answer_run(self, run: RequestRun, peer: Peer) -> PendingAnswers | None:
         if not self._gate.lets_all_send:
@@ -398,23 +398,23 @@ class RunningBroker:
 
     def _settled(self, outcome: Outcome) -> RemotingCommand | None:
         if isinstance(outcome, AskClients):
-            return self._asked(outcome)
+            return self._answered_by_clients(outcome)
         return None if isinstance(outcome, Waiting) else outcome
 
-    def _asked(self, asked: AskClients) -> RemotingCommand:
-        """Clients are asked at the same time, and waited for in the thread of the pool."""
+    def _answered_by_clients(self, questions: AskClients) -> RemotingCommand:
+        """Send all requests to clients at once, and wait for the answers in the pool's thread."""
         waiting = [
-            peer.request(command, asked.timeout_ms) if (peer := self._peers.get(connection)) is not None else None
-            for connection, command in asked.questions
+            peer.request(command, questions.timeout_ms) if (peer := self._peers.get(connection)) is not None else None
+            for connection, command in questions.questions
         ]
         answers: list[RemotingCommand | None] = []
         for future in waiting:
             try:
-                answers.append(None if future is None else future.result(asked.timeout_ms / 1_000 + 1))
+                answers.append(None if future is None else future.result(questions.timeout_ms / 1_000 + 1))
             except (AnswerTimeoutError, TimeoutError, RemotingError) as error:
-                _LOG.info("a client was not asked: %s", error)
+                _LOG.info("a client did not answer: %s", error)
                 answers.append(None)
-        return asked.answer(tuple(answers))
+        return questions.answer(tuple(answers))
 
     def _connection(self, peer: Peer) -> ClientConnection:
         found = peer.attributes.get(_CONNECTION)
@@ -464,7 +464,7 @@ class RunningBroker:
     def _submit_again(self, again: RunAgain, peer: Peer) -> None:
         def refuse(remark: str) -> bool:
             peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, remark))
-            return True  # it is asked again, as any pull
+            return True  # the client pulls again, as after any pull
 
         pool = self._pools[REQUEST_TABLE[again.command.code].pool]
         if not pool.submit(partial(self._run_again, again, peer), refuse):
@@ -484,7 +484,7 @@ class RunningBroker:
 
 
 class _Facts(ServerFacts):
-    """What a running broker knows beside its `Broker`."""
+    """A running broker's facts besides its `Broker`."""
 
     def __init__(self, running: RunningBroker) -> None:
         self._running = running
@@ -544,7 +544,7 @@ def relieve(service: PutService, sends: RequestPool) -> None:
 
 
 def watermarks(pools: Mapping[Pool, RequestPool]) -> list[str]:
-    """How many requests wait for each pool, and for how long the first: a line each. Java: BrokerController.printWaterMark."""
+    """Waiting requests of each pool, and the wait of the first: a line each. Java: BrokerController.printWaterMark."""
     return [
         f"[WATERMARK] {pool.label} Queue Size: {pools[pool].size} SlowTimeMills: {pools[pool].head_wait_ms()}"
         for pool in _WATERMARK_POOLS
@@ -597,10 +597,10 @@ class Gate:
             raise refused("Authorization failed. Please verify your access rights and try again.")
         if user.is_super:
             return
-        asked = f"{user.subject} has no permission for request {command.code} from {host}"
-        demands = self._demands(command, f"{asked}, the message that it names is not there.")
+        refusal = f"{user.subject} has no permission for request {command.code} from {host}"
+        demands = self._demands(command, f"{refusal}, the message that it names is not there.")
         if not demands and command.code not in _OF_PRODUCERS_TOO:
-            raise refused(f"{asked}, it names nothing.")
+            raise refused(f"{refusal}, it names nothing.")
         check_allowed(user.subject, self._parts.access.acls.acls.get(user.subject, {}), demands, host)
 
     def _demands(self, command: RemotingCommand, no_message: str) -> tuple[Demand, ...]:
@@ -622,7 +622,7 @@ class Gate:
 
 
 class Following:
-    """What a slave does beside answering, from `start` to `close`: it follows its master's log and copies its state files.
+    """A slave's duties besides answering, from `start` to `close`: it follows its master's log and copies its state files.
 
     The service stays open. Java: SlaveSynchronize.
     """
@@ -658,7 +658,7 @@ class Following:
         self._copies.start()
 
     def close(self) -> None:
-        """Hangs up; copies once more where a master can be asked, but not of one that a controller has replaced."""
+        """Close the connection to the master; copy files once more if it is reachable and no controller has replaced it."""
         self._copies.end_soon(copies=not self._is_controlled)
         if self._is_controlled:
             self.follower.close()
@@ -669,7 +669,7 @@ class Following:
 def known_master(configuration: Configuration) -> KnownMaster:
     """The master that name servers name when the broker registers, or that serves at haMasterAddress."""
     ha_address = configuration.process.ha_master_address
-    asking = configuration.client or ClientSettings((ha_address or "",))  # then nobody is asked
+    asking = configuration.client or ClientSettings((ha_address or "",))  # then no name server is used
     return KnownMaster(asking, ha_address)
 
 

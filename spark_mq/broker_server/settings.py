@@ -1,6 +1,6 @@
-"""What a broker.conf says of a broker's process; of the store and its put path `storage/settings` reads it. Java: BrokerConfig.
+"""Settings of a broker's process in broker.conf; `storage/settings` reads those of the store and its put path. Java: BrokerConfig.
 
-`-n` and the file say where name servers are; the file wins over nothing, the command line over it, as in Java's BrokerStartup.
+Name servers come from `-n` or else from the file, as in Java's BrokerStartup.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 FIRST_USER, INNER_CLIENT = "initAuthenticationUser", "innerClientAuthenticationCredentials"
 DEFAULT_PORT = 10_911
 VIP_PORTS_BELOW = 2
-"""So far below listenPort lies the second listener, for clients with vipChannelEnabled."""
+"""The second listener's port is so far below listenPort; for clients with vipChannelEnabled."""
 IMPORTANT = (
     "bindAddress",
     "brokerClusterName",
@@ -47,7 +47,7 @@ IMPORTANT = (
     "namesrvAddr",
     "storePathRootDir",
 )
-"""What `-m` prints."""
+"""Settings that `-m` prints."""
 
 
 def _root() -> str:
@@ -56,23 +56,23 @@ def _root() -> str:
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """Where the store lies, and which name servers hear of the broker."""
+    """The store's place, and the name servers."""
 
     store_path_root_dir: str = setting("storePathRootDir", _root, "String")
     name_servers: str = setting("namesrvAddr", "", "String")
-    """Addresses between semicolons; none = nobody is told, and clients name the broker's address."""
+    """Addresses between semicolons; none = no registration, and clients must name the broker's address."""
     register_period_ms: int = setting("registerNameServerPeriod", 30_000, "int")
     register_timeout_ms: int = setting("registerBrokerTimeoutMills", 24_000, "int")
     broker_id: int = setting("brokerId", 0, "long")
     check_interval_ms: int = setting("transactionCheckInterval", 30_000, "long")
-    """Between two looks for half messages that nobody has ended."""
+    """Between two checks of half messages without an end."""
     clean_interval_ms: int = setting("cleanResourceInterval", 10_000, "int")
     fails_fast: bool = setting("brokerFastFailureEnable", True, "boolean")
     """Whether requests are refused that have waited for too long, or behind a put that holds the log for too long."""
     controllers: str = setting("controllerAddr", "", "String")
     """Addresses between semicolons."""
     ha_master_address: str | None = setting("haMasterAddress", None, "String")
-    """Where a slave's master serves its log, where the file says so and not the name servers."""
+    """The HA address of a slave's master, if the file sets it and no name server does."""
 
     verifies_servers: bool = setting("tls.client.authServer", False, "boolean")
     trust_file: str | None = setting("tls.client.trustCertPath", None, "String")
@@ -116,7 +116,7 @@ class AccessSettings:
 
     @property
     def rules(self) -> AccessRules:
-        """What the broker goes by. Raises ConfigurationError."""
+        """The effective settings. Raises ConfigurationError."""
         first = _read(FIRST_USER, lambda: name_and_secret(self.init_authentication_user, "username", "password"))
         users = (first, self._inner_client)
         return AccessRules(
@@ -129,7 +129,7 @@ class AccessSettings:
 
     @property
     def credentials(self) -> Credentials | None:
-        """What the broker signs its own requests with. Raises ConfigurationError."""
+        """The credentials of the broker's own requests. Raises ConfigurationError."""
         inner = self._inner_client
         return None if inner is None else Credentials(*inner)
 
@@ -181,7 +181,7 @@ class Configuration:
 
     @property
     def own_identity(self) -> BrokerIdentity:
-        """The store's, with the address that clients are told."""
+        """The store's, with the address for clients."""
         found = self.store.identity
         if found.broker_ip1 is not None:
             return found
@@ -189,13 +189,13 @@ class Configuration:
 
     @property
     def address(self) -> str:
-        """What clients and controllers are told, whatever the records in the store say."""
+        """The address for clients and controllers, whatever the records in the store say."""
         own = self.own_identity
         return address_text(own.broker_ip1 or "", own.listen_port)
 
     @property
     def client(self) -> ClientSettings | None:
-        """How it speaks to name servers: by TLS where it speaks nothing else itself; None = there are none. Java: BrokerStartup."""
+        """The client's settings for name servers: TLS if the broker serves TLS only; None = no name servers. Java: BrokerStartup."""
         if not self.process.addresses:
             return None
         own = TlsSettings(verify=self.process.verifies_servers, ca_file=self.process.trust_file)
@@ -212,7 +212,7 @@ class Configuration:
 
     @property
     def controllers(self) -> ClientSettings | None:
-        """Where its controllers are, and how they are spoken to; None = none says what it is."""
+        """The client's settings for controllers; None = no controller mode."""
         if not self.store.mode.enable_controller_mode:
             return None
         found = tuple(filter(None, (part.strip() for part in self.process.controllers.split(";"))))
@@ -225,7 +225,7 @@ class Configuration:
         return self.store.identity.broker_name or socket.gethostname()
 
     def pool(self, pool: Pool) -> PoolSettings:
-        """How many requests may wait for a pool, and for how long. Its threads are those of the table: the interpreter runs one.
+        """Limits of a pool's queue, in requests and time. Its threads are those of the table: the interpreter runs one.
 
         Pulls find most records in the page cache, so they run on the event loop as long as they are quick.
         """
@@ -267,9 +267,9 @@ FOLLOWED = frozenset(
 """Names of settings that the process goes by, and no store."""
 
 
-def read_configuration(content: bytes, file: str | None, told: Mapping[str, str]) -> Configuration:
-    """The settings of a broker.conf; `told` are those of the command line, which win. Raises ConfigurationError."""
-    texts = {found.key: found.value for found in parse_properties(content, file)} | dict(told)
+def read_configuration(content: bytes, file: str | None, given: Mapping[str, str]) -> Configuration:
+    """The settings of a broker.conf; `given` ones of the command line win. Raises ConfigurationError."""
+    texts = {found.key: found.value for found in parse_properties(content, file)} | dict(given)
     store = parse_config(content, file, known=FOLLOWED)
     server = read_settings(ServerSettings, texts, file)
     if "listenPort" not in texts:

@@ -1,9 +1,9 @@
-"""What a follower asks its master for beside the log: where that listens, how far its log goes, its state files.
+"""A follower's requests to its master besides the log: its HA address, the bounds of its log, its state files.
 
     topics, groups ─▶ stored · offsets ─▶ the master's log end ─▶ held until the own log is there ─▶ log synced ─▶ stored
 
 The log arrives in milliseconds, these files once a minute: a promoted replica may have messages of topics that it does not know.
-Offsets are stored behind the log that they tell of, never before it: one that runs ahead would pass over messages after a promotion.
+Offsets are stored after the messages that they count, never before: an offset ahead of the log would skip messages after a promotion.
 Departure: Java stores them at once. Java: SlaveSynchronize.
 """
 
@@ -57,29 +57,29 @@ _LOG = logging.getLogger(__name__)
 
 
 class MasterPlace(NamedTuple):
-    """Where a master answers, and where its slaves connect; host:port."""
+    """A master's address for requests, and its address for slaves; host:port."""
 
     address: str
     ha_address: str
 
 
 class Master(ABC):
-    """A master as its follower knows it. Thread-safe; each answer is asked for anew."""
+    """A master as its follower knows it. Thread-safe; each call sends a request."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self._settings = settings
 
     @abstractmethod
     def place(self) -> MasterPlace | None:
-        """Where it is; None = nobody knows it now."""
+        """Its addresses; None: unknown now."""
 
     def ha_address(self) -> str | None:
-        """Where slaves connect."""
+        """The address for slaves."""
         found = self.place()
         return None if found is None else found.ha_address
 
     def bounds(self) -> tuple[int, int] | None:
-        """Where its log begins and ends."""
+        """Begin and end of the master's log."""
         found = self.place()
         if found is None:
             return None
@@ -92,7 +92,7 @@ class Master(ABC):
             return None
 
     def record(self, commitlog_offset: int, topic: str) -> bytes | None:
-        """The record that begins there, b"" where none does; None where it cannot be asked."""
+        """The record that begins there, b"" if none does; None if the master is not reachable."""
         found = self.place()
         if found is None:
             return None
@@ -109,28 +109,28 @@ class Master(ABC):
     def _ha_address(self, address: str) -> str | None:
         """None = the broker there is no master, or not yet. Raises ClientError."""
         try:
-            fields = asked(address, RequestCode.EXCHANGE_BROKER_HA_INFO, self._settings).ext_fields or {}
+            fields = answer_of(address, RequestCode.EXCHANGE_BROKER_HA_INFO, self._settings).ext_fields or {}
         except ResponseError:  # it has no such request
             host, port = split_address(address)
             return address_text(host, port + 1)
         return fields.get("masterHaAddress")
 
     def state(self, name: str) -> str | None:
-        """What the master's file of that name says now; None where it has none. Raises ClientError."""
+        """The text of the master's file of that name; None if it has none. Raises ClientError."""
         found = self.place()
         if found is None:
             return None
         host, port = split_address(found.address)
         address = address_text(host, port - VIP_PORTS_BELOW) if name in _ON_FAST_PORT else found.address
-        body = bytes(asked(address, _CODES[name], self._settings).body)
+        body = bytes(answer_of(address, _CODES[name], self._settings).body)
         return FollowedTimer.of_answer(body).to_text() if name == TIMER_CHECKPOINT_FILE else body.decode() or None
 
 
 class KnownMaster(Master):
-    """A master of which somebody else has told where it is."""
+    """A master whose address comes from another component."""
 
     def __init__(self, settings: ClientSettings, ha_address: str | None = None) -> None:
-        """`ha_address` is haMasterAddress: what is told later does not count then."""
+        """`ha_address` is haMasterAddress; it wins over any address that is set later."""
         super().__init__(settings)
         self._fixed = ha_address
         self._place: MasterPlace | None = None
@@ -187,8 +187,8 @@ class MasterByName(Master):
             return None
 
 
-def asked(address: str, code: int, settings: ClientSettings) -> RemotingCommand:
-    """What a broker answers to a request without fields. Raises ClientError, ResponseError for another code than SUCCESS."""
+def answer_of(address: str, code: int, settings: ClientSettings) -> RemotingCommand:
+    """A broker's answer to a request without fields. Raises ClientError; ResponseError for another code than SUCCESS."""
     return answered(address, make_request(code), settings)
 
 
@@ -207,9 +207,9 @@ class _Held(NamedTuple):
 
     place: MasterPlace
     end: int
-    """Where the master's log ended after they were said."""
+    """The master's log end after it sent the files."""
     own_end: int
-    """Where the own log ended then."""
+    """The own log end at that time."""
     answers: Mapping[str, str]
 
 
@@ -226,8 +226,8 @@ class StateCopies:
         copies: Mapping[str, Copy] = COPIES,
         follows: Callable[[], bool] = lambda: True,
     ) -> None:
-        """`copied` hears of each file that was replaced, by its name; `follows`: whether the log has nothing that the master's has not,
-        before which nothing that counts messages is asked for.
+        """`copied` is called with the name of each replaced file. `follows` says whether the log has nothing that the master's has not;
+        until then no file that counts messages is requested.
         """
         self._copies = copies
         self._service = service
@@ -249,7 +249,7 @@ class StateCopies:
         self._service = service
 
     def end_soon(self, *, copies: bool = True) -> None:
-        """It will copy once more where it can, unless told not to, and end."""
+        """Copy once more if possible, unless `copies` is False, and end."""
         self._copies_at_end = copies
         self._closing.set()
 
@@ -289,7 +289,8 @@ class StateCopies:
         return self._held is not None or self._wants_to_hold
 
     def copy(self) -> None:
-        """Each file; one that cannot be had is left as it is, and told. Offsets only where none are held, which would never settle."""
+        """Copy each file. A file that is not available stays as it is, with a warning. Offsets only if none are held, else they would
+        never settle."""
         for name in self._copies:
             if name not in _OF_LOG and (self._is_over or not self._guarded(name, partial(self._copy, name))):
                 break
@@ -313,7 +314,7 @@ class StateCopies:
             self._guarded("what counts messages", partial(self._settle, held))
 
     def _guarded(self, what: str, copy: Callable[[], None]) -> bool:
-        """False: the master cannot be asked now."""
+        """False: the master is not reachable now."""
         try:
             copy()
         except (ClientError, StorageError, OSError, UnicodeDecodeError) as error:
@@ -328,7 +329,7 @@ class StateCopies:
         if place is None:
             return
         said = {name: self._said(name) for name in _OF_LOG if name in self._copies}
-        bounds = self._master.bounds()  # asked last: all that they count lies before its end
+        bounds = self._master.bounds()  # requested last, so that all messages that the offsets count lie before its end
         if bounds is not None and self._master.place() == place:
             answers = {name: answer for name, answer in said.items() if answer is not None}
             self._held = _Held(place, bounds[1], own_end, answers)

@@ -1,18 +1,18 @@
-"""A broker that outlives a failure of its disk: its store is let go of, and opened again when the disk answers.
+"""A broker that survives a failure of its disk: it closes its store, and opens it again when the disk answers.
 
     runs ─▶ its store fails ─▶ refuses sends, serves reads; name servers hear that nothing can be written; the disk is tried
          ─▶ the disk answers ─▶ `RunningBroker.close` ─▶ `RunningBroker.start`, which recovers the store ─▶ runs
 
-Only the disk heals so. Where the store has failed in another way (another process has written into its log) nothing is opened:
-reads go on, and an operator decides. Nothing is opened either while ROOT or the log's directory is not the one of the first start:
-on an empty mount point a new store would take what the old one should have.
+This works for failures of the disk only. After another failure (another process has written into the log) nothing is opened: reads
+continue, and an operator decides. Nothing is opened either while ROOT or the log's directory differs from that of the first start: a
+new store on an empty mount point would take messages that belong into the old one.
 
-After a failed write or sync nobody knows what is on the disk, and the page cache says what it pleases (fsync(2)): only an opening finds
-out, as after a crash. So all that holds the store is made anew by the code of every start, and nothing is mended in place. Clients
-connect again. Under a controller `controlled.py` does the same, and gives way to another broker first.
+After a failed write or sync the content of the disk is unknown, and the page cache may differ from it (fsync(2)): only an opening finds
+out, as after a crash. So every object that holds the store is created again by the code of an ordinary start; nothing is repaired in
+place. Clients connect again. Under a controller `controlled.py` does the same, but lets another broker take over first.
 
-Departure: Java goes on after a failed sync, and acknowledges what it has lost (apache/rocketmq#2706, #9713); after a failed write it
-answers with errors until it is started anew.
+Departure: Java continues after a failed sync, and acknowledges messages that it has lost (apache/rocketmq#2706, #9713); after a failed
+write it answers with errors until it is restarted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.errors import StorageError
 _LOOK_SECONDS = 0.2
 _LEAST_REST_SECONDS, _LONGEST_REST_SECONDS = 0.5, 30.0
 _TRY_SECONDS = 2.0
-"""So often at least a disk is tried whose store has failed for the first time for long."""
+"""Longest pause between tries of a disk whose store has failed for the first time in a while."""
 _QUIET_SECONDS = 60.0
 """A store that fails again sooner rests longer before it is opened: each opening recovers."""
 _LOG = logging.getLogger(__name__)

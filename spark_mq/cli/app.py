@@ -28,7 +28,7 @@ class Listed(NamedTuple):
     place: str
     """Its function: `module.name`, below `spark_mq.cli`."""
     line: str
-    """What the function's docstring begins with."""
+    """The first part of the function's docstring."""
 
 
 COMMANDS = {

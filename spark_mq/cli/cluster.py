@@ -79,7 +79,7 @@ def _is_rocketmqs(group: str) -> bool:
 
 
 async def _connection_of(place: LivePlace, group: str) -> ConsumerConnection | None:
-    """Which clients are online; None if none is."""
+    """The clients that are online; None if none is."""
     try:
         return await place.admin.consumer_connection(place.at_brokers(group))
     except ResponseError as error:
@@ -214,7 +214,7 @@ _OFFSET_TIMES = {"earliest": 0, "latest": _END}
 
 
 class _Step(NamedTuple):
-    """What happens in one queue."""
+    """The reset of one queue: its offset before and after."""
 
     queue: QueueId
     before: int | None
@@ -284,7 +284,7 @@ async def _planned(place: LivePlace, group: str, queue: QueueId, time_ms: int) -
 
 
 def _reset(place: LivePlace, group: str, topic: str, time_ms: int, steps: list[_Step]) -> list[_Step]:
-    """What has happened."""
+    """Reset the group's offsets; returns the steps with the offsets that hold now."""
     named_group, named_topic = place.at_brokers(group), place.at_brokers(topic)
     try:
         new = run(place.admin.reset_offsets(named_group, named_topic, time_ms))
@@ -373,7 +373,7 @@ def consume(
 
 @dataclass(frozen=True, slots=True)
 class _Consumed:
-    """What the command consumes, for which group."""
+    """The topics and the group that the command consumes."""
 
     topic: str
     group: str
@@ -422,7 +422,7 @@ class _GoesOn:
 
     @property
     def left(self) -> int | None:
-        """How many more may be printed."""
+        """Number of messages that may still be printed."""
         return None if self._limit is None else self._limit - self._printed.count
 
 

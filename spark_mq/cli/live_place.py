@@ -229,7 +229,7 @@ class LivePlace:
                 yield lag_entry(name, queue, stored, offsets.broker_offset, behind(stored, offsets, newest_ms))
 
     async def _consume_stats(self, group: str) -> dict[QueueId, tuple[int | None, OffsetWrapper]]:
-        """What the group has stored in each queue of its topics. Brokers say 0 also if nothing is stored, so a 0 is checked again."""
+        """The group's stored offset of each queue of its topics. Brokers also answer 0 if nothing is stored, so a 0 is checked."""
         at_brokers = self.at_brokers(group)
         found = {}
         for queue, offsets in (await self.admin.consume_stats(at_brokers)).items():

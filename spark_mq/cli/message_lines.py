@@ -238,7 +238,7 @@ class LineError(Exception):
 
 
 class _ValueError(Exception):
-    """What is wrong with the value of a column."""
+    """The error about the value of a column."""
 
 
 def read_lines(stream: Iterable[bytes], *, skip_blank: bool) -> Iterator[list[Line]]:

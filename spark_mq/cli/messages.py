@@ -93,7 +93,7 @@ def _print_lines(
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What the user wants to see."""
+    """The user's selection."""
 
     topic: str | None
     queue_id: int | None

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for machines, times in words, errors."""
+"""Output of commands: tables for people, JSON for machines, times in words, errors."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def _print_by_row(shown: Console, columns: Sequence[str], rows: Sequence[Sequenc
 
 
 def say_lowered(lowered: Sequence[LoweredOffset]) -> None:
-    """Which offsets were ahead of the log, a line each; of very many the first."""
+    """The offsets that were ahead of the log, one on a line; of very many, the first ones."""
     for each in lowered[:_LOWERED]:
         say(f"lowered: {each}")
     if len(lowered) > _LOWERED:

@@ -1,4 +1,4 @@
-"""What commands read: the stores at a path, or a running cluster. One Protocol, so that one code prints both."""
+"""The sources of commands: the stores at a path, or a running cluster. One Protocol, so that the same code prints both."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FoundMessage(NamedTuple):
 
 
 class FoundOffset(NamedTuple):
-    """Where a time lies in a queue; `store_time_ms` is that of the message there, None where there is none."""
+    """The place of a time in a queue; `store_time_ms` is that of the message there, None if there is none."""
 
     queue: QueueId
     queue_offset: int
@@ -73,7 +73,7 @@ class Place(Protocol):
         ...
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has by its settings."""
+        """Number of queues of the topic by its settings."""
         ...
 
     def bounds(self, queue: QueueId) -> tuple[int, int]:
@@ -95,7 +95,7 @@ class Place(Protocol):
         ...
 
     def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> Sequence[FoundOffset]:
-        """Of each queue the first offset not stored before the time; with `upper` the last not stored after it."""
+        """For each queue, the first offset not stored before the time; with `upper`, the last not stored after it."""
         ...
 
     def groups(self) -> Collection[str]:
@@ -165,7 +165,7 @@ def lag_entry(
     end: int | None,
     behind: tuple[int | None, int | None, int | None],
 ) -> dict[str, Any]:
-    """How far a group is behind in a queue, as `lag` prints it. `behind` is rows, bytes and ms; None = unknown, never 0."""
+    """A group's lag in a queue, as `lag` prints it. `behind` is rows, bytes and ms; None = unknown, never 0."""
     rows, size_bytes, time_ms = behind
     return {
         "group": group,

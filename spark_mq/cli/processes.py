@@ -49,7 +49,7 @@ S = TypeVar("S", bound=Closing)
 
 
 def file_content(path: str, hint: str) -> bytes:
-    """Of a configuration file. Raises CommandError, with the hint, where there is none."""
+    """The text of a configuration file. Raises CommandError, with the hint, if there is none."""
     content = LocalFileSystem().read_file(path)
     if content is None:
         raise CommandError(f"{path}: there is no such file", hint)
@@ -70,7 +70,7 @@ PrintsWatermarks = Annotated[
 
 
 class Shown(NamedTuple):
-    """Which settings are printed in place of a run."""
+    """The settings to print in place of a run."""
 
     all: bool
     important: bool
@@ -94,7 +94,7 @@ def configuration_from(
     of_texts: Callable[[dict[str, str]], C],
     of_file: Callable[[bytes, str, dict[str, str]], C],
 ) -> C:
-    """What a properties file says, or the defaults; ROCKETMQ_HOME counts where no file says another home. Raises CommandError."""
+    """The settings of a properties file, or the defaults; ROCKETMQ_HOME applies if no file sets a home. Raises CommandError."""
     home = {"rocketmqHome": os.environ[_HOME]} if os.environ.get(_HOME) else {}
     if config_file is None:
         return of_texts(home)
@@ -164,7 +164,7 @@ def _collect_seldom() -> None:
 
 @contextmanager
 def _logging_to_stderr(level: int, *, watermarks: bool) -> Iterator[None]:
-    """What this package logs, from a level on; watermarks only with --watermarks."""
+    """Show this package's log from a level on; watermarks only with --watermarks."""
     handler = logging.StreamHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     loggers = {logging.getLogger("spark_mq"): level, logging.getLogger("storage"): level}

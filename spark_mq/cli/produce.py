@@ -53,7 +53,7 @@ StoreHost = Annotated[
 
 
 class _Written:
-    """What was appended so far, by queue."""
+    """Numbers of messages appended so far, by queue."""
 
     def __init__(self) -> None:
         self.counts: Counter[tuple[str, int]] = Counter()
@@ -185,7 +185,7 @@ class _Input:
     def __init__(self, stream: BinaryIO, *, objects: bool, topic: str | None) -> None:
         self._parse = rows_of_objects if objects else rows_of_bodies
         self._said = {} if topic is None else {"topic": topic}
-        """Of which no line has said anything else so far."""
+        """The given topic, until a line with another topic comes."""
         self.only_bodies_of_objects = not objects
         """Whether each line so far is a body, and looks like a JSON object."""
         self._batches = read_lines(stream, skip_blank=objects)

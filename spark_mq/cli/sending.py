@@ -1,4 +1,4 @@
-"""What commands write to a running cluster: lines of standard input as messages, many at a time, and topics.
+"""Commands that write to a running cluster: lines of standard input as messages, many at a time, and topics.
 
 Lines without a queue take the topic's queues in turn. Lines that name a queue or a sharding key keep their order there: of each such
 queue one is on its way at a time. No batches: in one, all messages would get one unique key.
@@ -49,7 +49,7 @@ class _Outgoing(NamedTuple):
 
 
 class Sent:
-    """What brokers have stored so far."""
+    """Numbers of messages that brokers have stored so far."""
 
     def __init__(self) -> None:
         self._counts: Counter[MessageQueue] = Counter()

@@ -30,7 +30,7 @@ from storage.tables.surroundings import binding_path
 
 
 class Policy(StrEnum):
-    """What to do with a log that is damaged in the middle."""
+    """The action for a log that is damaged in the middle."""
 
     REFUSE = "refuse"
     TRUNCATE = "truncate"
@@ -335,7 +335,7 @@ def doctor(
 
 
 def _settings_of(path: str | None, conf: str | None) -> StoreConfig:
-    """What the broker.conf says; nothing if there is none."""
+    """The settings of broker.conf; the defaults if there is none."""
     if path is None and conf is None:
         return StoreConfig()
     root = one_store(path) if path is not None else "."

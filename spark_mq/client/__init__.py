@@ -5,8 +5,8 @@
     with Admin(ClientSettings("ns1:9876;ns2:9876")) as admin:
         print(admin.topics())
 
-Imports words, format, rules and the codec (`spark_mq/remoting/`). All I/O is asynchronous, but for `blocking_connection.py`; the public
-classes are synchronous faces, safe for threads.
+Imports words, format, rules and the codec (`spark_mq/remoting/`). All I/O is asynchronous, except `blocking_connection.py`; the public
+classes are synchronous wrappers and thread-safe.
 Begin with `remoting_client.py` (connections), `instance.py` (what producers and consumers share), `producer.py`, `push_consumer.py`.
 """
 
@@ -129,7 +129,7 @@ if not TYPE_CHECKING:
     }
 
     def __dir__() -> list[str]:
-        """What there is to use, for `dir` and for completion in a shell."""
+        """All public names, for `dir` and for completion in a shell."""
         return sorted(__all__)
 
     def __getattr__(name: str) -> object:

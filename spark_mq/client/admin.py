@@ -1,12 +1,12 @@
-"""What an operator asks of a cluster. Java: DefaultMQAdminExt, MQAdminImpl, mqadmin.
+"""Administration of a cluster. Java: DefaultMQAdminExt, MQAdminImpl, mqadmin.
 
     with Admin(ClientSettings("ns1:9876;ns2:9876")) as admin:
         admin.create_topic(NewTopic("orders", 4, 4))
         for queue, offsets in admin.topic_stats("orders").items():
             print(queue, offsets.min_offset, offsets.max_offset)
 
-Where several brokers are asked, all are asked at once, whatever one of them answers; then the first error is raised, so that a part is
-never taken for the whole.
+A request to several brokers goes to all of them at once. When all have answered, the first error is raised: a part of the answers is
+never returned as the whole.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class FoundMessages:
-    """What brokers found, and until when their index knows."""
+    """Messages that brokers found, and the time up to which their index is complete."""
 
     messages: tuple[MessageExt, ...]
     index_time_ms: int
@@ -146,7 +146,7 @@ class AsyncAdmin(QueueCalls):
     # Topics and brokers.
 
     async def route(self, topic: str) -> TopicRoute:
-        """Where the topic's queues are, asked for now."""
+        """The topic's route, queried now."""
         return await self._instance.route(topic, refresh=True)
 
     async def cluster_info(self) -> ClusterInfo:
@@ -287,7 +287,7 @@ class AsyncAdmin(QueueCalls):
         return ProducerConnection(connections=_distinct(each for body in bodies for each in body.connections))
 
     async def consume_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, OffsetWrapper]:
-        """How far the group is in each queue of its topics, or of one (208)."""
+        """The group's offsets in each queue of its topics, or of one topic (208)."""
         code = RequestCode.GET_CONSUME_STATS
         command = make_call(code, ConsumeStatsRequest(consumer_group=group, topic=topic))
         addresses = await self._addresses_of(group)
@@ -296,7 +296,7 @@ class AsyncAdmin(QueueCalls):
         return {queue: found for body in bodies for queue, found in sorted(body.offset_table.items())}
 
     async def running_info(self, group: str, client_id: str) -> ConsumerRunningInfo:
-        """How one consumer of the group is doing, as it says itself (307, handed on by a broker)."""
+        """The state of one consumer of the group, in its own words (307, passed on by a broker)."""
         code = RequestCode.GET_CONSUMER_RUNNING_INFO
         header = ConsumerRunningInfoRequest(consumer_group=group, client_id=client_id)
         timeout_ms = _RUNNING_INFO_MS + self._instance.settings.request_timeout_ms
@@ -404,22 +404,22 @@ class AsyncAdmin(QueueCalls):
     async def _of_those_who_know(
         self, code: RequestCode, header: Header, group: str, addresses: Iterable[str]
     ) -> list[tuple[str, RemotingCommand]]:
-        """The answers of the brokers where a client of the group is; the refusal, where there is none at any."""
+        """The answers of the brokers that know a client of the group; if none does, raises the first refusal."""
         absent = (ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.SYSTEM_ERROR)
         accepted = (ResponseCode.SUCCESS, *absent)
-        asked = list(addresses)
-        if not asked:
+        addressed = list(addresses)
+        if not addressed:
             raise self._nowhere(group)
-        answers = await self._ask_all(asked, make_call(code, header), group=group, accepted=accepted)
+        answers = await self._ask_all(addressed, make_call(code, header), group=group, accepted=accepted)
         found = [(address, answer) for address, answer in answers if answer.code == ResponseCode.SUCCESS]
-        return found or await self._ask_all(asked, make_call(code, header), group=group)
+        return found or await self._ask_all(addressed, make_call(code, header), group=group)
 
     def _nowhere(self, group: str) -> TopicRouteNotFoundError:
         """No broker is known that could know the group."""
         return TopicRouteNotFoundError(retry_topic(group), ", ".join(self._instance.settings.name_servers), None)
 
     async def _broker_name(self, address: str) -> str:
-        """Whose address it is; "" where no name server knows it."""
+        """The name of the broker at this address; "" if no name server knows it."""
         name = self._instance.broker_name_at(address)
         if not name:
             brokers = (await self._instance.name_servers.cluster_info()).broker_address_table
@@ -473,10 +473,12 @@ class AsyncAdmin(QueueCalls):
         accepted: tuple[int, ...] = (ResponseCode.SUCCESS,),
         timeouts: int = 1,
     ) -> list[tuple[str, RemotingCommand]]:
-        """The answer of each address, within so many time-outs of a question. Raises the first error, after all were asked."""
-        asked, ask = list(dict.fromkeys(addresses)), self._instance.ask
-        calls = [ask(each, command, topic=topic, group=group, accepted=accepted, timeouts=timeouts) for each in asked]
-        return list(zip(asked, await all_of(calls), strict=True))
+        """The answer of each address, within `timeouts` times a request's time-out. Raises the first error after all have answered."""
+        distinct, ask = list(dict.fromkeys(addresses)), self._instance.ask
+        calls = [
+            ask(each, command, topic=topic, group=group, accepted=accepted, timeouts=timeouts) for each in distinct
+        ]
+        return list(zip(distinct, await all_of(calls), strict=True))
 
     async def _brokers(self, cluster: str | None) -> list[Mapping[int, str]]:
         """Each broker's addresses by id, of one cluster or of all. Raises ClientSettingError where there is no such cluster."""

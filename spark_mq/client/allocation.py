@@ -1,7 +1,7 @@
 """Which queues of a topic each consumer of a group reads. Pure: every client computes its own part from equal lists, or a broker does.
 
-The caller sorts the queues and the client ids as Java does, so that all members of a group, Java's among them, come to
-one answer. A client that is not in the list gets nothing.
+The caller sorts the queues and the client ids as Java does, so all members of a group, Java's included, compute the same
+allocation. A client that is not in the list gets nothing.
 
 Java: AllocateMessageQueueAveragely, …AveragelyByCircle, …ByConfig, …ByMachineRoom, AllocateMachineRoomNearby,
 AllocateMessageQueueConsistentHash, ConsistentHashRouter.

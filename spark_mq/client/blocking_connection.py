@@ -1,6 +1,6 @@
 """One connection to one server for a thread that waits: many requests in flight over a plain socket, no event loop.
 
-For bulk reads: a task that does nothing but pull needs no loop, and the codec is the same. Not for several threads at once.
+For bulk reads: a task that only pulls needs no loop, and the codec is the same. Not thread-safe.
 
     connection = BlockingConnection("broker:10911", settings)
     connection.send([(request, waiter), …])
@@ -42,9 +42,9 @@ from spark_mq.remoting import (
 
 _CHUNK_BYTES = 256 << 10
 T = TypeVar("T")
-"""What waits for an answer."""
+"""The caller's value for a request, returned with the answer."""
 TLS_RECORDS = (b"\x15\x03", b"\x16\x03")
-"""How an alert and a handshake begin: what a server that speaks TLS may say to a plain client."""
+"""First bytes of an alert and of a handshake: a TLS server may send these to a plain client."""
 PROBE_CODE = 0
 """No request has it: name servers and brokers answer REQUEST_CODE_NOT_SUPPORTED, and do nothing."""
 _PROBE_S = 1.0
@@ -66,7 +66,7 @@ class BlockingConnection(Generic[T]):
 
     @property
     def in_flight(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests without an answer yet."""
         return self._connection.waiting_count
 
     def send(self, requests: Iterable[tuple[RemotingCommand, T]], timeout_ms: int | None = None) -> None:

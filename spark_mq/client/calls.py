@@ -1,9 +1,9 @@
-"""Requests made of typed headers and bodies, signed, asked again, and answers read back.
+"""Requests from typed headers and bodies, signing, retries, and typed answers.
 
     answer = await remoting.ask(address, make_call(RequestCode.GET_MAX_OFFSET, MaxOffsetRequest(topic=…, queue_id=0)))
     end = read_answer_header(OffsetAnswer, answer, address, RequestCode.GET_MAX_OFFSET).queue_offset
 
-What cannot be read raises MalformedResponseError. No event loop is needed.
+An answer that cannot be decoded raises MalformedResponseError. No event loop is needed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def patiently(
     longest_pause_ms: int = LONGEST_PAUSE_MS,
     clock: Callable[[], int] = steady_time_ms,
 ) -> T:
-    """What `ask` gives: asked until there is an answer, something cannot pass, or the time is over. One rule for source and sink.
+    """Call `ask` until it answers, fails with an error that cannot pass, or the time is over. One rule for source and sink.
 
     `ask` looks up the server's address each time, because the server may have moved. `what` says what is waited for. `between` is
     called before each repetition. Raises WaitedInVainError, and what does not pass.

@@ -1,8 +1,8 @@
-"""What brokers are asked of one queue, what a consumer group asks the cluster, and what it answers.
+"""Requests about one queue, requests of a consumer group, and their answers.
 
 Java: MQAdminImpl, MQClientAPIImpl, MQConsumerInner.
 
-Topics and groups are as brokers know them, with their namespace. A queue's master is asked; while it is away, reads go to a slave.
+Topics and groups are as brokers know them, with their namespace. Requests go to a queue's master; if it is away, reads go to a slave.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class QueueCalls:
         return (await self._read(OffsetAnswer, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, queue)).queue_offset
 
     async def group_offset(self, group: str, queue: MessageQueue) -> int | None:
-        """Where the group goes on. None: nothing is stored.
+        """The group's stored offset; None if nothing is stored.
 
         A broker answers 0 for a group that never was in a young queue, which begins at 0 and lies in memory.
         """
@@ -143,12 +143,12 @@ class QueueCalls:
         return pull_result(answer, pull, group, address)
 
     async def max_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The end of each readable queue, asked for at once."""
+        """The end of each readable queue, from all brokers at once."""
         queues = await self._instance.subscribe_queues(topic)
         return dict(zip(queues, await asyncio.gather(*map(self.max_offset, queues)), strict=True))
 
     async def min_offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """The beginning of each readable queue, asked for at once."""
+        """The beginning of each readable queue, from all brokers at once."""
         queues = await self._instance.subscribe_queues(topic)
         return dict(zip(queues, await asyncio.gather(*map(self.min_offset, queues)), strict=True))
 
@@ -181,7 +181,7 @@ class GroupBrokers(Protocol):
         """The group's clients, as one broker of the topic knows them."""
 
     async def stored_offset(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on; None where nothing is stored."""
+        """The group's stored offset; None if nothing is stored."""
 
     async def store_offset(self, queue: MessageQueue, offset: int, *, wait: bool = False) -> None:
         """Store where the group goes on; only with `wait` it is known whether that was done."""
@@ -322,7 +322,7 @@ class ConsumerCalls:
         await self._instance.send_heartbeat()
 
     async def check(self, wanted: Subscription) -> None:
-        """Whether the group may consume so, asked before it does: pulls would fail one after the other, and only the log would say so.
+        """Check the subscription before the group consumes. Otherwise each pull would fail, and only the log would show it.
 
         Raises NameServerUnreachableError, AccessDeniedError, and ResponseError where an SQL92 expression is wrong, or SQL92 is off at
         the broker. A topic without a route, and brokers that do not answer, are waited for.
@@ -350,11 +350,11 @@ class ConsumerCalls:
 
 
 class ConsumerEngine(Protocol):
-    """What of a consumer takes queues and knows where it is in them."""
+    """The parts of a consumer that take queues and know its offsets."""
 
     @property
     def subscriptions(self) -> Mapping[str, Subscription]:
-        """What the group wants, by topic."""
+        """The group's subscriptions, by topic."""
 
     async def start(self) -> None:
         """Begin."""
@@ -363,7 +363,7 @@ class ConsumerEngine(Protocol):
         """The group, the subscriptions or the topics have changed."""
 
     def offsets(self, topic: str) -> Mapping[MessageQueue, int]:
-        """Where the consumer is in a topic (221)."""
+        """The consumer's offsets in a topic (221)."""
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on elsewhere in the queues of a topic that are read here (220)."""

@@ -1,4 +1,4 @@
-"""Everything that can go wrong between this client and a cluster, as one tree.
+"""All errors of this client, as one tree.
 
     ClientError
       ClientSettingError              a setting with a value that makes no sense
@@ -9,11 +9,11 @@
       BrokerNotFoundError             no known route names the broker; retriable
       BrokerUnreachableError          no connection, or it broke; retriable
         TlsError                      one side speaks TLS and the other does not, or a certificate is refused
-        FrameRefusedError             the server sent what is no frame
+        FrameRefusedError             the server sent bytes that are no frame
       RequestTimeoutError             no answer in time; retriable
       WaitedInVainError               repeated until the time was over; retriable as its cause
       MalformedResponseError          an answer that does not fit its request
-      RequestIllegalError             a request that no frame can carry: it is too large
+      RequestIllegalError             a request that is too large for a frame
       ResponseError                   the server refused; retriable by its code
         AccessDeniedError             … with NO_PERMISSION
       MessageQueueNotFoundError       the topic has no queue to send to or to read
@@ -257,7 +257,7 @@ class ResponseError(ClientError):
         return _first_line(self.remark)
 
     def cure(self) -> str | None:
-        """What to do about this code as the answer to this request; the class's hint where nothing more is known."""
+        """The hint for this code as the answer to this request; the class's hint if nothing more is known."""
         if self.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
             return _NOT_SUPPORTED
         if self.code == ResponseCode.SYSTEM_ERROR and self.what.startswith("CHECK_CLIENT_CONFIG"):
@@ -295,7 +295,7 @@ class MessageRefusedError(ClientError, ValueError):
 
 
 class TooManyInFlightError(ClientError):
-    """So much waits for its answer that no more is taken (yet): `max_in_flight` messages or `max_in_flight_bytes`."""
+    """Too many messages wait for answers: `max_in_flight` messages or `max_in_flight_bytes`."""
 
     retriable = True
     template = "{count} messages of {size_bytes} bytes in all are in flight: the message was not sent"

@@ -3,13 +3,13 @@
     instance = ClientInstance.of(settings)      # counted
     instance.release()                          # the last one closes it
 
-A route is asked for when it is first needed and then each 30 s for the topics of the members. Heartbeats go to all brokers of
-the known routes each 30 s, and at once over a new connection; slaves hear of consumers only. After a fork the child makes
-instances of its own; what it holds of the parent raises ClientClosedError.
+A route is queried at its first use, and then every 30 s for the topics of the members. Heartbeats go to all brokers of the known
+routes every 30 s, and at once over a new connection; heartbeats to slaves name consumers only. After a fork the child makes its own
+instances; the parent's instances raise ClientClosedError in the child.
 
-Java: MQClientInstance, MQClientManager. Departures: the registry goes by equal settings, not by client id; a client without
-members sends no heartbeats; a route asked for with `refresh` is an error if the name server knows none, where Java gives the
-one before. Members keep the one before, as in Java: a name server that was just started knows no topic for a while.
+Java: MQClientInstance, MQClientManager. Departures: clients share an instance by equal settings, not by client id; a client without
+members sends no heartbeats; `refresh` raises an error if the name server knows no route, where Java returns the last known one.
+Members keep the last known route, as in Java: a name server that was just started knows no topic for a while.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class ClientInstance:
-    """What producers, consumers and admin of one client share. Async calls run on the loop's thread."""
+    """The shared parts of the producers, consumers and admin of one client. Async calls run on the loop's thread."""
 
     def __init__(self, settings: ClientSettings, client_id: str) -> None:
         self.settings = settings
@@ -156,7 +156,7 @@ class ClientInstance:
     # Routes.
 
     async def route(self, topic: str, *, refresh: bool = False) -> TopicRoute:
-        """The topic's route, not older than the poll interval; with `refresh` asked for now.
+        """The topic's route, not older than the poll interval; with `refresh` queried now.
 
         While no name server answers, the last known one. Raises TopicRouteNotFoundError, NameServerUnreachableError; the
         former leaves the route of a member's topic as it was.
@@ -166,7 +166,7 @@ class ClientInstance:
         if kept is not None and not refresh and self._is_fresh(kept):
             return kept.route
         try:
-            return await asyncio.shield(self._asked_for(topic))
+            return await asyncio.shield(self._route_query(topic))
         except asyncio.CancelledError:
             self._check_open()  # the question was cancelled, not the caller
             raise
@@ -175,7 +175,7 @@ class ClientInstance:
                 return kept.route
             if (
                 topic not in self._wanted_topics()
-            ):  # members go on with the one before: the name server may just have begun
+            ):  # members keep the last known route: the name server may just have started
                 self._routes.forget(topic)
             raise
         except ClientError as error:
@@ -225,9 +225,9 @@ class ClientInstance:
         return next(names, "")
 
     async def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
-        """Where the broker of that id is; without `only_this`, where another of its name is if that one is away.
+        """The address of the broker with that id; without `only_this`, another broker of its name if that one is away.
 
-        Raises BrokerNotFoundError, after the routes that named the broker were asked for again.
+        Raises BrokerNotFoundError, after a new query of the routes that named the broker.
         """
         self._check_open()
         for is_last in (False, True):
@@ -242,8 +242,8 @@ class ClientInstance:
     def _is_fresh(self, kept: KeptRoute) -> bool:
         return self._loop.time() - kept.at < self.settings.poll_name_server_interval_ms / 1000
 
-    def _asked_for(self, topic: str) -> asyncio.Task[TopicRoute]:
-        """The question for that route, which callers share."""
+    def _route_query(self, topic: str) -> asyncio.Task[TopicRoute]:
+        """The running query for that route, which callers share."""
         task = self._asking.get(topic)
         if task is None:
             task = self._asking[topic] = self._loop.create_task(self._ask_for(topic))
@@ -286,18 +286,18 @@ class ClientInstance:
             await asyncio.sleep(self.settings.poll_name_server_interval_ms / 1000)
             try:
                 topics = sorted(self._wanted_topics())
-                outcomes = await asyncio.gather(*map(self._asked_for, topics), return_exceptions=True)
+                outcomes = await asyncio.gather(*map(self._route_query, topics), return_exceptions=True)
                 for topic, outcome in zip(topics, outcomes, strict=True):
                     if isinstance(outcome, Exception) and not topic.startswith(RETRY_PREFIX):  # made when it is needed
                         _LOG.warning("the route of topic %s is the one before: %s", topic, outcome)
                 self._brokers = self._routes.brokers(self._wanted_topics())
             except Exception:
-                _LOG.exception("routes of client %s could not be asked for", self.client_id)
+                _LOG.exception("the query for the routes of client %s failed", self.client_id)
 
     # Members and heartbeats.
 
     async def add_member(self, member: Member) -> None:
-        """Take a producer or consumer in: routes of its topics are asked for, and all brokers get a heartbeat.
+        """Add a producer or consumer: query the routes of its topics, and send a heartbeat to all brokers.
 
         Raises GroupTakenError where the instance has one of that kind and group. A broker that cannot be
         reached now hears of it with the next heartbeat.
@@ -328,7 +328,7 @@ class ClientInstance:
         calls = [self.remoting.ask(address, command) for address in sorted(addresses)]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, Exception):
-                _LOG.warning("a broker was not told that %s leaves: %s", member.group, outcome)
+                _LOG.warning("a broker was not notified that %s leaves: %s", member.group, outcome)
 
     async def send_heartbeat(self) -> None:
         """Send the heartbeat to all brokers of the known routes, now. What fails is logged: the next one may succeed."""
@@ -348,7 +348,7 @@ class ClientInstance:
         )
 
     def _heard_addresses(self) -> set[str]:
-        """Who hears this client's heartbeats: all masters, and slaves where it consumes."""
+        """Addresses for this client's heartbeats: all masters, and slaves if it consumes."""
         consumes = any(kind == "consumer" for kind, _ in self._members)
         return {
             address
@@ -417,12 +417,11 @@ class KeptRoute(NamedTuple):
 class KeptRoutes:
     """The last route of each topic that name servers have given, and the brokers that they name. Not for several threads at once.
 
-    Of two routes that name the same broker the one that was given later counts: a broker may come back with another address, and not
-    every topic is asked for again. A route that was not given again for some polls, while others were, names no broker, unless it is
-    wanted.
+    If two routes name the same broker, the newer one counts: a broker may come back with another address, and not every topic is
+    queried again. A route that some polls did not renew, while they renewed others, names no broker, unless it is wanted.
 
-    Java: MQClientInstance (topicRouteTable, brokerAddrTable, cleanOfflineBroker). Departure: in Java every route counts for ever, so
-    that a broker which has gone is not forgotten as long as a topic had it whose route is not asked for again.
+    Java: MQClientInstance (topicRouteTable, brokerAddrTable, cleanOfflineBroker). Departure: in Java every route counts for ever. So
+    Java never forgets a stopped broker if a route that names it is not queried again.
     """
 
     def __init__(self, poll_interval_ms: int) -> None:

@@ -1,4 +1,4 @@
-"""What a program's listener gets and says, the threads that call it, and what becomes of messages that failed.
+"""The interface of a program's listener, the threads that call it, and the handling of failed messages.
 
     concurrent   SUCCESS ─▶ done
                  LATER   ─▶ sent back (36) ─▶ done: the broker delivers it again, or keeps it as a dead letter
@@ -9,8 +9,8 @@
                             then to the group's retry topic as a new message: the broker makes a dead letter of it
                  without auto_commit: SUCCESS ─▶ the next ones, stored by the next COMMIT; ROLLBACK ─▶ all since then again
 
-A listener runs in a thread of the consumer's. What it answers decides about all messages of the call; an exception, and
-no answer at all, count as `LATER`: a message is done only when its listener says so. All else runs on the event loop's thread.
+A listener runs in a thread of the consumer. Its answer holds for all messages of the call. An exception and a missing answer count
+as `LATER`: a message is done only when its listener says so. Everything else runs on the event loop's thread.
 
 Java: MessageListenerConcurrently, MessageListenerOrderly, ConsumeMessageConcurrentlyService, ConsumeMessageOrderlyService.
 """
@@ -41,9 +41,9 @@ from storage.errors import CorruptMessageError
 
 _LOG = logging.getLogger(__name__)
 Work = Callable[[], Any]
-"""What a thread calls. It should not raise: that gives the result None, and a word in the log."""
+"""The function that a thread calls. It should not raise: that gives the result None, and a log line."""
 Done = Callable[[Any], None]
-"""What the loop's thread calls with the result."""
+"""The function that the loop's thread calls with the result."""
 LOCAL_RETRY_MS = 5_000
 OVERDUE_LIMIT = 16
 """So many overdue messages of a queue are sent back at a time."""
@@ -68,7 +68,7 @@ class ConsumeStatus(Enum):
 
 @dataclass(slots=True)
 class ConcurrentContext:
-    """What a concurrent listener knows, and may change before it answers."""
+    """The context of a concurrent listener; it may change it before it answers."""
 
     queue: MessageQueue
     acknowledged: int | None = None
@@ -79,13 +79,13 @@ class ConcurrentContext:
 
 @dataclass(slots=True)
 class OrderlyContext:
-    """What an orderly listener knows, and may change before it answers."""
+    """The context of an orderly listener; it may change it before it answers."""
 
     queue: MessageQueue
     auto_commit: bool = True
     """Whether SUCCESS stores at once; else only COMMIT does."""
     suspend_ms: int | None = None
-    """How long the queue waits after LATER or ROLLBACK, 10 ms to 30 s; None: as the consumer's settings say."""
+    """The queue's wait after LATER or ROLLBACK, 10 ms to 30 s; None: the consumer's setting."""
 
 
 ConcurrentListener: TypeAlias = Callable[[Sequence[MessageExt], ConcurrentContext], ConsumeStatus]
@@ -99,7 +99,7 @@ def answer_of(
     context: Context,
     group: str,
 ) -> ConsumeStatus:
-    """What a listener says; LATER, with a word in the log, where it raises or says something else. Raises nothing.
+    """The listener's answer; LATER, with a log line, if it raises or returns anything else. Raises nothing.
 
     It is LATER too where the context holds what is no value of its field; the field has its default then.
     """
@@ -157,7 +157,7 @@ _VALUES: dict[str, Callable[[Any], object]] = {
     "auto_commit": bool,
     "suspend_ms": index,
 }
-"""What makes of a field's value one of its type, or raises."""
+"""Converts a field's value to its type, or raises."""
 
 
 def _named(messages: Sequence[MessageExt]) -> str:
@@ -381,7 +381,7 @@ class ConcurrentService:
 
 
 def consumed_count(status: ConsumeStatus, acknowledged: int | None, count: int) -> int:
-    """How many messages of a call are consumed. COMMIT counts as SUCCESS, ROLLBACK as LATER. Java: ackIndex + 1."""
+    """Number of messages of a call that are consumed. COMMIT counts as SUCCESS, ROLLBACK as LATER. Java: ackIndex + 1."""
     if status in (ConsumeStatus.LATER, ConsumeStatus.ROLLBACK):
         return 0
     return count if acknowledged is None else max(0, min(acknowledged, count))
@@ -419,7 +419,7 @@ class OrderlyService:
         self._is_closed = False
 
     def arrived(self, messages: Sequence[MessageExt], queue: MessageQueue, process_queue: ProcessQueue) -> None:
-        """Take in what a pull brought, and see that somebody takes it."""
+        """Add the messages of a pull, and start a taker if none runs."""
         if process_queue.put(messages):
             task = asyncio.get_running_loop().create_task(self._serve(queue, process_queue))
             self._serving.add(task)

@@ -1,4 +1,4 @@
-"""Producers and consumers in a client instance: their part of the heartbeat, and their answers to what brokers ask a client.
+"""Producers and consumers in a client instance: their part of the heartbeat, and their answers to requests of brokers.
 
 39, 40, 220 come one-way. 221, 307, 309, 326 are answered; without a member of the group, with SYSTEM_ERROR and Java's remark.
 
@@ -48,7 +48,7 @@ H = TypeVar("H", bound=Header)
 
 
 class Member:
-    """A producer or consumer group of one instance, one of a kind and name. It is asked nothing; heirs answer what they can.
+    """A producer or consumer group of one instance, one of a kind and name. It answers no requests; subclasses do.
 
     Topics and groups are as brokers know them (with namespace).
     """
@@ -81,11 +81,11 @@ class Member:
         """Go on elsewhere, at a broker's wish (220)."""
 
     async def consumer_status(self, topic: str) -> Mapping[MessageQueue, int]:
-        """Where it is in the queues of a topic (221)."""
+        """Its offsets in the queues of a topic (221)."""
         return {}
 
     async def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:
-        """How it is doing (307)."""
+        """Its state (307)."""
         return ConsumerRunningInfo()
 
     async def consume_directly(self, record: bytes, broker_name: str) -> ConsumeDirectlyResult:
@@ -173,7 +173,7 @@ def _header(header_class: type[H], command: RemotingCommand, address: str) -> H:
 
 
 def _producer_group(record: bytes, address: str) -> str | None:
-    """Who sent a half message: a property of its record says so."""
+    """The producer group of a half message, from a property of its record."""
     try:
         message = decode_record(record, check_crc=False)  # it came over a connection, not from a disk
     except CorruptRecordError as error:

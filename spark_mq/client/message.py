@@ -1,7 +1,7 @@
 """Messages as a program sends and receives them, and the queues they lie in. Java: Message, MessageExt, MessageQueue.
 
-A received message keeps the record as the broker stored it and decodes what is read: a body is decompressed at its first use, in the
-reader's thread.
+A received message keeps the record as the broker stored it and decodes a field when it is read: a body is decompressed at its first
+use, in the reader's thread.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEYS = "give a list of texts, or one text with blanks between keys"
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a program sends. `properties` are the program's own; tags, keys and delay have fields.
+    """A message to send. `properties` are the program's own; tags, keys and delay have fields.
 
     `keys` is a list of them as in a received message; a text is taken too, in which blanks separate keys, as in the column `keys` of a
     row and in property KEYS.
@@ -72,7 +72,7 @@ class MessageExt:
     queue_id: int
     queue_offset: int
     reconsume_times: int
-    """How often it failed before: by the log, and since then in this consumer."""
+    """Number of failed tries: by the log, and since then in this consumer."""
     record: Record = field(repr=False)
     min_offset: int | None = None
     """The queue's first offset when it was pulled."""
@@ -91,7 +91,7 @@ class MessageExt:
 
     @property
     def queue(self) -> MessageQueue:
-        """Where it was pulled from: topic and queue as the broker names them."""
+        """The queue that it was pulled from: topic and queue as the broker names them."""
         return MessageQueue(self.record.topic, self.broker_name, self.queue_id)
 
     @property

@@ -1,7 +1,7 @@
-"""Where a group goes on: in memory between two writings, then at the broker or, when broadcasting, in a file.
+"""Committed offsets of a group: in memory, and written every few seconds to the broker or, when broadcasting, to a file.
 
-An offset says that all before it was consumed. It is written every few seconds, when a queue is given up, and at the
-end; what was consumed after the last writing comes once more after a crash.
+An offset says that all messages before it were consumed. It is written every few seconds, when a queue is given up, and at
+close; messages consumed after the last write are delivered again after a crash.
 
 Java: OffsetStore, RemoteBrokerOffsetStore, LocalFileOffsetStore, ControllableOffset. Owned by the event loop's thread.
 """
@@ -30,14 +30,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class OffsetStore(ABC):
-    """Where a group keeps its offsets: in memory between two writings, then where an heir says."""
+    """A group's offsets: in memory between two writes, then in the place of a subclass."""
 
     def __init__(self) -> None:
         self._offsets: dict[MessageQueue, int] = {}
         self._frozen: set[MessageQueue] = set()
 
     def known(self, queue: MessageQueue) -> int | None:
-        """What is in memory."""
+        """The queue's offset in memory."""
         return self._offsets.get(queue)
 
     def update(self, queue: MessageQueue, offset: int, *, only_forward: bool) -> None:
@@ -57,11 +57,11 @@ class OffsetStore(ABC):
         self._frozen.discard(queue)
 
     def snapshot(self, topic: str | None = None) -> dict[MessageQueue, int]:
-        """What is in memory, of one topic or of all."""
+        """The offsets in memory, of one topic or of all."""
         return {queue: offset for queue, offset in self._offsets.items() if topic is None or queue.topic == topic}
 
     async def stored(self, queue: MessageQueue) -> int | None:
-        """What is stored outside, which counts from now on; None where nothing is. Raises ClientError where it cannot be read."""
+        """Read the stored offset, which counts from now on; None if there is none. Raises ClientError if it is not readable."""
         offset = await self._read(queue)
         if offset is not None:
             self.update(queue, offset, only_forward=False)
@@ -73,7 +73,7 @@ class OffsetStore(ABC):
 
     @abstractmethod
     async def _read(self, queue: MessageQueue) -> int | None:
-        """What is stored outside."""
+        """The stored offset."""
 
     @abstractmethod
     async def write(self, queues: Collection[MessageQueue], *, wait: bool = False) -> None:
@@ -91,7 +91,7 @@ class RemoteOffsetStore(OffsetStore):
         self._brokers = brokers
 
     async def load(self) -> None:
-        """Nothing: each queue's offset is read when the queue is taken."""
+        """Does nothing: each queue's offset is read when the queue is taken."""
 
     async def _read(self, queue: MessageQueue) -> int | None:
         return await self._brokers.stored_offset(queue)
@@ -104,7 +104,7 @@ class RemoteOffsetStore(OffsetStore):
             _LOG.warning("%d offsets were not stored at their brokers, the first one: %s", len(failed), failed[0])
 
     async def _write(self, queue: MessageQueue, offset: int, wait: bool) -> str | None:
-        """What went wrong."""
+        """The errors."""
         try:
             await self._brokers.store_offset(queue, offset, wait=wait)
         except ClientError as error:
@@ -200,7 +200,7 @@ class LocalOffsetStore(OffsetStore):
 def offset_store_of(
     model: MessageModel, brokers: GroupBrokers, directory: Path | None, client_id: str, group: str
 ) -> OffsetStore:
-    """Where a group of this model keeps its offsets: CLUSTERING at its brokers, BROADCASTING in a file of each client."""
+    """The store for a group of this model: CLUSTERING at its brokers, BROADCASTING in a file of each client."""
     if model is MessageModel.CLUSTERING:
         return RemoteOffsetStore(brokers)
     return LocalOffsetStore(LocalOffsetFile(directory or default_offset_directory(), client_id, group))

@@ -1,11 +1,11 @@
-"""A program's message becomes what is sent: checked, with its properties as one text, compressed, with an id of its own. Pure.
+"""From a program's message to the bytes of a send: checks, properties as one text, compression, an id. Pure.
 
     name 0x01 value 0x02 …     UNIQ_KEY, WAIT, TAGS, KEYS, DELAY or TIMER_DELIVER_MS, INSTANCE_ID (namespace), the program's own
 
-A batch has the messages one behind the other as its body, each with properties of its own, and an envelope with WAIT and UNIQ_KEY;
-it is never compressed. Java: DefaultMQProducerImpl.sendKernelImpl, DefaultMQProducer.batch, MessageBatch, Validators.checkMessage.
-Departures: what would reach no reader as it was meant is refused here (`storage/rules/topics.py`, `storage/rules/sizes.py`),
-and so is a deliver time in a batch, to which Java's broker pays no attention.
+The body of a batch is its messages one after the other, each with its own properties; its envelope has WAIT and UNIQ_KEY. It is never
+compressed. Java: DefaultMQProducerImpl.sendKernelImpl, DefaultMQProducer.batch, MessageBatch, Validators.checkMessage.
+Departures: a message that no reader would receive as sent is refused here (`storage/rules/topics.py`, `storage/rules/sizes.py`),
+and so is a deliver time in a batch, which Java's broker ignores.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _UNSUSPICIOUS_BYTES = PROPERTIES_LIMIT_BYTES - 1_024
 
 
 class OutgoingMessage(NamedTuple):
-    """What a send request is made of, but for the queue."""
+    """The parts of a send request, without the queue."""
 
     topic: str
     """As brokers know it, with the namespace."""

@@ -4,8 +4,8 @@
                   waiting ──take──▶ taken ──commit──▶ done             orderly
                      ▲────again, roll_back──┘
 
-One thread, the event loop's, owns a process queue; listeners run elsewhere and never see it. So it has no locks of its
-own: `is_in_use` is what Java's consumeLock says.
+The event loop's thread owns a process queue; listeners run in other threads and never see it. So it needs no lock:
+`is_in_use` replaces Java's consumeLock.
 
 Java: ProcessQueue, with its limits and times.
 """
@@ -22,7 +22,7 @@ from spark_mq.remoting.consumers import ProcessQueueInfo
 from storage.epoch_times import shown_time_ms
 
 LOCK_LIFE_MS = 30_000
-"""How long a lock of the broker counts here; there it lives for 60 s. Java: REBALANCE_LOCK_MAX_LIVE_TIME."""
+"""Lifetime of a broker's lock here; the broker keeps it for 60 s. Java: REBALANCE_LOCK_MAX_LIVE_TIME."""
 PULL_IDLE_LIMIT_MS = 120_000
 """A queue that was not pulled for so long is given up and taken anew. Java: PULL_MAX_IDLE_TIME."""
 _MIB = 1 << 20
@@ -67,7 +67,7 @@ class ProcessQueue:
         self.unlock_tries = 0
 
     def put(self, messages: Iterable[MessageExt]) -> bool:
-        """Take in what a pull brought, in order; whether somebody must begin to take (orderly)."""
+        """Add the messages of a pull, in order; returns whether a taker must start (orderly)."""
         for message in messages:
             if self._insert(message):
                 self._next_offset = message.queue_offset + 1
@@ -191,7 +191,7 @@ class ProcessQueue:
         return now_ms - self.last_pull_ms > PULL_IDLE_LIMIT_MS
 
     def info(self, commit_offset: int) -> ProcessQueueInfo:
-        """What it says in the answer to 307."""
+        """Its entry in the answer to 307."""
         waiting, taken = self.waiting, self.taken
         return ProcessQueueInfo(
             commit_offset=commit_offset,

@@ -1,4 +1,4 @@
-"""A producer: messages to topics, waited for, in the background, one-way or in batches. Java: DefaultMQProducer.
+"""A producer: sends messages and waits, in the background, one-way or in batches. Java: DefaultMQProducer.
 
     with Producer(ClientSettings("ns1:9876;ns2:9876"), "orders-writer") as producer:
         result = producer.send(Message("orders", b"...", tags="new", keys="order-17"))
@@ -6,8 +6,8 @@
         producer.send(Message("orders", b"..."), selector=by_hash, arg="order-17")   # equal keys keep their order
         print(result.message_id, future.result().queue)
 
-Safe for threads. Messages are checked, encoded and compressed in the caller's thread; one event loop a process does the rest. A
-message that a program may not send raises MessageRefusedError before anything is sent; every other error is a ClientError too.
+Thread-safe. Messages are checked, encoded and compressed in the caller's thread; one event loop per process does the rest. A
+message that a program may not send raises MessageRefusedError before anything is sent; every other error is a ClientError, too.
 
 Not supported: SelectMessageQueueByMachineRoom, which selects nothing in Java either.
 """
@@ -54,7 +54,7 @@ QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
 class Producer:
     """A producer group's member in this process; open from the beginning until `close`.
 
-    `topics` are asked for at once, so that their brokers know the producer before it sends.
+    Routes of `topics` are queried at once, so that their brokers know the producer before it sends.
     """
 
     def __init__(
@@ -96,12 +96,12 @@ class Producer:
 
     @property
     def client_id(self) -> str:
-        """How brokers list this client."""
+        """The client's id in lists of brokers."""
         return self._instance.client_id
 
     @property
     def in_flight_count(self) -> int:
-        """How many messages wait for their answers; a batch counts as one."""
+        """Number of messages without an answer yet; a batch counts as one."""
         return self._in_flight.count
 
     def send(
@@ -327,7 +327,7 @@ class ProducerMember(Member):
         self._sender = sender
 
     def topics(self) -> Sequence[str]:
-        """What it has sent to."""
+        """Topics of its sends."""
         return self._sender.topics()
 
     def on_route(self, route: TopicRoute) -> None:
@@ -339,7 +339,7 @@ class ProducerMember(Member):
 
 
 class SendFuture(concurrent.futures.Future[T]):
-    """What a send will end with. Its callbacks run in threads of their own, never on the client's loop.
+    """The future of a send. Its callbacks run in threads of their own, never on the client's loop.
 
     What is on its way cannot be called back: `cancel` does nothing.
     """

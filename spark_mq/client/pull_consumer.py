@@ -1,4 +1,4 @@
-"""PullConsumer: the program asks for messages, and says when they are consumed.
+"""PullConsumer: the program polls for messages, and says when they are consumed.
 
     with PullConsumer(ClientSettings(name_servers=("host:9876",)), "group") as consumer:
         consumer.subscribe("topic")                    # queues are shared with the group's other clients, or
@@ -7,11 +7,11 @@
             …
         consumer.commit()
 
-What `poll` gave is consumed when the program comes back: with the next `poll` or `commit`, or when the `with` block ends
-without an error and `auto_commit` is on. So a message may come more than once, and none is lost.
+Messages of a `poll` count as consumed at the next `poll` or `commit`, or when the `with` block ends without an error and
+`auto_commit` is on. So a message may come more than once, and none is lost.
 
-Java: DefaultLitePullConsumer. Departures: Java's poll itself moves the offset on; here a batch that the program never came back
-for is delivered again. Not supported: message traces.
+Java: DefaultLitePullConsumer. Departure: Java's poll itself advances the offset; here a batch without a later call of the program is
+delivered again. Not supported: message traces.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MARGIN_MS = 15_000
 
 
 class PullConsumer:
-    """A pull consumer of one group; its calls may come from any thread, one at a time. Begun when it is made or by `with`."""
+    """A pull consumer of one group; any thread may call it, one at a time. Starts when it is made or by `with`."""
 
     def __init__(self, settings: ClientSettings, group: str, options: PullSettings | None = None) -> None:
         """Raises NameIllegalError, and ClientError where there is no name server, or the group is taken in this client."""
@@ -118,7 +118,7 @@ class PullConsumer:
         return run(call, timeout_ms + _MARGIN_MS, f"a poll of group {self.group}")
 
     def __iter__(self) -> Iterator[MessageExt]:
-        """All messages, for ever: ends when the consumer is closed by another thread. Each is consumed when the next is asked for."""
+        """All messages, until another thread closes the consumer. A message counts as consumed when the program takes the next."""
         while self._at_work is not None:
             try:
                 yield from self.poll(limit=1)
@@ -179,7 +179,7 @@ class PullConsumer:
                 self._run(self._running().engine.commit_offset(self._wire(queue), offset))
 
     def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on; None where nothing is stored."""
+        """The group's stored offset; None if nothing is stored."""
         return self._run(self._running().engine.committed(self._wire(queue)))
 
     def close(self) -> None:

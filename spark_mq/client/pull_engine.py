@@ -1,4 +1,4 @@
-"""A pull consumer without sockets: readers fill a buffer ahead of the program, which takes from it and says what it is done with.
+"""A pull consumer without sockets: readers fill a buffer ahead of the program; the program takes messages and marks them consumed.
 
     pulled ──▶ buffered ──take──▶ with the program ──done──▶ consumed ──commit──▶ stored
                   ▲ seek, hand-over: forgotten
@@ -55,7 +55,7 @@ class _Read:
 
     process_queue: ProcessQueue
     next_offset: int | None
-    """Where the next pull begins; None: to be asked for."""
+    """Where the next pull begins; None: the broker must say."""
     consumed_offset: int | None = None
     """All before it is consumed; None: nothing was."""
     broker_id: int = 0
@@ -79,7 +79,7 @@ class PullEngine:
     ) -> None:
         self.subscriptions: dict[str, Subscription] = {}
         self.expressions: dict[str, Subscription] = {}
-        """What is wanted of the topics of assigned queues."""
+        """The subscriptions of assigned queues' topics."""
         self._brokers = brokers
         self._offsets = offsets
         self._settings = settings
@@ -341,7 +341,7 @@ class PullEngine:
         await self._offsets.write([queue], wait=True)
 
     async def committed(self, queue: MessageQueue) -> int | None:
-        """Where the group goes on in a queue: what this consumer has committed, else what is stored."""
+        """The group's offset in a queue: this consumer's committed one, else the stored one."""
         known = self._offsets.known(queue)
         return known if known is not None else await self._offsets.stored(queue)
 
@@ -369,11 +369,11 @@ class PullEngine:
         return read
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Where this consumer is in a topic (221)."""
+        """This consumer's offsets in a topic (221)."""
         return self._offsets.snapshot(topic)
 
     def process_queues(self) -> dict[MessageQueue, tuple[ProcessQueue, int]]:
-        """What is read, and what is consumed of it."""
+        """The queues that are read, and their consumed offsets."""
         return {queue: (read.process_queue, read.consumed_offset or 0) for queue, read in self._reads.items()}
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:

@@ -1,6 +1,7 @@
-"""What a group wants of a topic, the pull that asks for it, and the broker's answer, as values.
+"""Subscription, pull request and pull answer, as values.
 
-The answer says where to go on (`next_offset`): also over what the broker's filter left out, so messages are never counted.
+The answer says where to continue (`next_offset`). This includes messages that the broker's filter left out, so the caller never
+counts messages.
 
 Java: SubscriptionData, FilterAPI, PullMessageRequestHeader, PullSysFlag, PullResult, PullAPIWrapper.processPullResult.
 Not supported: inner batches (BatchCQ), class filters, which brokers from 5.0 on do not have either.
@@ -31,7 +32,7 @@ MAY_SUSPEND = 0x2
 HAS_SUBSCRIPTION = 0x4
 IS_LITE = 0x10
 FULL_MS = 50
-"""How long a queue's reader waits while too many messages wait for the program."""
+"""Pause of a queue's reader while too many messages wait for the program."""
 FAILED_MS = 1_000
 """… and after a pull that failed,"""
 BROKER_BUSY_MS = 20
@@ -104,7 +105,7 @@ _JAVA_BLANKS = "".join(map(chr, range(0x21)))  # what String.trim takes away
 
 
 class PullStatus(Enum):
-    """How a pull ended."""
+    """The outcome of a pull."""
 
     FOUND = ResponseCode.SUCCESS
     NO_NEW_MESSAGE = ResponseCode.PULL_NOT_FOUND
@@ -117,7 +118,7 @@ _STATUSES = {int(status.value): status for status in PullStatus}
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """What is asked of one queue. `suspend_ms` above 0 lets the broker wait so long for messages."""
+    """One pull of one queue. With `suspend_ms` above 0 the broker may wait so long for messages."""
 
     queue: MessageQueue
     offset: int
@@ -156,9 +157,9 @@ class PullResult:
     min_offset: int
     max_offset: int
     suggested_broker_id: int = 0
-    """Whom to ask next time: the master (0) or a slave."""
+    """The id of the broker for the next pull: the master (0) or a slave."""
     offset_delta: int = 0
-    """What to add to the records' offsets: those of a static topic are another broker's."""
+    """Added to the records' offsets: those of a static topic are another broker's."""
     records: bytes | memoryview = b""
 
 
@@ -209,7 +210,7 @@ def pull_command(pull: Pull, group: str, *, at_master: bool = True) -> RemotingC
 
 
 def pull_result(answer: RemotingCommand, pull: Pull, group: str, address: str) -> PullResult:
-    """What the broker gave. Raises ResponseError where it refused, MalformedResponseError where it makes no sense.
+    """The result of an answer. Raises ResponseError for a refusal, MalformedResponseError for an answer that makes no sense.
 
     Java: MQClientAPIImpl.processPullResponse.
     """

@@ -1,4 +1,4 @@
-"""PushConsumer: a group's messages, handed to a listener in threads of its own.
+"""PushConsumer: passes a group's messages to a listener in its own threads.
 
     def listen(messages, context):
         for message in messages:
@@ -9,9 +9,8 @@
         consumer.subscribe("topic", "TagA || TagB")
         …
 
-The group's clients, Java's among them, share the queues. What the listener does not say SUCCESS to is delivered again, up to
-`max_reconsume_times`, then it is a dead letter (`%DLQ%group`). A message may come more than once: after a crash, and when
-queues move to another client.
+The group's clients, Java's included, share the queues. A message without SUCCESS is delivered again, up to `max_reconsume_times`,
+and then becomes a dead letter (`%DLQ%group`). A message may come more than once: after a crash, and when queues move to another client.
 
 Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl. Not supported: POP consumption (clientRebalance=false), static topics
 as such, message traces, class filters.
@@ -301,7 +300,7 @@ class _AtWork(ConsumerMember):
 
 
 def _stacks() -> str:
-    """What all threads of the process do. Java: UtilAll.jstack."""
+    """The stacks of all threads of the process. Java: UtilAll.jstack."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     return "\n".join(
         f"{names.get(ident, ident)}\n" + "".join(traceback.format_stack(frame))

@@ -1,4 +1,4 @@
-"""A push consumer without sockets: its parts put together, a pull loop for each queue, and duties by the clock.
+"""A push consumer without sockets: its parts, a pull loop for each queue, and periodic duties.
 
     each 20 s, and when the group changes   rebalance
     each 5 s                                offsets written
@@ -61,7 +61,7 @@ PAUSED_MS = 1_000
 
 
 class Listeners(NamedTuple):
-    """What a program is called with: `concurrent` or `orderly`, and `of_queues` if it wants to know its share."""
+    """The program's functions: `concurrent` or `orderly`, and `of_queues` for notices of its share."""
 
     concurrent: ConcurrentListener | None = None
     orderly: OrderlyListener | None = None
@@ -219,7 +219,7 @@ class PushEngine:
         return self._named(self.rebalancer.owned())
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
-        """Where this consumer is in a topic (221)."""
+        """This consumer's offsets in a topic (221)."""
         return self.stored_offsets.snapshot(topic)
 
     async def reset_offsets(self, topic: str, offsets: Mapping[MessageQueue, int]) -> None:
@@ -234,7 +234,7 @@ class PushEngine:
         self.rebalance_soon()
 
     def running_info(self) -> dict[MessageQueue, ProcessQueueInfo]:
-        """What each queue says in the answer to 307."""
+        """Each queue's entry in the answer to 307."""
         return {
             queue: process_queue.info(self.stored_offsets.known(queue) or 0)
             for queue, process_queue in self.rebalancer.table.items()

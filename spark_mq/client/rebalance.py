@@ -1,22 +1,22 @@
-"""Which queues this consumer reads, and where it begins: worked out anew at start, every 20 s and when the group changes.
+"""Assignment of queues to this consumer, and first offsets: computed at start, every 20 s and when the group changes.
 
     wanted and not here ─▶ (orderly: lock) ─▶ first offset ─▶ read
     here and not wanted ─▶ dropped ─▶ (orderly: until its listener is done) ─▶ offset stored ─▶ (orderly: unlock) ─▶ gone
 
-A queue that is being handed over stays in the table until its lock is given back, so it is not taken again before.
+A queue that is handed over stays in the table until its lock is released, so it is not taken again before.
 
     stored at the broker ─▶ begin there
     nothing stored       ─▶ by `ConsumeFrom`:      LAST       FIRST       TIMESTAMP
                             of a topic              the end    0           the first stored at that time or later
                             of the retry topic      0          0           the end
 
-A broker answers 0 for a new group of a queue that still has its first message in memory, whatever the consumer asks for:
-to a young topic LAST means FIRST. Where a broker does not answer, the queue is not taken now.
+If a queue still has its first message in memory, the broker answers 0 for a new group, whatever `ConsumeFrom` is: for a young topic
+LAST means FIRST. If the broker does not answer, the queue is not taken now.
 
 Java: RebalanceImpl, RebalancePushImpl, RebalanceService. Departures: an orderly queue is handed over as soon as its
-listener is done, not at the next rebalance; its offset is stored, with an answer, before the lock is given back; what
-the listener has done meanwhile counts. No half second is waited before the first pull, because the heartbeat with the
-new version of the subscription was answered by then.
+listener is done, not at the next rebalance; its offset is stored and acknowledged before the lock is released, and includes
+what the listener has done meanwhile. The first pull does not wait half a second, because the broker has already answered the
+heartbeat with the new version of the subscription.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ UNBALANCED_INTERVAL_MS = 1_000
 LOCK_INTERVAL_MS = 20_000
 FIRST_LOCK_MS = 1_000
 FORCED_HAND_OVER_MS = 20_000
-"""So long after its last lock a queue is handed over although a listener still works on it. Java: UNLOCK_DELAY_TIME_MILLS."""
+"""After so long without a lock request a queue is handed over although a listener still works. Java: UNLOCK_DELAY_TIME_MILLS."""
 RETRY_LOOKS = 10
-"""So many times the retry topic of a new group is looked for each second. Java looks with each rebalance only."""
+"""Number of looks for the retry topic of a new group, one each second. Java looks with each rebalance only."""
 _LOOK_MS = 10
 _LOG = logging.getLogger(__name__)
 
 
 class Readers(Protocol):
-    """Who reads the queues that a rebalance takes."""
+    """The reader of queues that a rebalance takes."""
 
     def begin(self, queue: MessageQueue, process_queue: ProcessQueue, offset: int) -> None:
         """Read from the offset on."""
@@ -147,7 +147,7 @@ class Rebalancer:
         return self._retry_looks > RETRY_LOOKS
 
     async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue]:
-        """What this client shall read. Raises ClientError, and ValueError where the strategy does not fit."""
+        """The queues for this client. Raises ClientError, and ValueError if the strategy does not fit."""
         if self._settings.model is MessageModel.BROADCASTING:
             return queues
         client_ids = sorted_client_ids(await self._brokers.client_ids(topic))
@@ -194,34 +194,34 @@ class Rebalancer:
     async def _take(self, queue: MessageQueue) -> _Taken | None:
         """The queue in the table, and where to begin; None where that does not work now. No lock is left of what is not taken."""
         if not self.locks:
-            return await self._begun(queue)
+            return await self._taken_at_offset(queue)
         taken, is_refused = None, False
         try:
             is_refused = not await self.lock(queue)
-            taken = None if is_refused else await self._begun(queue)
+            taken = None if is_refused else await self._taken_at_offset(queue)
         finally:
             if taken is None and not is_refused:
                 await self._unlock([queue])
         return taken
 
-    async def _begun(self, queue: MessageQueue) -> _Taken | None:
+    async def _taken_at_offset(self, queue: MessageQueue) -> _Taken | None:
         self._offsets.forget(queue)
         try:
             offset = await self.first_offset(queue)
         except ClientError as error:
-            _LOG.warning("%s is not read now: nobody says where to begin: %s", queue, error)
+            _LOG.warning("%s is not read now: no broker says where to begin: %s", queue, error)
             return None
         process_queue = ProcessQueue(self._clock_ms())
         self._table[queue] = process_queue
         return _Taken(queue, process_queue, offset)
 
     async def first_offset(self, queue: MessageQueue) -> int:
-        """Where to begin in a queue. Raises ClientError."""
+        """The first offset in a queue. Raises ClientError."""
         stored, settings = await self._offsets.stored(queue), self._settings
         found = first_offset(stored, settings.consume_from, is_retry_topic=queue.topic.startswith(RETRY_PREFIX))
-        if found is Asked.END:
+        if found is Lookup.END:
             return await self._brokers.end_offset(queue)
-        if found is Asked.TIME:
+        if found is Lookup.TIME:
             return await self._brokers.offset_at(queue, settings.consume_time_ms)
         return found
 
@@ -319,19 +319,19 @@ async def _ended(tasks: Iterable[asyncio.Task[None]]) -> None:
         await asyncio.wait(waited_for)
 
 
-class Asked(Enum):
-    """What must be asked of the broker first."""
+class Lookup(Enum):
+    """The offset that must be looked up at the broker."""
 
     END = "the queue's end"
     TIME = "the first offset stored at a time or later"
 
 
-def first_offset(stored_offset: int | None, where: ConsumeFrom, *, is_retry_topic: bool) -> int | Asked:
-    """The offset to begin at, or what to ask the broker for; `stored_offset` is None where it has none."""
+def first_offset(stored_offset: int | None, where: ConsumeFrom, *, is_retry_topic: bool) -> int | Lookup:
+    """The offset to begin at, or the lookup that finds it; `stored_offset` is None if the broker has none."""
     if stored_offset is not None:
         return stored_offset
     if where is ConsumeFrom.FIRST:  # too small perhaps: the first pull is answered with the queue's first offset
         return 0
     if where is ConsumeFrom.LAST:
-        return 0 if is_retry_topic else Asked.END
-    return Asked.END if is_retry_topic else Asked.TIME
+        return 0 if is_retry_topic else Lookup.END
+    return Lookup.END if is_retry_topic else Lookup.TIME

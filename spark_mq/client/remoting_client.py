@@ -1,13 +1,13 @@
-"""Requests to any number of servers, over one connection an address, made when it is needed; and the name servers among them.
+"""Requests to any number of servers, name servers included: one connection for each address, opened at first use.
 
     client = RemotingClient(settings)
     client.on_request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, handler)
     answer = await client.invoke("broker:10911", make_request(RequestCode.GET_BROKER_CLUSTER_INFO), 3000)
 
-Everything runs on the event loop's thread. No call waits longer than its time-out, connecting included.
+Everything runs on the event loop's thread. No call waits longer than its time-out, which includes connecting.
 
-Java: NettyRemotingClient. Departures: a connection whose server goes away (1500) is left to the callers that wait on it,
-and the refused request goes once more over a new one, as in Java; a second refusal is a BrokerUnreachableError.
+Java: NettyRemotingClient. When a server goes away (1500), callers that wait keep the old connection, and the refused request goes
+once more over a new one, as in Java. Departure: a second refusal is a BrokerUnreachableError.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from spark_mq.remoting.routes import ClusterInfo, ClusterRequest, RouteRequest, 
 from storage.rules.response_codes import ResponseCode
 
 RequestHandler = Callable[[str, RemotingCommand], Awaitable[RemotingCommand | None]]
-"""What answers a server's request: its address and command in, the answer out. None: no answer is sent."""
+"""Answers a server's request: from its address and command to the answer. None: no answer is sent."""
 _LOG = logging.getLogger(__name__)
 
 
@@ -74,7 +74,7 @@ class RemotingClient:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """To which servers there is a connection."""
+        """Addresses of servers with a connection."""
         return tuple(self._open)
 
     def unknown_codes(self, address: str) -> set[int]:
@@ -350,7 +350,7 @@ class RemotingClient:
             else:
                 answer = await handler(transport.address, command)
         except Exception as error:
-            _LOG.exception("%s asked %s, and it failed", transport.address, request_text(command.code))
+            _LOG.exception("%s requested %s, and it failed", transport.address, request_text(command.code))
             answer = make_response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}: {error}")
         if answer is not None and not command.is_oneway:
             transport.send_response(answer)
@@ -363,10 +363,10 @@ class RemotingClient:
 
 
 class NameServers:
-    """The name servers of one client: each knows all brokers, so one is asked at a time until one answers.
+    """The name servers of one client. Each knows all brokers, so the client tries one after the other until one answers.
 
-    The one that answered last is asked first the next time. All tries together take no longer than the time-out: each gets its share
-    of what is left. Java: NettyRemotingClient.getAndCreateNameserverChannel, MQClientAPIImpl.
+    The next request starts with the one that answered last. All tries together take no longer than the time-out: each gets its share
+    of the remaining time. Java: NettyRemotingClient.getAndCreateNameserverChannel, MQClientAPIImpl.
     """
 
     def __init__(self, remoting: RemotingClient, settings: ClientSettings) -> None:
@@ -377,11 +377,11 @@ class NameServers:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The one to be asked first stands first."""
+        """In the order of tries."""
         return tuple(self._addresses)
 
     async def invoke(self, command: RemotingCommand, timeout_ms: int | None = None) -> tuple[str, RemotingCommand]:
-        """Which one answered, and what. Raises NameServerUnreachableError with what each one's try gave."""
+        """The address that answered, and its answer. Raises NameServerUnreachableError with the error of each try."""
         loop = asyncio.get_running_loop()
         end = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
         tries = []
@@ -403,7 +403,7 @@ class NameServers:
         raise NameServerUnreachableError(tries)
 
     async def route(self, topic: str, timeout_ms: int | None = None) -> TopicRoute:
-        """Where the topic's queues are.
+        """The route of the topic.
 
         Raises TopicRouteNotFoundError, NameServerUnreachableError, ResponseError, MalformedResponseError.
         """
@@ -439,7 +439,7 @@ class NameServers:
         return address, answer
 
     async def ask_each(self, command: RemotingCommand) -> None:
-        """Tell every one of them; they do not tell each other. Raises the error of the first that fails, after all were asked."""
+        """Send to every name server; they do not notify each other. Raises the first error after all have answered."""
         calls = [self._remoting.ask(address, command, self._timeout_ms) for address in self._addresses]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):

@@ -1,4 +1,4 @@
-"""What a topic's route says: queues to send to, queues to read, addresses of brokers. Pure.
+"""A topic's route: queues to send to, queues to read, addresses of brokers. Pure.
 
 Java: MQClientInstance (topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo, findBrokerAddressInSubscribe),
 TopicRouteData, BrokerData. Not supported: static topics, whose queues are shown as the physical ones behind them.
@@ -20,7 +20,7 @@ from storage.names import MASTER_ID, address_text
 READABLE = 4
 WRITABLE = 2
 QUEUES_MOST = 100_000
-"""So many queues a topic may have; a route that says more is refused, before memory is taken for them."""
+"""Most queues of a topic; a route with more is refused, before memory is taken for them."""
 _VIP_STEP = 2
 _QUEUE_COUNT = re.compile("[0-9]{1,6}")
 
@@ -119,7 +119,7 @@ def read_address(addresses: Mapping[int, str]) -> str:
 
 
 def subscribe_address(addresses: Mapping[int, str], broker_id: int, *, only_this: bool = False) -> str | None:
-    """From where to pull when a broker with that id is wanted: it, for a slave the next one, or with `only_this` None, any.
+    """The address to pull from, for the wanted broker id: that broker; for a slave also the next one; with `only_this` None, any.
 
     Java: findBrokerAddressInSubscribe.
     """

@@ -1,15 +1,15 @@
-"""What follows from how a try of a send ended: the message is stored, it goes once more, or the send has failed. Pure.
+"""The result of one try of a send: the message is stored, is sent again, or the send has failed. Pure.
 
     answered 0, 10, 11, 12                  stored: a SendResult
-    no connection, or no answer in time     the next try, of a caller that waits and of one that does not
-    answered by what cannot be read         failed, although it may be stored
-    another code                            of a caller that waits the next try, if the code is one of RETRIED_CODES
+    no connection, or no answer in time     the next try, whether the caller waits or not
+    answer cannot be decoded                failed, although it may be stored
+    another code                            the next try, if the caller waits and the code is one of RETRIED_CODES
 
 A stored half message is followed by its transaction's end (37): after the producer's own work, or when a broker asks (39).
 
 Java: DefaultMQProducerImpl (sendDefaultImpl, endTransaction, checkTransactionState), DefaultMQProducer.retryResponseCodes,
-MQClientAPIImpl (onExceptionImpl, processSendResponse). Departure: an answer or a frame that cannot be read is not asked for again,
-because the message is stored and the next answer would be no better; Java's waiting caller sends it twice.
+MQClientAPIImpl (onExceptionImpl, processSendResponse). Departure: after an answer or a frame that cannot be decoded the message is not
+sent again, because it is stored and the next answer would be no better; Java sends it twice if the caller waits.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _FLAGS = {
 
 
 class SendStatus(Enum):
-    """How safe a stored message is. All four mean that it is in the broker's log."""
+    """The durability of a stored message. All four mean that it is in the broker's log."""
 
     SEND_OK = int(ResponseCode.SUCCESS)
     FLUSH_DISK_TIMEOUT = int(ResponseCode.FLUSH_DISK_TIMEOUT)
@@ -72,7 +72,7 @@ class SendResult(NamedTuple):
     queue: MessageQueue
     """With the topic as the program named it."""
     queue_offset: int
-    """Of a batch that of its first message."""
+    """For a batch, that of its first message."""
     transaction_id: str | None
     recall_handle: str | None
     """With which a timed message can be called back."""
@@ -115,7 +115,7 @@ def read_send_answer(
 
 
 def stored_status(code: int) -> SendStatus | None:
-    """The status that an answer's code tells; None where the code does not say that the message is stored."""
+    """The status of an answer's code; None if the code does not say that the message is stored."""
     return _STATUSES.get(code)
 
 
@@ -160,22 +160,22 @@ def end_after_send(
 
 def end_after_check(
     group: str,
-    asked: CheckTransactionStateRequest,
+    check: CheckTransactionStateRequest,
     message: MessageExt,
     state: TransactionState,
     error: Exception | None = None,
 ) -> RemotingCommand:
     """The answer to a broker's question: with the topic that it named, the half topic, as in Java."""
     header = EndTransactionRequest(
-        topic=asked.topic,
+        topic=check.topic,
         producer_group=group,
-        half_queue_offset=asked.half_queue_offset,
-        half_commitlog_offset=asked.half_commitlog_offset,
+        half_queue_offset=check.half_queue_offset,
+        half_commitlog_offset=check.half_commitlog_offset,
         commit_or_rollback=_FLAGS[state],
         from_transaction_check=True,
         message_id=message.message_id,
-        transaction_id=asked.transaction_id,
-        broker_name=asked.broker_name,
+        transaction_id=check.transaction_id,
+        broker_name=check.broker_name,
     )
     return _request(header, "checkLocalTransactionState Exception", error)
 

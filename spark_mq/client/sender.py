@@ -1,11 +1,11 @@
-"""Sends under way: a queue and a request for each try, and what follows from its answer. Everything runs on the loop's thread.
+"""Running sends: a queue and a request for each try, and the reaction to its answer. Everything runs on the loop's thread.
 
     begin ─▶ the topic's queues ─▶ a queue whose turn it is ─▶ request ─▶ stored: the result
                                              ▲                         └─▶ failed: `send_retries` decides
                                              └──── again, not that broker ◀──┘
 
-A send has one deadline for all its tries, and each ends with a result or an error by then. Only what is not at hand (a route, a
-broker's address, a connection) takes a task.
+A send has one deadline for all its tries, and ends with a result or an error by then. A task is created only if a route, a broker's
+address or a connection is missing.
 
 Java: DefaultMQProducerImpl.sendDefaultImpl and sendKernelImpl, MQClientAPIImpl.sendMessageAsync. Departure: Java's retry after an
 asynchronous failure sends the same header to another broker, with queue id and broker name of the first. Here each try has a
@@ -175,7 +175,7 @@ class Sender:
         return list(self._topics)
 
     def known_queues(self, topic: str) -> tuple[MessageQueue, ...] | None:
-        """The queues of a topic that was sent to, from any thread; None where they must be asked for."""
+        """The known queues of a topic, from any thread; None if no send has looked them up."""
         found = self._topics.get(topic)
         return None if found is None else found.queues
 
@@ -316,8 +316,8 @@ class Sender:
     async def _with_address(self, sending: Sending, queue: MessageQueue) -> None:
         started_at = self._loop.time()
         try:
-            asked = self._instance.broker_address(queue.broker_name)
-            address = await self._in_time(sending, asked, f"the address of broker {queue.broker_name}")
+            found = self._instance.broker_address(queue.broker_name)
+            address = await self._in_time(sending, found, f"the address of broker {queue.broker_name}")
             self._request(sending, queue, address, started_at)
         except BrokerNotFoundError as error:
             self.fail_try(sending, queue, error, started_at)
@@ -325,7 +325,7 @@ class Sender:
             self._fail(sending, error)
 
     async def _in_time(self, sending: Sending, call: Coroutine[Any, Any, T], what: str) -> T:
-        """What the call gives. Raises RequestTimeoutError at the send's deadline."""
+        """The result of `call`. Raises RequestTimeoutError at the send's deadline."""
         try:
             return await asyncio.wait_for(call, max(sending.deadline - self._loop.time(), 0))
         except TimeoutError:
@@ -341,16 +341,16 @@ class Sender:
             self._end(sending, None, None)
 
     def _refresh(self, topic: str) -> None:
-        """Ask for the topic's route now, beside the sends; `on_route` hears of a change."""
+        """Query the topic's route now, beside the sends; `on_route` is called after a change."""
         if topic in self._topics and topic not in self._refreshing:
             self._refreshing.add(topic)
-            self._keep(self._asked_anew(topic))
+            self._keep(self._refresh_route(topic))
 
-    async def _asked_anew(self, topic: str) -> None:
+    async def _refresh_route(self, topic: str) -> None:
         try:
             self.on_route(await self._instance.route(topic, refresh=True))
         except ClientError as error:
-            _LOG.debug("the route of topic %s was asked for after a failed send: %s", topic, error.describe())
+            _LOG.debug("the query for the route of topic %s after a failed send failed: %s", topic, error.describe())
         finally:
             self._refreshing.discard(topic)
 
@@ -403,7 +403,7 @@ class _Fault:
 
 
 class LatencyFaults:
-    """What the tries so far say of each broker, by name.
+    """The results of the tries so far, by broker name.
 
     Brokers that were slow or failed are left out for a while, where the producer asks for that (`avoids_slow_brokers`).
 

@@ -1,4 +1,4 @@
-"""How clients, producers and consumers behave: name servers, identity, time-outs, limits; with Java's names and defaults.
+"""Settings of clients, producers and consumers: name servers, identity, time-outs, limits; with Java's names and defaults.
 
 Java: ClientConfig, NettyClientConfig, TlsSystemConfig, DefaultMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer.
 Not supported: SOCKS proxies, heartbeats of version 2, name servers looked up by HTTP, automatic batches (autoBatch), trace messages,
@@ -29,7 +29,7 @@ Compression = Literal["zlib", "lz4", "zstd"]
 COMPRESSIONS: dict[str, int] = {"zlib": COMPRESSION_ZLIB, "lz4": COMPRESSION_LZ4, "zstd": COMPRESSION_ZSTD}
 Encoding = Literal["JSON", "ROCKETMQ"]
 MQ_CLIENT_API_TIMEOUT_MS = 3_000
-"""How long a client waits for an answer. Java: ClientConfig.mqClientApiTimeout."""
+"""A client's wait for an answer. Java: ClientConfig.mqClientApiTimeout."""
 _QUESTION_TIMEOUTS = 2
 _DEFAULT_INSTANCE_NAME = "DEFAULT"
 _HIDDEN = "***"
@@ -49,12 +49,12 @@ RETRIED_CODES: Set[int] = frozenset(
         ResponseCode.GO_AWAY,
     }
 )
-"""Refusals after which another broker is asked. Java: DefaultMQProducer.retryResponseCodes."""
+"""Refusals after which the client tries another broker. Java: DefaultMQProducer.retryResponseCodes."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Credentials:
-    """Who signs requests: ACL user (1.0 and 2.0), its secret, and a token where a security service gave one.
+    """Credentials for signatures: ACL user (1.0 and 2.0), its secret, and a token if a security service gave one.
 
     Neither `repr` nor `str` shows a secret.
     """
@@ -75,7 +75,7 @@ class Credentials:
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """How TLS is spoken. All files are PEM.
+    """TLS of a client. All files are PEM.
 
     With `verify` (the default) the server's certificate must be signed by `ca_file`, or by the system's authorities
     without one, and with `check_hostname` name the address. Java's client verifies neither by default; brokers in
@@ -91,7 +91,7 @@ class TlsSettings:
     server_hostname: str | None = None
 
     def context(self) -> ssl.SSLContext:
-        """What the sockets use. Raises TlsError where a file cannot be read."""
+        """The SSL context of the sockets. Raises TlsError if a file is not readable."""
         context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
         try:
             if self.ca_file is not None:
@@ -162,7 +162,7 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """Of a producer. Times are ms; a send's time-out is for all its tries together."""
+    """Settings of a producer. Times are ms; a send's time-out is for all its tries together."""
 
     send_timeout_ms: int = 3_000
     max_try_timeout_ms: int | None = None
@@ -190,12 +190,12 @@ class ProducerSettings:
     when_full: Literal["block", "refuse"] = "block"
     """Whether `send_async` waits for room (at most the send's time-out) or raises TooManyInFlightError at once."""
     template_topic: str = AUTO_CREATE_TOPIC
-    """What a topic is made after that is not there. Java: createTopicKey."""
+    """The topic whose settings a new topic gets. Java: createTopicKey."""
     default_queue_count: int = 4
-    """How many queues such a topic gets a broker, at most."""
+    """Most queues of a new topic at each broker."""
     unit_mode: bool = False
     check_threads: int = 1
-    """Of a transaction producer: who answers check-backs."""
+    """Settings of a transaction producer, which answers check-backs."""
     check_limit: int = 2_000
     """Check-backs that may wait; the broker asks those again that are dropped."""
 
@@ -224,7 +224,7 @@ class ProducerSettings:
 
 
 class ConsumeFrom(Enum):
-    """Where a group without stored offsets begins."""
+    """The start of a group without stored offsets."""
 
     LAST = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     FIRST = ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET
@@ -233,7 +233,10 @@ class ConsumeFrom(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FlowLimits:
-    """What may wait in one queue before pulling pauses. Java: pullThresholdForQueue, …SizeForQueue, consumeConcurrentlyMaxSpan."""
+    """Limits of one queue's waiting messages, above which pulling pauses.
+
+    Java: pullThresholdForQueue, pullThresholdSizeForQueue, consumeConcurrentlyMaxSpan.
+    """
 
     count: int = 1000
     size_mib: int = 100
@@ -242,7 +245,7 @@ class FlowLimits:
 
 
 def default_offset_directory() -> Path:
-    """Where Java's clients keep a broadcast's offsets too. Java: LOCAL_OFFSET_STORE_DIR."""
+    """The directory of a broadcast's offsets, the same as of Java's clients. Java: LOCAL_OFFSET_STORE_DIR."""
     return Path.home() / ".rocketmq_offsets"
 
 
@@ -252,12 +255,12 @@ def _half_an_hour_ago() -> int:
 
 @dataclass(frozen=True, slots=True)
 class PushSettings:
-    """Of a push consumer. Times are ms. All clients of a group must agree on model, allocation and where to begin."""
+    """Settings of a push consumer. Times are ms. All clients of a group must agree on model, allocation and start."""
 
     model: MessageModel = MessageModel.CLUSTERING
     allocation: Allocation = field(default_factory=Averagely)
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where a group begins that has no stored offset."""
+    """The start of a group without a stored offset."""
     consume_time_ms: int = field(default_factory=_half_an_hour_ago)
     """… with `ConsumeFrom.TIMESTAMP`."""
     thread_count: int = 20
@@ -277,7 +280,7 @@ class PushSettings:
     consume_timeout_ms: int = 15 * 60_000
     """A concurrent listener that takes longer loses the message to the next try."""
     suspend_ms: int = 1_000
-    """How long an orderly queue waits after a failure."""
+    """Wait of an orderly queue after a failure."""
     sends_subscription: bool = False
     """Whether pulls carry the subscription, for groups whose clients subscribe differently. Java: postSubscriptionWhenPull."""
     offset_directory: Path | None = None
@@ -303,18 +306,18 @@ class PushSettings:
             _check_ranges(self, max_reconsume_times=(0, 2**31 - 1))
 
     def flow_limits(self, *, is_orderly: bool) -> FlowLimits:
-        """What may wait in a queue."""
+        """Limits of one queue's waiting messages."""
         return FlowLimits(self.queue_limit, self.queue_limit_mib, None if is_orderly else self.span_limit)
 
 
 @dataclass(frozen=True, slots=True)
 class PullSettings:
-    """Of a pull consumer. Times are ms."""
+    """Settings of a pull consumer. Times are ms."""
 
     model: MessageModel = MessageModel.CLUSTERING
     allocation: Allocation = field(default_factory=Averagely)
     consume_from: ConsumeFrom = ConsumeFrom.LAST
-    """Where a group begins that has no stored offset."""
+    """The start of a group without a stored offset."""
     consume_time_ms: int = field(default_factory=_half_an_hour_ago)
     """… with `ConsumeFrom.TIMESTAMP`."""
     auto_commit: bool = True
@@ -348,7 +351,7 @@ class PullSettings:
         _check_time(self.consume_time_ms)
 
     def flow_limits(self) -> FlowLimits:
-        """What may wait in a queue."""
+        """Limits of one queue's waiting messages."""
         return FlowLimits(self.queue_limit, self.queue_limit_mib, self.span_limit)
 
 

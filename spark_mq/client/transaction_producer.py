@@ -1,4 +1,4 @@
-"""A producer of messages that appear when a local transaction has come to its end. Java: TransactionMQProducer.
+"""A producer whose messages appear when a local transaction commits. Java: TransactionMQProducer.
 
     class Payments:
         def execute(self, message, transaction_id, arg):      # in the caller's thread, once the half message is stored
@@ -11,8 +11,8 @@
     with TransactionProducer(ClientSettings("ns:9876"), "payments", Payments()) as producer:
         result = producer.send_in_transaction(Message("orders", b"..."))
 
-The end is sent one-way (37). Where it does not reach the broker, the broker asks (39): after 6 s, then each 30 s, 15 times in all,
-and any producer of the group. So `check` must know what each of them did.
+The end is sent one-way (37). If it does not reach the broker, the broker asks any producer of the group (39): after 6 s, then every
+30 s, 15 times in all. So `check` must know the transactions of all producers of the group.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TransactionResult(NamedTuple):
     sent: SendResult
     state: TransactionState
     error: Exception | None = None
-    """What the listener raised."""
+    """The listener's exception."""
 
 
 class TransactionProducer(Producer):
@@ -84,8 +84,8 @@ class TransactionProducer(Producer):
     ) -> TransactionResult:
         """Send the half message, run the local transaction in this thread, and tell the broker how it ended.
 
-        A half that is stored with another status than SEND_OK is rolled back; the listener is not asked. A delay level is dropped, as
-        in Java, and a deliver time is refused. Raises ClientError where the half was not sent; the listener is not asked either.
+        A half that is stored with another status than SEND_OK is rolled back, without a call of the listener. A delay level is dropped,
+        as in Java, and a deliver time is refused. Raises ClientError if the half was not sent; the listener is not called then either.
         """
         started_at = self._begin_send()
         sent = self._send(self._maker.half(message), None, timeout_ms, started_at)
@@ -99,7 +99,7 @@ class TransactionProducer(Producer):
             command = end_after_send(self._member.group, topic, sent, state, error)
             run(self._tell(sent.queue.broker_name, command), 2 * END_TIMEOUT_MS, "the end of a transaction")
         except ClientError as failure:
-            _LOG.warning("the broker is not told the end of transaction %s, and will ask: %s", sent.message_id, failure)
+            _LOG.warning("the end of transaction %s was not sent; the broker will ask: %s", sent.message_id, failure)
         return TransactionResult(sent, state, error)
 
     async def _tell(self, broker_name: str, command: RemotingCommand) -> None:
@@ -112,7 +112,7 @@ class TransactionProducer(Producer):
 
 
 class _TransactionMember(ProducerMember):
-    """The producer among the instance's members, asked for its transactions."""
+    """The producer as a member of the instance; answers checks of transactions."""
 
     def __init__(self, group: str, producer: TransactionProducer, checks: TransactionChecks) -> None:
         super().__init__(group, producer._sender)
@@ -123,13 +123,13 @@ class _TransactionMember(ProducerMember):
         self._checks.ask(address, header, record)
 
     async def close(self, timeout_ms: int) -> None:
-        """Let the listener end what it is being asked."""
+        """Let the listener finish its current checks."""
         await self._checks.close(timeout_ms)
 
 
 class _Question(NamedTuple):
     address: str
-    asked: CheckTransactionStateRequest
+    request: CheckTransactionStateRequest
     message: MessageExt
 
 
@@ -154,40 +154,40 @@ class TransactionChecks:
         self._waiting = 0
         self._answers: set[asyncio.Task[None]] = set()
 
-    def ask(self, address: str, asked: CheckTransactionStateRequest, record: bytes) -> None:
-        """Have the question answered. One too many is dropped: the broker asks again."""
+    def ask(self, address: str, check: CheckTransactionStateRequest, record: bytes) -> None:
+        """Queue a check for the listener. If too many wait, it is dropped: the broker asks again."""
         try:
             found = decode_record(record, check_crc=False)  # it came over a connection, not from a disk
         except CorruptRecordError as error:
             _LOG.warning("%s asks about a half message that cannot be read: %s", address, error.describe())
             return
         if not isinstance(found, Record):
-            _LOG.warning("%s asks about a half message of which it sends only a part", address)
+            _LOG.warning("%s asks about a half message and sends only a part of it", address)
             return
         if self._waiting >= self._settings.check_limit:
             _LOG.warning("%d questions about transactions of group %s wait: one is dropped", self._waiting, self._group)
             return
         if self._pool is None:
             self._pool = ListenerPool(f"spark-mq-checks-{self._group}", self._settings.check_threads)
-        message = MessageExt.of(found, asked.broker_name or "")
+        message = MessageExt.of(found, check.broker_name or "")
         topic = without_namespace(self._instance.settings.namespace, message.topic)
-        question = _Question(address, asked, replace(message, topic=topic))
+        question = _Question(address, check, replace(message, topic=topic))
         self._waiting += 1
         self._pool.submit(partial(self._judged, question.message), partial(self._answer, question))
 
     async def close(self, timeout_ms: int) -> None:
-        """Ask the listener nothing more; what it is being asked is answered if it ends within the time."""
+        """Start no more checks; a running check is answered if it ends within the time."""
         if self._pool is not None:
             await self._pool.close(timeout_ms)
             if self._answers:
                 await asyncio.wait(self._answers, timeout=timeout_ms / 1000)
 
     def _judged(self, message: MessageExt) -> _Verdict:
-        """What the listener says; in one of the threads."""
+        """The listener's verdict; in one of the threads."""
         return judged(partial(self._checked, message), f"the check of transaction {message.message_id}", self._group)
 
     def _checked(self, message: MessageExt) -> TransactionState | None:
-        """What the listener says. Raises Exception only: what would exit the thread too says nothing about a transaction."""
+        """The listener's state. Raises Exception only: an exception that would exit the thread says nothing about a transaction."""
         try:
             return self._check(message)
         except Exception:
@@ -198,21 +198,21 @@ class TransactionChecks:
     def _answer(self, question: _Question, verdict: _Verdict | None) -> None:
         self._waiting -= 1
         if verdict is None:
-            return  # closed before the listener was asked: another producer of the group will be
+            return  # closed before the listener was called: the broker asks another producer of the group
         task = asyncio.get_running_loop().create_task(self._tell(question, verdict))
         self._answers.add(task)
         task.add_done_callback(self._answers.discard)
 
     async def _tell(self, question: _Question, verdict: _Verdict) -> None:
-        command = end_after_check(self._group, question.asked, question.message, verdict.state, verdict.error)
+        command = end_after_check(self._group, question.request, question.message, verdict.state, verdict.error)
         try:
             await self._instance.invoke_oneway(question.address, command, END_TIMEOUT_MS)
         except ClientError as error:
-            _LOG.warning("%s is not told what it asked, and will ask again: %s", question.address, error.describe())
+            _LOG.warning("%s gets no answer to its check, and will ask again: %s", question.address, error.describe())
 
 
 def judged(ask: Callable[[], object], what: str, group: str) -> _Verdict:
-    """What a listener says; UNKNOWN where it raises, or gives what is no state."""
+    """The listener's state; UNKNOWN if it raises, or returns anything else."""
     try:
         state = ask()
     except Exception as error:

@@ -1,7 +1,7 @@
 """One connection to one server: the socket around the codec's `Connection`, on the event loop.
 
-What is sent within one turn of the loop leaves in one write. Each request has a deadline; one timer a connection
-watches the nearest. Answers that come after their deadline are dropped. When the connection ends, all who wait
+Frames that are sent in one turn of the loop leave in one write. Each request has a deadline; one timer for each connection
+watches the nearest. Answers that come after their deadline are dropped. When the connection ends, all waiting requests
 fail at once with the reason.
 
 Java: NettyRemotingAbstract, NettyConnectManageHandler. Departure: a time-out closes the connection only if nothing
@@ -41,13 +41,13 @@ WRITE_BUFFER_BYTES = 1 << 20
 
 
 class Promise(Protocol):
-    """What a result or an error is given to, on the loop's thread: a future, or what does without one."""
+    """The receiver of a result or an error, on the loop's thread: a future, or a lighter object."""
 
     def done(self) -> bool:
         """Whether it has one already, or its caller has gone."""
 
     def set_result(self, answer: Any, /) -> None:
-        """What was waited for: of a request its answer, whatever the code."""
+        """The result: for a request its answer, whatever the code."""
 
     def set_exception(self, error: Exception, /) -> None:
         """Why there is none."""
@@ -70,7 +70,7 @@ class Waiter(NamedTuple):
 
 
 class Owner(Protocol):
-    """What a transport tells its client."""
+    """A transport's notices to its client."""
 
     def handle_request(self, transport: Transport, command: RemotingCommand) -> None:
         """The server asks for something."""
@@ -86,7 +86,7 @@ class Transport(asyncio.Protocol):
     """Requests and answers of one connection. Everything runs on the loop's thread.
 
     `silent_ms`: how long nothing comes before a time-out closes the connection, also over several time-outs.
-    `explain` is asked, if the server closed the connection without having sent a byte, for a better error.
+    `explain` gives a better error if the server closed the connection without sending a byte.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Transport(asyncio.Protocol):
 
     @property
     def waiting_count(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests without an answer yet."""
         return self._connection.waiting_count
 
     async def writable(self) -> None:

@@ -1,12 +1,12 @@
-"""The controller: which of a name's brokers is master, which are in sync with it, and who follows when it is gone.
+"""The controller: decides which of a name's brokers is master, which are in sync with it, and which one is the next master.
 
-    state.py               what it knows for good, changed by events alone; events as values and bytes; who was heard last when
-    decisions.py           what comes of a request: who gets which id, who is in sync, who becomes master; pure
-    settings.py            what the configuration file says
+    state.py               the durable state, changed by events alone; events as values and bytes; times of heartbeats
+    decisions.py           decisions by request: ids, brokers in sync, the master; pure
+    settings.py            settings of the configuration file
     controller.py          request code → handler; no sockets
-    journal.py             the decisions on disk, and what a crash leaves of them
-    server.py              the server around it, which alone has sockets and a clock
+    journal.py             the decisions on disk, and recovery after a crash
+    server.py              the server around it, with sockets and a clock
 
-Imports the remoting rooms, and of `storage` what writes small files.
+Imports the remoting rooms, and the small files of `storage`.
 Begin with `controller.py`. Java: the module controller. A single node: no Raft.
 """

@@ -1,15 +1,15 @@
-"""What a controller answers: request code → handler. No sockets, no clock, no files of its own.
+"""A controller's handlers by request code. No sockets, no clock, no files.
 
     controller = Controller(configuration, state=journal.state, keep=journal.append)
     answer = controller.answer(request, Caller(channel, "127.0.0.1"), now_ms)
     notices = controller.take_notices()      # after each of: answer, close_channel, scan_brokers, scan_masters
 
-A decision is kept (`keep`) before it holds, and holds before it is answered. Where it cannot be kept, nothing has changed, and the
-answer says so. A request that cannot be read, or that is refused, is answered with the reason; nothing is raised. Not for several
-threads at once.
+A decision is written (`keep`) before it takes effect, and takes effect before it is answered. If it cannot be written, nothing has
+changed, and the answer says so. A request that cannot be decoded, or that is refused, is answered with the reason; nothing is raised.
+Not thread-safe.
 
-Java: ControllerManager, ControllerRequestProcessor, DLedgerController. Departures: what operators change is answered to this host
-alone, and to others where it is signed (`remoting_server/administration.py`).
+Java: ControllerManager, ControllerRequestProcessor, DLedgerController. Departure: only this host may send operators' changes, and
+others with a signature (`remoting_server/administration.py`).
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ REQUEST_POOL = "Controller"
 ADMIN_CODES = frozenset(
     {RequestCode.UPDATE_CONTROLLER_CONFIG, RequestCode.GET_CONTROLLER_CONFIG, RequestCode.CLEAN_BROKER_DATA}
 )
-"""What operators ask for, with the election of a master whom they name: refused to other hosts unless it is signed."""
+"""Requests of operators, and the election of a named master: refused to other hosts unless signed."""
 _LOG = logging.getLogger(__name__)
 
 
 class RoleNotice(NamedTuple):
-    """Brokers that are to hear who is master now (1008, one-way)."""
+    """A notice of the new master to brokers (1008, one-way)."""
 
     addresses: tuple[str, ...]
     header: RoleChangedRequest
@@ -98,7 +98,7 @@ class Controller:
     ) -> None:
         self.configuration = configuration
         self.address = ""
-        """Where brokers reach it: set when that is known."""
+        """The controller's address for brokers: set when it is known."""
         self.state = state or ControllerState()
         self.liveness = Liveness()
         self._keep = keep
@@ -107,7 +107,7 @@ class Controller:
         self.applications = Applications()
 
     def answer(self, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
-        """The answer to any request of anybody, whatever it is."""
+        """The answer to any request of any client."""
         handler = HANDLERS.get(request.code)
         if handler is None:
             return not_supported(request)
@@ -123,13 +123,13 @@ class Controller:
     # Who is there.
 
     def close_channel(self, channel: Hashable, now_ms: int) -> None:
-        """A connection is gone, and the brokers that were heard of over it with it."""
+        """A connection is gone, and with it the brokers that sent heartbeats over it."""
         for key in self.liveness.close_channel(channel):
             _LOG.warning("broker %d of %s: its connection is gone", key.broker_id, key.broker_name)
             self._broker_gone(key, now_ms)
 
     def scan_brokers(self, now_ms: int) -> list[Gone]:
-        """Brokers that were silent for too long are gone; their connections are to be closed. Java: scanNotActiveBroker."""
+        """Remove brokers that were silent for too long; returns their connections, for closing. Java: scanNotActiveBroker."""
         found = self.liveness.expired(now_ms)
         for gone in found:
             _LOG.warning(
@@ -140,7 +140,7 @@ class Controller:
         return found
 
     def _forget_applications(self, now_ms: int) -> None:
-        """Ids that were applied for long ago are free again, if nobody has registered with them."""
+        """Free ids that were applied for long ago, if no broker has registered with them."""
         lapsed = self.applications.lapsed(self.state, now_ms)
         if lapsed:
             _LOG.warning("%d brokers have applied for an id and never registered: they are forgotten", len(lapsed))
@@ -183,10 +183,10 @@ class Controller:
             _LOG.info("%s", event)
 
     def tell_of_master(self, decided: Decided, living: LivingBrokers) -> None:
-        """After a successful election all living brokers of the group are to hear of it."""
+        """After a successful election, queue a notice to all living brokers of the group."""
         header, body = decided.header, decided.body
-        is_told = self.configuration.controller.notifies_brokers and decided.code == ResponseCode.SUCCESS
-        if not is_told or not isinstance(header, MasterAnswer) or not isinstance(body, ElectedMasterBody):
+        notifies = self.configuration.controller.notifies_brokers and decided.code == ResponseCode.SUCCESS
+        if not notifies or not isinstance(header, MasterAnswer) or not isinstance(body, ElectedMasterBody):
             return
         group = None if body.group is None else self.state.groups.get(body.group.broker_name or "")
         if group is None:
@@ -194,22 +194,22 @@ class Controller:
         addresses = tuple(
             replica.address for each, replica in sorted(group.replicas.items()) if living.is_alive(group, each)
         )
-        told = RoleChangedRequest(
+        change = RoleChangedRequest(
             master_address=header.master_address,
             master_epoch=header.master_epoch,
             sync_state_set_epoch=header.sync_state_set_epoch,
             master_broker_id=header.master_broker_id,
         )
         epoch = header.sync_state_set_epoch or 0
-        self._notices.append(RoleNotice(addresses, told, SyncStateSet(broker_ids=body.broker_ids or (), epoch=epoch)))
+        self._notices.append(RoleNotice(addresses, change, SyncStateSet(broker_ids=body.broker_ids or (), epoch=epoch)))
 
     def take_notices(self) -> list[RoleNotice]:
-        """What brokers are to hear since the last call."""
+        """Notices to brokers since the last call."""
         notices, self._notices = self._notices, []
         return notices
 
     def metadata(self) -> ControllerMetadataAnswer:
-        """Which controllers there are: this one."""
+        """The controllers: this one."""
         settings = self.configuration.controller
         return ControllerMetadataAnswer(
             group=settings.group,
@@ -333,4 +333,4 @@ HANDLERS: Mapping[int, _Handler] = {
     RequestCode.UPDATE_CONTROLLER_CONFIG: _update_settings,
     RequestCode.GET_CONTROLLER_CONFIG: _settings,
 }
-"""Who answers which request; all others are not supported."""
+"""Handlers by request code; other codes are not supported."""

@@ -1,9 +1,9 @@
-"""What a controller decides: a request, what is known, who is alive → events that are to hold, and an answer. Pure.
+"""Decisions of a controller: request, state and living brokers → events and an answer. Pure.
 
-    1012 1013 1003    a broker gets its id and says where it is: `next_broker_id`, `apply_broker_id`, `register_broker`
-    1011              an operator has the controller forget brokers: `clean_broker_data`
-    1001 1004 1006    who is in sync with a master: `alter_sync_state_set`, `replica_info`, `sync_state_data`
-    1002              who becomes master, asked for, or by the controller itself where one is gone: `elect_master`
+    1012 1013 1003    a broker gets its id and registers its address: `next_broker_id`, `apply_broker_id`, `register_broker`
+    1011              an operator removes brokers: `clean_broker_data`
+    1001 1004 1006    the brokers in sync with a master: `alter_sync_state_set`, `replica_info`, `sync_state_data`
+    1002              election of a master, on request, or by the controller itself if the master is gone: `elect_master`
 
 Java: ReplicasInfoManager.
 """
@@ -56,8 +56,8 @@ from spark_mq.remoting.routes import BrokerMemberGroup
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 LAPSES_MS = 3_600_000
-"""After so long an id is free again that was applied for. A broker registers at once. Ours, stopped before, applies again
-(`broker_server/controlled.py`); Apache's keeps an id that nobody knows until an operator deletes its `brokerIdentity`."""
+"""Lifetime of an application for an id. A broker registers at once. If it was stopped before, a spark_mq broker applies again
+(`broker_server/controlled.py`); Apache's keeps its unknown id until an operator deletes its `brokerIdentity`."""
 BY_CONTROLLER = -1
 """The id of who asks where the controller asks itself."""
 _BROKER_ID = re.compile(r"[+-]?[0-9]{1,19}", re.ASCII)
@@ -65,7 +65,7 @@ _REJECTING = "Rejecting alter syncStateSet request because the"
 
 
 class Decided(NamedTuple):
-    """What comes of a request. Nothing has changed yet. A refusal has its header all the same, as in Java."""
+    """The result of a request. Nothing has changed yet. A refusal also has its header, as in Java."""
 
     header: Header | None = None
     body: WireBody | None = None
@@ -80,19 +80,19 @@ def refused(code: ResponseCode, remark: str, header: Header | None = None, body:
 
 
 def set_of(group: Group) -> SyncStateSet:
-    """Who is in sync, as it is sent."""
+    """The brokers in sync, as a body."""
     return SyncStateSet(broker_ids=tuple(sorted(group.sync_state_set)), epoch=group.sync_state_set_epoch)
 
 
 @dataclass(frozen=True, slots=True)
 class ControllerLimits:
-    """How much a controller takes from processes that it does not know. Java sets no limits.
+    """Limits for data from unknown processes. Java sets no limits.
 
     Of names in characters, of bodies in bytes, of the rest in numbers.
     """
 
     name_length: int = 255
-    """Of a cluster, a broker or an address."""
+    """Length of the name of a cluster or broker, or of an address."""
     check_code_length: int = 512
     replicas_of_a_group: int = 100
     replicas: int = 10_000
@@ -143,38 +143,38 @@ def _too_much(remark: str) -> RequestRefusedError:
 # Who has applied and does not register loses the id: after an hour, or earlier where too many wait. Then the host gives way that has
 # the most of them. So invented names are few, and keep no broker away.
 #
-# Java: ReplicasInfoManager.getNextBrokerId, applyBrokerId, registerBroker. Departures: an id below 1 is nobody's; in Java whoever has
-# applied has the id for ever.
+# Java: ReplicasInfoManager.getNextBrokerId, applyBrokerId, registerBroker. Departures: an id below 1 is refused; an application
+# expires. In Java an application holds for ever.
 
 
-def next_broker_id(state: ControllerState, asked: NextBrokerIdRequest) -> Decided:
+def next_broker_id(state: ControllerState, request: NextBrokerIdRequest) -> Decided:
     """1012. It promises nothing: the first to apply gets the id."""
-    group = state.groups.get(asked.broker_name)
+    group = state.groups.get(request.broker_name)
     following = FIRST_BROKER_ID if group is None else group.next_broker_id
     return Decided(
-        NextBrokerIdAnswer(cluster_name=asked.cluster_name, broker_name=asked.broker_name, next_broker_id=following)
+        NextBrokerIdAnswer(cluster_name=request.cluster_name, broker_name=request.broker_name, next_broker_id=following)
     )
 
 
 class _Application(NamedTuple):
-    """From which host an id was applied for, and when that was seen first."""
+    """The host of an application for an id, and the time when it was first seen."""
 
     host: str
     since_ms: int
 
 
 class Applications:
-    """Who has applied for which id and has yet to register. In memory alone: after a start the time begins anew."""
+    """Applications for ids without a registration yet. In memory alone: after a start their time begins again."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, int], _Application] = {}
 
     def note(self, state: ControllerState, host: str, now_ms: int) -> None:
-        """After an application of a host: it is that of which nothing was known."""
+        """Call after an application of a host: notes the new pending id as the host's."""
         self._known = {key: self._known.get(key) or _Application(host, now_ms) for key in state.pending}
 
     def lapsed(self, state: ControllerState, now_ms: int) -> tuple[CleanBrokerData, ...]:
-        """What is to be forgotten because it was applied for too long ago."""
+        """Events that remove applications which are too old."""
         self.note(state, "", now_ms)
         return tuple(
             _forgotten(key) for key, application in self._known.items() if now_ms - application.since_ms > LAPSES_MS
@@ -183,7 +183,7 @@ class Applications:
     def giving_way(
         self, state: ControllerState, broker_name: str, limits: ControllerLimits = DEFAULT_LIMITS
     ) -> tuple[CleanBrokerData, ...]:
-        """What is to be forgotten so that one more may apply for an id of a name."""
+        """Events that make room for one more application for an id of a name."""
         group = state.groups.get(broker_name)
         is_full = group is not None and len(group.replicas) >= limits.replicas_of_a_group
         if not is_full and len(state.pending) < limits.pending:
@@ -201,17 +201,17 @@ def _forgotten(key: tuple[str, int]) -> CleanBrokerData:
 
 def apply_broker_id(
     state: ControllerState,
-    asked: ApplyBrokerIdRequest,
+    request: ApplyBrokerIdRequest,
     applications: Applications,
     limits: ControllerLimits = DEFAULT_LIMITS,
 ) -> Decided:
     """1013. Raises RequestRefusedError for names beyond the limits."""
-    code, name, broker_id = asked.register_check_code, asked.broker_name, asked.applied_broker_id
+    code, name, broker_id = request.register_check_code, request.broker_name, request.applied_broker_id
     address = code.partition(";")[0]
     check_name("register check code", code, limits.check_code_length)
-    for kind, text in (("cluster's name", asked.cluster_name), ("broker's name", name), ("address", address)):
+    for kind, text in (("cluster's name", request.cluster_name), ("broker's name", name), ("address", address)):
         check_name(kind, text, limits.name_length)
-    answer = ApplyBrokerIdAnswer(cluster_name=asked.cluster_name, broker_name=name)
+    answer = ApplyBrokerIdAnswer(cluster_name=request.cluster_name, broker_name=name)
     group = state.groups.get(name)
     if group is None and broker_id != FIRST_BROKER_ID:
         remark = (
@@ -226,7 +226,7 @@ def apply_broker_id(
         return refused(ResponseCode.CONTROLLER_BROKER_ID_INVALID, remark, answer)
     check_room(state, group, limits)
     event = ApplyBrokerId(
-        cluster_name=asked.cluster_name,
+        cluster_name=request.cluster_name,
         broker_name=name,
         broker_address=address,
         new_broker_id=broker_id,
@@ -238,36 +238,36 @@ def apply_broker_id(
 
 def register_broker(
     state: ControllerState,
-    asked: RegisterToControllerRequest,
+    request: RegisterToControllerRequest,
     living: LivingBrokers,
     limits: ControllerLimits = DEFAULT_LIMITS,
 ) -> Decided:
-    """1003. It hears of the master, if that is alive. Raises RequestRefusedError for an address or a number beyond the limits."""
-    name, broker_id = asked.broker_name, asked.broker_id
-    answer = RegisterToControllerAnswer(cluster_name=asked.cluster_name, broker_name=name)
+    """1003. The answer names the master, if it is alive. Raises RequestRefusedError for an address or a number beyond the limits."""
+    name, broker_id = request.broker_name, request.broker_id
+    answer = RegisterToControllerAnswer(cluster_name=request.cluster_name, broker_name=name)
     group = state.groups.get(name)
     not_there = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
     if group is None:
         return refused(not_there, f"Broker-set: {name} hasn't been registered in controller", answer)
     if broker_id not in group.replicas:
         return refused(not_there, f"BrokerId: {broker_id} hasn't been registered in broker-set: {name}", answer)
-    check_name("address", asked.broker_address)
+    check_name("address", request.broker_address)
     is_pending = group.replicas[broker_id].is_pending
     if is_pending:
         check_room(state, group, limits)
     if living.is_alive(group, group.master_id):
         answer = RegisterToControllerAnswer(
-            cluster_name=asked.cluster_name,
+            cluster_name=request.cluster_name,
             broker_name=name,
             master_broker_id=group.master_id,
             master_address=group.master_address,
             master_epoch=group.master_epoch,
             sync_state_set_epoch=group.sync_state_set_epoch,
         )
-    if asked.broker_address == group.address(broker_id) and not is_pending:
+    if request.broker_address == group.address(broker_id) and not is_pending:
         return Decided(answer, set_of(group))
     event = UpdateBrokerAddress(
-        cluster_name=asked.cluster_name, broker_name=name, broker_address=asked.broker_address, broker_id=broker_id
+        cluster_name=request.cluster_name, broker_name=name, broker_address=request.broker_address, broker_id=broker_id
     )
     return Decided(answer, set_of(group), (event,))
 
@@ -275,8 +275,8 @@ def register_broker(
 # Brokers to be forgotten.
 
 
-def clean_broker_data(state: ControllerState, asked: CleanBrokerDataRequest, living: LivingBrokers) -> Decided:
-    """1011: an operator has the controller forget brokers.
+def clean_broker_data(state: ControllerState, request: CleanBrokerDataRequest, living: LivingBrokers) -> Decided:
+    """1011: an operator removes brokers.
 
     Forgotten brokers must be gone: without ids the group may have no master, and an id that is named may not be alive.
     `isCleanLivingBroker` takes that back; as in Java all brokers of the name are forgotten then, whatever ids are named.
@@ -284,9 +284,9 @@ def clean_broker_data(state: ControllerState, asked: CleanBrokerDataRequest, liv
     Java: ReplicasInfoManager.cleanBrokerData. Departure: whether a broker is alive is looked up in its own cluster, whichever the
     request names.
     """
-    name, text = asked.broker_name, (asked.broker_ids_to_clean or "").strip()
+    name, text = request.broker_name, (request.broker_ids_to_clean or "").strip()
     group = state.groups.get(name)
-    if asked.cleans_living:
+    if request.cleans_living:
         broker_ids = None
     elif not text:
         if group is not None and group.master_id is not None:
@@ -323,13 +323,13 @@ def _not_cleaned(remark: str) -> Decided:
 
 
 def alter_sync_state_set(
-    state: ControllerState, asked: AlterSyncStateSetRequest, wanted: SyncStateSet, living: LivingBrokers
+    state: ControllerState, request: AlterSyncStateSetRequest, wanted: SyncStateSet, living: LivingBrokers
 ) -> Decided:
     """1001: the master of this epoch, which knows the set of that epoch, wants another one of brokers that are alive."""
-    group = state.groups.get(asked.broker_name)
+    group = state.groups.get(request.broker_name)
     if group is None:
         return _not_altered(ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED, "Broker metadata is not existed")
-    against = _against_it(group, asked, wanted, living)
+    against = _against_it(group, request, wanted, living)
     if against is not None:
         return against
     members = tuple(sorted(set(wanted.broker_ids)))
@@ -337,12 +337,12 @@ def alter_sync_state_set(
     return Decided(
         AlterSyncStateSetAnswer(new_sync_state_set_epoch=epoch),
         SyncStateSet(broker_ids=members, epoch=epoch),
-        (AlterSyncStateSet(broker_name=asked.broker_name, new_sync_state_set=members),),
+        (AlterSyncStateSet(broker_name=request.broker_name, new_sync_state_set=members),),
     )
 
 
 def _against_it(
-    group: Group, asked: AlterSyncStateSetRequest, wanted: SyncStateSet, living: LivingBrokers
+    group: Group, request: AlterSyncStateSetRequest, wanted: SyncStateSet, living: LivingBrokers
 ) -> Decided | None:
     """The first rule that the request breaks, in Java's order."""
     failed = ResponseCode.CONTROLLER_ALTER_SYNC_STATE_SET_FAILED
@@ -351,11 +351,11 @@ def _against_it(
         return _not_altered(
             failed, "The newSyncStateSet is equal with oldSyncStateSet, no needed to update syncStateSet"
         )
-    if group.master_id != asked.master_broker_id:
-        remark = f"{_REJECTING} current leader is:{{{master}}}, not {{{asked.master_broker_id}}}"
+    if group.master_id != request.master_broker_id:
+        remark = f"{_REJECTING} current leader is:{{{master}}}, not {{{request.master_broker_id}}}"
         return _not_altered(ResponseCode.CONTROLLER_INVALID_MASTER, remark)
-    if group.master_epoch != asked.master_epoch:
-        remark = f"{_REJECTING} current master epoch is:{{{group.master_epoch}}}, not {{{asked.master_epoch}}}"
+    if group.master_epoch != request.master_epoch:
+        remark = f"{_REJECTING} current master epoch is:{{{group.master_epoch}}}, not {{{request.master_epoch}}}"
         return _not_altered(ResponseCode.CONTROLLER_FENCED_MASTER_EPOCH, remark)
     if group.sync_state_set_epoch != wanted.epoch:
         remark = f"{_REJECTING} current syncStateSet epoch is:{{{group.sync_state_set_epoch}}}, not {{{wanted.epoch}}}"
@@ -376,9 +376,9 @@ def _not_altered(code: ResponseCode, remark: str) -> Decided:
     return refused(code, remark, AlterSyncStateSetAnswer())
 
 
-def replica_info(state: ControllerState, asked: ReplicaInfoRequest) -> Decided:
-    """1004. The master is told whether it is alive or not."""
-    group = state.groups.get(asked.broker_name)
+def replica_info(state: ControllerState, request: ReplicaInfoRequest) -> Decided:
+    """1004. The answer names the master, alive or not."""
+    group = state.groups.get(request.broker_name)
     if group is None:
         code = ResponseCode.CONTROLLER_BROKER_METADATA_NOT_EXIST
         return refused(code, "Broker metadata is not existed", ReplicaInfoAnswer())
@@ -396,7 +396,7 @@ def sync_state_data(state: ControllerState, names: Iterable[str], living: Living
 
 
 def _replicas_info(group: Group, living: LivingBrokers) -> ReplicasInfo:
-    told = {
+    identities = {
         each: ReplicaIdentity(
             broker_name=group.broker_name,
             broker_id=each,
@@ -410,8 +410,8 @@ def _replicas_info(group: Group, living: LivingBrokers) -> ReplicasInfo:
         master_address=group.master_address,
         master_epoch=group.master_epoch,
         sync_state_set_epoch=group.sync_state_set_epoch,
-        in_sync_replicas=tuple(one for each, one in told.items() if each in group.sync_state_set),
-        not_in_sync_replicas=tuple(one for each, one in told.items() if each not in group.sync_state_set),
+        in_sync_replicas=tuple(one for each, one in identities.items() if each in group.sync_state_set),
+        not_in_sync_replicas=tuple(one for each, one in identities.items() if each not in group.sync_state_set),
     )
 
 
@@ -420,11 +420,12 @@ def _replicas_info(group: Group, living: LivingBrokers) -> ReplicasInfo:
 # The first election of a group: the broker that asks. Each later one: of those in sync that are alive,
 #
 #     1  the old master
-#     2  the one that is designated, or nobody
+#     2  the designated one, or none
 #     3  the one whose log has the highest epoch, then the highest end, then the lowest electionPriority
 #
-# With enableElectUncleanMaster, and only if that finds nobody, the same of all that are alive: what is acknowledged may be lost then.
-# The elected broker is alone in sync. None is elected, where the controller asks itself: there is no master, and those in sync stay so.
+# With enableElectUncleanMaster, and only if that finds none, the same among all living brokers: acknowledged messages may be lost then.
+# The elected broker is alone in sync. If the controller itself starts an election and finds none, there is no master, and the brokers
+# in sync stay in sync.
 #
 # Java: ReplicasInfoManager.electMaster, DefaultElectPolicy. Departures:
 #
@@ -434,29 +435,29 @@ def _replicas_info(group: Group, living: LivingBrokers) -> ReplicasInfo:
 
 
 def controllers_own(group: Group) -> ElectMasterRequest:
-    """What the controller asks itself."""
+    """The controller's own request for an election."""
     return ElectMasterRequest(
         cluster_name=group.cluster, broker_name=group.broker_name, broker_id=BY_CONTROLLER, designate_elect=False
     )
 
 
 def elect_master(
-    state: ControllerState, asked: ElectMasterRequest, living: LivingBrokers, *, is_unclean: bool = False
+    state: ControllerState, request: ElectMasterRequest, living: LivingBrokers, *, is_unclean: bool = False
 ) -> Decided:
     """1002."""
-    name = asked.broker_name
+    name = request.broker_name
     group = state.groups.get(name)
     not_there = ResponseCode.CONTROLLER_BROKER_NEED_TO_BE_REGISTERED
     if group is None:
         return refused(not_there, "Broker hasn't been registered", MasterAnswer())
-    by_controller = asked.broker_id == BY_CONTROLLER
+    by_controller = request.broker_id == BY_CONTROLLER
     if group.master_epoch == 0 and not by_controller:
-        replica = group.replicas.get(asked.broker_id)
+        replica = group.replicas.get(request.broker_id)
         if replica is None or replica.is_pending:
-            remark = f"BrokerId: {asked.broker_id} hasn't been registered in broker-set: {name}"
+            remark = f"BrokerId: {request.broker_id} hasn't been registered in broker-set: {name}"
             return refused(not_there, remark, MasterAnswer())
-        return _elected(group, asked.broker_id)
-    designated = asked.broker_id if asked.designate_elect else None
+        return _elected(group, request.broker_id)
+    designated = request.broker_id if request.designate_elect else None
     master = choose(group, living, designated, is_unclean=is_unclean)
     if master is not None and master == group.master_id:
         return _still_there(group, master)
@@ -474,7 +475,7 @@ def elect_master(
 
 
 def choose(group: Group, living: LivingBrokers, designated: int | None, *, is_unclean: bool) -> int | None:
-    """Who shall be master; None where nobody can be."""
+    """The next master; None if no broker can be."""
     for brokers in (group.sync_state_set, group.replicas.keys() if is_unclean else ()):
         candidates = [each for each in brokers if living.is_alive(group, each)]
         master = _choose_of(group, candidates, living, designated)
@@ -523,7 +524,7 @@ def _still_there(group: Group, master: int) -> Decided:
 
 
 def masterless(state: ControllerState, living: LivingBrokers) -> list[Group]:
-    """Groups whose master is not alive, and somebody else is. Java: scanNeedReelectBrokerSets."""
+    """Groups whose master is not alive, and another broker is. Java: scanNeedReelectBrokerSets."""
     return [
         group
         for group in state.groups.values()

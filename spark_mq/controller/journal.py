@@ -1,4 +1,4 @@
-"""A controller's decisions on disk, one record behind the other, synced before they hold.
+"""A controller's decisions on disk, one record after the other, synced before they take effect.
 
     DIRECTORY/controller.journal     records; the first one holds a whole state
     DIRECTORY/controller.lock        byte 0 is locked by the controller that runs
@@ -8,18 +8,18 @@ A record is one decision with all of its events, so a torn one is no decision at
     0       4      8      12         20
     | magic | size | crc  | sequence | size | event | size | event …
 
-All integers are big-endian. `size` at 4 counts what stands behind the header, `crc` is the CRC-32 of sequence and that. Sequences go up
-by one: bytes that an older journal left behind do not pass for what comes next.
+All integers are big-endian. `size` at 4 counts the bytes after the header; `crc` is the CRC-32 of the sequence and those bytes.
+Sequences go up by one, so bytes left by an older journal are not taken for the next record.
 
 Append: record at the end · sync. Commit point: the sync. A crash before it leaves no record, a whole one, or a torn one. The next
-opening cuts a torn one: nobody was answered. A whole one holds, and is synced before anything is done with it.
+opening cuts a torn record: its request was not answered. A whole record counts, and is synced before its use.
 
 Rewriting, when the journal has grown, and when a torn end is cut: NAME.tmp, sync, rename, sync of the directory. Commit point: the
 rename.
 
-A bad record that has a good one behind it is damage, not a torn end: nothing is opened then. After an append that failed, it is not
-known what stands on the disk, and no later sync says (fsync(2), EIO). Nothing is appended there any more: the next decision first
-rewrites the journal, without the one that failed, which holds for nobody. While that fails too, no decision is made.
+A bad record before a good one is damage, not a torn end: the opening is refused. After a failed append, the content of the disk is
+unknown, and no later sync tells it (fsync(2), EIO). So nothing more is appended: the next decision first rewrites the journal, without
+the failed one, which has no effect. While that fails, too, no decision is made.
 
 Java: DLedger's log, which holds the same events and is never shortened.
 """
@@ -58,13 +58,13 @@ class Record(NamedTuple):
 
 
 class Records(NamedTuple):
-    """What stands in a journal's bytes."""
+    """The content of a journal's bytes."""
 
     records: tuple[Record, ...]
     end: int
-    """Where the last good record ends."""
+    """The end of the last good record."""
     damage: int | None
-    """Where something is wrong that is no torn end: good records stand behind it, or it is good and says what is not known here."""
+    """The place of damage that is no torn end: good records follow it, or the record is good and its content is unknown here."""
 
 
 def encode_record(sequence: int, events: Sequence[Event]) -> bytes:
@@ -145,7 +145,7 @@ class Journal:
         """For `open_journal`."""
         self.path = path
         self.state = state
-        """What its records say; the caller applies to it what it appends, after each append."""
+        """The state of the records. The caller applies events to it after each append."""
         self._files = files
         self._rewritten_at_bytes = rewritten_at_bytes
         self._sequence = 0
@@ -157,7 +157,7 @@ class Journal:
 
     @property
     def size_bytes(self) -> int:
-        """How long the file is."""
+        """Length of the file."""
         return self._end
 
     def append(self, events: Sequence[Event]) -> None:

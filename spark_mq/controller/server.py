@@ -1,4 +1,4 @@
-"""A controller that runs: sockets, clock and files around `Controller`.
+"""A running controller: sockets, clock and files around `Controller`.
 
     running = await RunningController.start(configuration)
     … running.address …
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 class PatientClock:
     """Milliseconds that this process was at work: a stretch in which its loop did not turn counts for at most a second.
 
-    A controller that was frozen, or whose disk was slow, has heard nobody, and nobody is to be blamed for that. Departure: Java goes by
+    A controller that was frozen, or whose disk was slow, has read no heartbeats; brokers must not expire for that. Departure: Java uses
     the wall clock.
     """
 
@@ -77,8 +77,8 @@ class RunningController(AdministeredServer):
             keep=journal.append,
             save_settings=partial(save_settings, configuration.controller.config_store_path),
         )
-        """What it knows; for the loop's thread."""
-        self._told: dict[str, _Told] = {}
+        """The controller; for the loop's thread."""
+        self._sent: dict[str, _SentNotice] = {}
         self._is_closing = False
 
     @classmethod
@@ -156,16 +156,16 @@ class RunningController(AdministeredServer):
             )
             _LOG.info("master is %s: telling %s", notice.header.master_address, ", ".join(notice.addresses))
             for address in notice.addresses:
-                before = self._told.get(address)
+                before = self._sent.get(address)
                 if before is not None and before.epoch < epoch:
                     before.future.cancel()
-                self._told[address] = _Told(epoch, self._send_to_broker(address, command, _NOTICE_MS))
-        for address in [address for address, told in self._told.items() if told.future.done()]:
-            del self._told[address]
+                self._sent[address] = _SentNotice(epoch, self._send_to_broker(address, command, _NOTICE_MS))
+        for address in [address for address, sent in self._sent.items() if sent.future.done()]:
+            del self._sent[address]
 
 
-class _Told(NamedTuple):
-    """What a broker is being told."""
+class _SentNotice(NamedTuple):
+    """A notice that is being sent to a broker."""
 
     epoch: int
     future: concurrent.futures.Future[None]

@@ -1,7 +1,7 @@
-"""What a controller's configuration file says. Java: ControllerConfig.
+"""The settings in a controller's configuration file. Java: ControllerConfig.
 
-The file has the server's settings too (`remoting_server/settings.py`); listenPort is 9877, or the port in controllerDLegerPeers,
-where it does not say otherwise.
+The file also has the server's settings (`remoting_server/settings.py`); the default of listenPort is the port in
+controllerDLegerPeers, else 9877.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ IMPORTANT = (
     *("bindAddress", "listenPort", "controllerDLegerPeers", "controllerStorePath", "configStorePath"),
     *("enableElectUncleanMaster", "notifyBrokerRoleChanged", "tls.server.mode"),
 )
-"""What `-m` prints. Java marks none."""
+"""Settings that `-m` prints. Java marks none."""
 NOT_FOLLOWED = {
     "controllerType": "DLedger",
     **dict.fromkeys(
@@ -73,13 +73,13 @@ def _in_home(*names: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ControllerSettings(AdministeredSettings):
-    """What the controller itself does."""
+    """Settings of the controller itself."""
 
     rocketmq_home: str | None = setting("rocketmqHome", None, "String")
     config_store_path: str = setting(
         "configStorePath", partial(_in_home, "controller", "controller.properties"), "String"
     )
-    """Where a changed configuration is written; of a controller with a configuration file that file."""
+    """The file for a changed configuration; the configuration file, if there is one."""
     store_path: str = setting("controllerStorePath", partial(_in_home, "DledgerController"), "String")
     """The directory of the journal."""
     group: str = setting("controllerDLegerGroup", "controller", "String")
@@ -88,13 +88,13 @@ class ControllerSettings(AdministeredSettings):
     self_id: str = setting("controllerDLegerSelfId", "n0", "String")
     request_queue_capacity: int = setting("controllerRequestThreadPoolQueueCapacity", 50_000, "int")
     broker_scan_interval_ms: int = setting("scanNotActiveBrokerInterval", 5_000, "long")
-    """How often silent brokers are looked for."""
+    """Interval of the search for silent brokers."""
     master_scan_interval_ms: int = setting("scanInactiveMasterInterval", 5_000, "long")
-    """How often masters that are not alive are looked for."""
+    """Interval of the search for masters that are not alive."""
     elects_unclean_master: bool = setting("enableElectUncleanMaster", False, "boolean")
-    """Whether, where nobody in sync is alive, another broker may become master: acknowledged messages may be lost."""
+    """Whether another broker may become master if none in sync is alive: acknowledged messages may be lost."""
     notifies_brokers: bool = setting("notifyBrokerRoleChanged", True, "boolean")
-    """Whether brokers are told of a new master at once; they ask each five seconds in any case."""
+    """Whether to notify brokers of a new master at once; they ask every five seconds in any case."""
 
     def __post_init__(self) -> None:
         for name in ("request_queue_capacity", "broker_scan_interval_ms", "master_scan_interval_ms"):

@@ -1,10 +1,10 @@
-"""What a controller knows: for good, which brokers a name has, who is master, who is in sync; in memory, which brokers are alive.
+"""A controller's state. Durable: the brokers of each name, the master, the brokers in sync. In memory: the living brokers.
 
     groups     broker name → Group
 
-The state changes by events alone (`apply`), and knows neither time nor connections. Epochs never fall while a group is there.
-Java: ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo. Departures: ids that are taken are passed over when the next one is counted
-up; a group that loses its last one in sync by a cleaning is forgotten whole, where Java keeps its ids and begins its epochs anew.
+The durable state changes by events alone (`apply`), and has neither times nor connections. Epochs never fall while a group exists.
+Java: ReplicasInfoManager, BrokerReplicaInfo, SyncStateInfo. Departures: the next id skips ids that are taken; if a cleaning removes the
+last broker in sync, the whole group is removed, where Java keeps its ids and starts its epochs again.
 """
 
 from __future__ import annotations
@@ -164,11 +164,11 @@ class Group:
 
     @property
     def master_address(self) -> str | None:
-        """Where the master is; None without one, and for one that was forgotten."""
+        """The master's address; None without a master, and for one that was removed."""
         return None if self.master_id is None else self.address(self.master_id)
 
     def address(self, broker_id: int) -> str | None:
-        """Where a broker is."""
+        """A broker's address."""
         found = self.replicas.get(broker_id)
         return None if found is None else found.address
 
@@ -223,11 +223,11 @@ class ControllerState:
 
     @property
     def registered_count(self) -> int:
-        """How many brokers have registered."""
+        """Number of registered brokers."""
         return self.replica_count - len(self.pending)
 
     def apply(self, event: Event) -> None:
-        """What the event says holds from now on. One of a group that is not there changes nothing."""
+        """Apply an event. An event of a missing group changes nothing."""
         if isinstance(event, WholeState):
             self.groups = {each.broker_name: _group_of(each) for each in event.groups}
             self.replica_count = sum(len(group.replicas) for group in self.groups.values())
@@ -324,21 +324,21 @@ def _state_of(group: Group) -> GroupState:
     )
 
 
-# Which brokers are alive: when and over which connection each was last heard.
+# The living brokers: time and connection of each one's last heartbeat.
 #
-# It is in memory alone: after a start no broker is alive until it is heard. Times are of any clock that goes forward.
+# In memory alone: after a start no broker is alive before its first heartbeat. Times are of a monotonic clock.
 # Java: DefaultBrokerHeartbeatManager. Departures: a broker that the controller does not know is not remembered; all brokers of a closed
 # connection are gone, where Java takes the first.
 
 
 DEFAULT_TIMEOUT_MS = 10_000
-"""How long a broker may be silent that does not say how long."""
+"""Time-out for a broker whose heartbeats name none."""
 _NOT_SAID = -1
 _LAST_PRIORITY = 0x7FFF_FFFF
 
 
 class BrokerKey(NamedTuple):
-    """Which broker is meant."""
+    """The identity of a broker."""
 
     broker_name: str
     broker_id: int
@@ -346,19 +346,19 @@ class BrokerKey(NamedTuple):
 
 @dataclass(slots=True)
 class LiveBroker:
-    """What the heartbeats of a broker have said. Java: BrokerLiveInfo."""
+    """The data of a broker's heartbeats. Java: BrokerLiveInfo."""
 
     channel: Hashable
     """The connection over which the first one came."""
     last_update_ms: int
     timeout_ms: int = DEFAULT_TIMEOUT_MS
     epoch: int = _NOT_SAID
-    """Of the last entry of its log."""
+    """The epoch of its log's last entry."""
     max_offset: int = _NOT_SAID
-    """Where its log ends."""
+    """The end of its log."""
     confirm_offset: int = _NOT_SAID
     priority: int = _LAST_PRIORITY
-    """Of those that hold as much, the one with the lowest becomes master."""
+    """Among brokers with equal logs, the one with the lowest priority number becomes master."""
 
     def is_alive(self, now_ms: int) -> bool:
         """Whether it has not been silent for too long."""
@@ -366,7 +366,7 @@ class LiveBroker:
 
 
 class Gone(NamedTuple):
-    """A broker that was silent for too long, and its connection, which is to be closed."""
+    """A broker that was silent for too long, and its connection, for closing."""
 
     key: BrokerKey
     silent_ms: int
@@ -375,7 +375,7 @@ class Gone(NamedTuple):
 
 @dataclass(slots=True)
 class Liveness:
-    """All brokers that were heard of."""
+    """All brokers that have sent heartbeats."""
 
     live: dict[BrokerKey, LiveBroker] = field(default_factory=dict)
 
@@ -419,18 +419,18 @@ class Liveness:
         return gone
 
     def at(self, now_ms: int) -> LivingBrokers:
-        """Who is alive at a moment."""
+        """The living brokers at a moment."""
         return LivingBrokers(self, now_ms)
 
 
 class LivingBrokers(NamedTuple):
-    """Who is alive at a moment: what decisions are made by."""
+    """The living brokers at a moment, for decisions."""
 
     liveness: Liveness
     now_ms: int
 
     def find(self, group: Group, broker_id: int) -> LiveBroker | None:
-        """What a living broker has said; None for one that is not alive."""
+        """The data of a living broker; None for one that is not alive."""
         found = self.liveness.live.get(BrokerKey(group.broker_name, broker_id))
         return found if found is not None and found.is_alive(self.now_ms) else None
 

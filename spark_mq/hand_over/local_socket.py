@@ -1,13 +1,13 @@
-"""The sockets under ROOT/spark_mq, and frames on them: at broker.sock a broker of ours takes batches, at replicas.sock
-`spark-mq replicate` says who has copies.
+"""The sockets under ROOT/spark_mq, and frames on them: at broker.sock a spark_mq broker takes batches, at replicas.sock
+`spark-mq replicate` reports the copies.
 
     0        4
     | length | JSON object, UTF-8 |   big-endian; either side bounds the length before it takes the bytes
 
-The directory is opened, and the socket reached through it (/proc/self/fd/N/broker.sock): so ROOT may be longer than a
-socket's address (108 bytes). It has mode 0600, and each side asks the kernel who the other one is (SO_PEERCRED, unix(7)): a batch is
-handed over between processes of one user alone. broker.json beside it says whose socket it is, for texts, and where
-clients reach the broker. Both are the broker's that has the store's lock, so what another one has left is deleted.
+The socket is reached through an open directory (/proc/self/fd/N/broker.sock), because ROOT may be longer than a socket's address
+(108 bytes). It has mode 0600, and each side asks the kernel for the other's user (SO_PEERCRED, unix(7)): only processes of one user
+hand batches over. broker.json beside it names the socket's broker, for texts, and the broker's address for clients. Both files belong
+to the broker that has the store's lock; it deletes those of an earlier broker.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ _CREDENTIALS = struct.Struct("3i")  # process, user, group
 
 
 class FrameError(Exception):
-    """What came, or was to be sent, is no frame of this protocol."""
+    """Received bytes, or a message to send, are no frame of this protocol."""
 
 
 class BrokerNote(NamedTuple):
-    """What a broker says of itself beside its socket."""
+    """A broker's note beside its socket."""
 
     host: str
     boot_id: str
-    """Of the machine, since it was started: another one's socket cannot be reached."""
+    """The machine's boot id: another machine's socket cannot be reached."""
     pid: int
     store_host: str
-    """Where its clients reach it, address:port: what rows that are staged say of a store that holds no record yet."""
+    """Its address for clients, address:port: staged rows get it if the store holds no record yet."""
 
 
 # The broker's side
@@ -111,7 +111,7 @@ def remove(root: str, name: str = SOCKET_NAME) -> None:
 
 
 def _unlink(descriptor: int, name: str) -> None:
-    """What was left in the open directory. Raises FileExistsError for what is no socket."""
+    """Delete leftovers in the open directory. Raises FileExistsError for a file that is no socket."""
     try:
         found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
     except FileNotFoundError:
@@ -138,7 +138,7 @@ def connect(root: str, timeout_s: float, name: str = SOCKET_NAME) -> socket.sock
 
 
 def broker_note(root: str) -> BrokerNote | None:
-    """What the broker that has the socket says of itself; None where nothing that can be read is there."""
+    """The note of the socket's broker; None if there is no readable note."""
     with suppress(OSError, ValueError, TypeError, RecursionError):
         content = load_loose(LocalFileSystem(), f"{own_directory(root)}/{_NOTE_NAME}")
         note = None if content is None else BrokerNote(**json.loads(content))
@@ -148,12 +148,12 @@ def broker_note(root: str) -> BrokerNote | None:
 
 
 def why_none_listens(root: str, error: OSError) -> str:
-    """Why nobody takes what is handed over, in words."""
+    """An error text: why no process takes batches."""
     note = broker_note(root)
     if note is not None and note.boot_id != LocalFileSystem().boot_id():
         return f"it runs on host {note.host}, and this is {host_name()}: a broker takes things over on one machine"
     if isinstance(error, ConnectionRefusedError):
-        return f"nobody listens at {root}/spark_mq/{SOCKET_NAME}, which a broker has left"
+        return f"no process listens at {root}/spark_mq/{SOCKET_NAME}, which a broker has left"
     return f"it has no socket at {root}/spark_mq/{SOCKET_NAME}; its log says why, if it has started"
 
 
@@ -214,7 +214,7 @@ def receive_frame(connection: socket.socket, size_most: int, timeout_s: float) -
 
 
 def _take(connection: socket.socket, size: int, deadline_s: float) -> bytearray:
-    """So many bytes, or fewer where the other side hangs up. Memory is taken as bytes come, not as they are promised."""
+    """Read so many bytes, or fewer if the peer closes. Memory grows with received bytes, not with the announced length."""
     taken = bytearray()
     while len(taken) < size:
         left_s = deadline_s - time.monotonic()
@@ -259,7 +259,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Copies(NamedTuple):
-    """Who knows how many copies there are. Each answers as soon as they are enough, or when the time is over."""
+    """Counts copies. Each method answers as soon as there are enough, or when the time is over."""
 
     in_sync: Callable[[int, float], int]
     """(needed, seconds): how many are in sync."""
@@ -320,10 +320,10 @@ class _Question(socketserver.BaseRequestHandler):
         assert isinstance(server, _Server)
         if not local_socket.is_own_user(local_socket.peer_user(connection)):
             return
-        asked = local_socket.receive_frame(connection, _FRAME_BYTES_MOST, _REQUEST_SECONDS)
-        if asked is None:
+        question = local_socket.receive_frame(connection, _FRAME_BYTES_MOST, _REQUEST_SECONDS)
+        if question is None:
             return
-        needed, end, timeout_ms = _number(asked, "copies"), asked.get("end"), _number(asked, "timeoutMs")
+        needed, end, timeout_ms = _number(question, "copies"), question.get("end"), _number(question, "timeoutMs")
         deadline_s = time.monotonic() + timeout_ms / 1_000
         while True:
             left_s = max(0.0, deadline_s - time.monotonic())
@@ -331,15 +331,15 @@ class _Question(socketserver.BaseRequestHandler):
             if end is None:
                 there = server.copies.in_sync(needed, beat_s)
             else:
-                there = server.copies.holding(_number(asked, "end"), needed, beat_s)
+                there = server.copies.holding(_number(question, "end"), needed, beat_s)
             if there >= needed or left_s <= BEAT_SECONDS:
                 local_socket.send_frame(connection, {"copies": there}, _FRAME_BYTES_MOST)
                 return
             local_socket.send_frame(connection, {"state": "waiting"}, _FRAME_BYTES_MOST)
 
 
-def _number(asked: dict[str, Any], name: str) -> int:
-    value = asked.get(name)
+def _number(question: dict[str, Any], name: str) -> int:
+    value = question.get(name)
     if type(value) is not int or value < 0:
         raise FrameError(f"{name} is a whole number from 0, found {value!r:.40}")
     return value
@@ -349,7 +349,7 @@ def _number(asked: dict[str, Any], name: str) -> int:
 
 
 def ask_for_copies(root: str, needed: int, end: int | None, timeout_ms: int) -> int:
-    """How many copies hold the log until `end`, or, where that is None, are in sync; 1, the sink's own, where nobody can say."""
+    """The number of copies that hold the log until `end`, or that are in sync if `end` is None; 1, the sink's own, if unknown."""
     try:
         with local_socket.connect(root, SILENCE_SECONDS, NAME) as connection:
             if not local_socket.is_own_user(local_socket.peer_user(connection)):

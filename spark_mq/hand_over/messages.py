@@ -1,12 +1,12 @@
-"""What sink and broker say to each other over the local socket.
+"""The messages between sink and broker over the local socket.
 
-    sink    a HandOver: the staged batch, by the names of its files, and whose store the sink takes it for
+    sink    a HandOver: the staged batch, by the names of its files, and the identity of the store that the sink expects
     broker  {"state": "waiting"}                     once a second, while other batches are committed
             {"state": "taken", "logEnd": …}          the commit begins
             {"state": "working"}                     once a second
             {"done": [already done, rows]}  or  {"error": …}, and the broker hangs up
 
-Everything is looked through before it is used: an error is a ValueError.
+Every message is checked before use; an invalid one raises ValueError.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ class StagedCommit:
 
     staged: StagedBatch
     wish: RowWish | None
-    """What the user says of topics that are made or get more queues; None: rows are sent back."""
+    """The user's settings for topics that are made or get more queues; None: rows are sent back."""
     takeover: bool = False
     mirrored: bool = True
     unresolved: Mapping[str, int] = field(default_factory=dict)
-    """How many half messages of each topic nothing ends yet."""
+    """Number of half messages without an end, by topic."""
     started_at: int | None = None
-    """Where the log ended when an earlier try at this commit, whose answer was lost, began; None = there was none."""
+    """The log's end at the start of an earlier try at this commit whose answer was lost; None = no such try."""
 
 
 def commit_staged(
@@ -67,7 +67,7 @@ def commit_staged(
 ) -> CommitOutcome:
     """Append the batch, as `commit_batch` does; its errors are raised. `turn` takes the put lock where others put meanwhile.
 
-    A batch that an earlier try has brought to its END is done, also one without a name, which the ledger is not asked for.
+    A batch that an earlier try has brought to its END is done, also a batch without a name, which is not in the ledger.
     """
     writer, counts, began_s = store.writer, PutStatistics(), time.monotonic()
     turn = _counting(store, counts, turn)
@@ -91,7 +91,7 @@ def commit_staged(
 def _counting(store: MessageStore, counts: PutStatistics, turn: Turn) -> Turn:
     """The turn, within which what is put is the batch's and counts as such."""
     writer = store.writer
-    if turn is nullcontext:  # nobody else can put at all, and `commit_batch` must know
+    if turn is nullcontext:  # no other thread can put, and `commit_batch` must know
         writer.statistics = counts
         return turn
 
@@ -148,13 +148,13 @@ class HandOver:
     directory: tuple[int, int]
     """Device and inode of the ROOT that the sink has staged under."""
     patience_ms: int
-    """How long it may wait for other batches."""
+    """Longest wait for other batches."""
     is_sync: bool = False
-    """Whether the log is to be on the disk before the answer, whatever the broker's flush policy is."""
+    """Whether to sync the log before the answer, whatever the broker's flush policy is."""
     copies: int | None = None
-    """How many the batch has when it is done, the master's among them; None = as the broker's settings say."""
+    """Number of copies that complete the batch, the master's included; None = the broker's settings."""
     slave_timeout_ms: int | None = None
-    """How long it may lack them; None = as the broker's settings say."""
+    """Longest wait for these copies; None = the broker's settings."""
 
 
 def request_document(request: HandOver) -> dict[str, Any]:
@@ -230,7 +230,7 @@ def taken_document(log_end: int) -> dict[str, Any]:
 
 
 def started_at(document: Mapping[str, Any]) -> int | None:
-    """Where the log ended when the commit began, if that is what the broker says."""
+    """The log's end at the start of the commit, if the broker has sent it."""
     log_end = document.get("logEnd")
     return log_end if document.get("state") == "taken" and type(log_end) is int else None
 
@@ -249,7 +249,7 @@ def error_document(error: BaseException) -> dict[str, Any]:
 
 
 def read_answer(document: Mapping[str, Any]) -> CommitOutcome | StorageError | OSError | None:
-    """How the commit ended: its outcome, or the error that a commit of the sink's own would raise; None = it goes on.
+    """The result of the commit: its outcome, or the error that the sink's own commit would raise; None = not finished.
 
     Raises ValueError for what is no answer.
     """
@@ -345,7 +345,7 @@ Offsets = Mapping[tuple[str, int], int]
 
 
 class HandedOffsets(NamedTuple):
-    """What a query asks a broker to store."""
+    """A query's offsets for the broker to store."""
 
     group: str
     offsets: Offsets

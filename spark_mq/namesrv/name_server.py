@@ -1,14 +1,14 @@
-"""What a name server answers: request code → handler. No sockets, no clock, no files of its own.
+"""A name server's handlers by request code. No sockets, no clock, no files.
 
     server = NameServer(configuration, started_ms=now_ms)
     answer = server.answer(request, Caller(channel, "127.0.0.1"), now_ms)
     notices = server.settle()        # after each of: answer, close_channel, scan
 
-A request that cannot be read, or that is refused, is answered with the reason; nothing is raised. Departures wait for `settle`, so that
-those of one moment are one batch, as in Java. Not for several threads at once.
+A request that cannot be decoded, or that is refused, is answered with the reason; nothing is raised. Brokers that leave are removed by
+`settle`, all at once, as in Java. Not thread-safe.
 
-Java: NamesrvController, BatchUnregistrationService. Departures: what operators change is answered to this host alone, and to others
-where it is signed (`remoting_server/administration.py`); brokers register from named networks, where any are named. A text or a setting
+Java: NamesrvController, BatchUnregistrationService. Departures: only this host may change settings and texts, and others with a
+signature (`remoting_server/administration.py`); if networks are configured, brokers may register from these only. A text or a setting
 that cannot be written to its file is not taken, and the answer says so.
 """
 
@@ -96,7 +96,7 @@ ADMIN_CODES = frozenset(
         RequestCode.GET_NAMESRV_CONFIG,
     }
 )
-"""What operators ask for: refused to other hosts unless it is signed."""
+"""Requests of operators: refused to other hosts unless signed."""
 CLIENT_POOL = "Client"
 DEFAULT_POOL = "Default"
 """The queues of requests, as Java's watermarks name them: of those for routes, and of all others."""
@@ -108,7 +108,7 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class State:
-    """What a name server knows while it runs.
+    """The state of a running name server.
 
     `save_texts` and `save_settings` write their files, and raise OSError where that fails.
     """
@@ -122,7 +122,7 @@ class State:
     departures: list[BrokerAddressRequest] = field(default_factory=list)
     """Brokers that have left, until the next batch."""
     notices: list[MinBrokerIdNotice] = field(default_factory=list)
-    """What brokers are to hear, until somebody takes it."""
+    """Notices to brokers that no caller has taken yet."""
 
 
 class Ask(NamedTuple):
@@ -148,7 +148,7 @@ class Ask(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[State, Ask], RemotingCommand]
-"""Who answers one kind of request. It may raise RequestRefusedError, HeaderError, BodyError, ConfigurationError and OSError."""
+"""The handler of a request. It may raise RequestRefusedError, HeaderError, BodyError, ConfigurationError and OSError."""
 
 
 class NameServer:
@@ -166,7 +166,7 @@ class NameServer:
         self.state = State(configuration, started_ms, kv_config or KvConfig(), save_texts, save_settings)
 
     def answer(self, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
-        """The answer to any request of anybody, whatever it is."""
+        """The answer to any request of any client."""
         handler = HANDLERS.get(request.code)
         if handler is None:
             return not_supported(request)
@@ -192,7 +192,7 @@ class NameServer:
         self._leave(registered_over(self.state.tables, channel))
 
     def scan(self, now_ms: int) -> list[Expired]:
-        """Brokers that were silent for too long leave; their connections are to be closed."""
+        """Remove brokers that were silent for too long; returns their connections, for closing."""
         found = expired(self.state.tables, now_ms)
         self._leave([one.who for one in found])
         return found
@@ -203,7 +203,7 @@ class NameServer:
         return not self.state.departures and not self.state.notices
 
     def settle(self) -> list[MinBrokerIdNotice]:
-        """Takes out the brokers that have left since the last call; what others are to hear."""
+        """Remove the brokers that have left since the last call; returns the notices to others."""
         state = self.state
         departures, state.departures = state.departures, []
         if departures:
@@ -233,13 +233,13 @@ def _register_broker(state: State, ask: Ask) -> RemotingCommand:
     repeated = Registration(header, TopicConfigTable(), ask.channel, None, zone_name, sign)
     result = renew(state.tables, repeated, ask.now_ms) or _register_anew(state, ask, repeated)
     if result.other_address is not None:
-        told = "%s says that broker %s (id %d) is at %s; until now it is alive at %s. One of both has a wrong name or address"
+        text = "%s says that broker %s (id %d) is at %s; until now it is alive at %s. One of both has a wrong name or address"
         where = header.broker_address, result.other_address
-        _LOG.warning(told, ask.host or "somebody", header.broker_name, header.broker_id, *where)
+        _LOG.warning(text, ask.host or "a caller", header.broker_name, header.broker_id, *where)
     if result.notice is not None:
         state.notices.append(result.notice)
-    is_told = state.configuration.name_server.returns_order_topics
-    order = state.kv_config.namespace(ORDER_TOPIC_NAMESPACE) if is_told else None
+    gives_order = state.configuration.name_server.returns_order_topics
+    order = state.kv_config.namespace(ORDER_TOPIC_NAMESPACE) if gives_order else None
     answer = RegisterBrokerAnswer(ha_server_address=result.ha_server_address, master_address=result.master_address)
     return ask.answer(answer, None if order is None else KvTable(table=order))
 
@@ -247,11 +247,11 @@ def _register_broker(state: State, ask: Ask) -> RemotingCommand:
 def _register_anew(state: State, ask: Ask, repeated: Registration) -> Registered:
     header = ask.header
     topics, filter_servers = _registered_topics(ask)
-    told = repeated._replace(topics=topics, filter_servers=filter_servers)
+    registration = repeated._replace(topics=topics, filter_servers=filter_servers)
     settings = state.configuration.name_server
     rules = RegistrationRules(settings.deletes_topics, settings.notifies_min_id)
     is_new = BrokerAddress(header.cluster_name, header.broker_address) not in state.tables.live
-    result = register(state.tables, told, ask.now_ms, rules)
+    result = register(state.tables, registration, ask.now_ms, rules)
     if result is None:
         raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, "register broker failed")
     if is_new:
@@ -307,7 +307,7 @@ BROKER_REQUESTS: Mapping[int, Handler] = {
     RequestCode.GET_BROKER_MEMBER_GROUP: _member_group,
 }
 REGISTRATION_CODES = BROKER_REQUESTS.keys() - {RequestCode.GET_BROKER_MEMBER_GROUP}
-"""What changes who is there: answered to hosts of `registrationNetworks` alone."""
+"""Requests of brokers that change the tables: answered to hosts of `registrationNetworks` alone."""
 
 
 # What clients and tools ask: where topics and brokers are. Java: ClientRequestProcessor, DefaultRequestProcessor.
@@ -599,4 +599,4 @@ OPERATOR_REQUESTS: Mapping[int, Handler] = {
 
 
 HANDLERS: Mapping[int, Handler] = {**BROKER_REQUESTS, **ROUTE_REQUESTS, **OPERATOR_REQUESTS}
-"""Who answers which request; all others are not supported."""
+"""Handlers by request code; other codes are not supported."""

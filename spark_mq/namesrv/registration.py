@@ -1,16 +1,16 @@
-"""A broker comes and goes at a name server.
+"""Brokers register at a name server, and leave it.
 
 It registers itself and its topics (103) at its start, each 30 s, and when a topic changes. It leaves (104), is silent for too long, or
 its connection closes.
 
-What a registration changes, in Java's order:
+Steps of a registration, in Java's order:
 
     1  the cluster has the broker's name, the name has a group; both stay, unless 4 refuses the first broker of the name
-    2  the same address under another id is no more
-    3  the id is another address' whose tables are newer: the registration is dropped, and answered as if it were taken
-    4  an id that is not there, with exactly one topic: refused; a new topic came before its broker
-    5  the address gets the id; the topics of a master count, and those of the slave with the lowest id, if it speaks of acting masters
-    6  when it was heard of, for how long that is good, and over which connection
+    2  the same address under another id is removed
+    3  if the id belongs to another address with newer tables, the registration is dropped, and answered as if it were taken
+    4  an unknown id with exactly one topic is refused: a new topic came before its broker
+    5  the address gets the id; topics count from a master, and from the slave with the lowest id if it supports acting masters
+    6  the time, the time-out and the connection of the registration are noted
 
 Java: RouteInfoManager. Departure: in Java the name of a refused broker stays for ever.
 """
@@ -135,7 +135,7 @@ def _check_count(what: str, count: int, most: int) -> None:
 
 
 class Registration(NamedTuple):
-    """What a broker says."""
+    """A broker's registration."""
 
     header: RegisterBrokerRequest
     topics: TopicConfigTable
@@ -148,13 +148,13 @@ class Registration(NamedTuple):
 
 
 class Registered(NamedTuple):
-    """What it is told: of its master, where it is a slave. And who else is to hear of it."""
+    """The answer: a slave's master. And the notice to other brokers."""
 
     master_address: str | None = None
     ha_server_address: str | None = None
     notice: MinBrokerIdNotice | None = None
     other_address: str | None = None
-    """Of a broker that is alive, and had the id of that name when this one came."""
+    """The address of a living broker that had this name and id already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class RegistrationRules:
     deletes_topics: bool = False
     """A topic that a broker no longer registers is no more (deleteTopicWithBrokerRegistration)."""
     notifies_min_id: bool = False
-    """Brokers are told when another one of their name has the lowest id (notifyMinBrokerIdChanged)."""
+    """Notify brokers when another one of their name has the lowest id (notifyMinBrokerIdChanged)."""
     limits: RouteLimits = DEFAULT_ROUTE_LIMITS
 
 
@@ -172,67 +172,70 @@ DEFAULT_RULES = RegistrationRules()
 
 
 def sign_of(tables: RouteTables, fields: Mapping[str, str], body: Body) -> bytes:
-    """Equal for two registrations that say the same, with nothing lost in between that the second would bring back."""
-    told = hashlib.blake2b(body, digest_size=32)
-    told.update(repr((sorted(fields.items()), tables.loss_count)).encode("utf-8", "replace"))
-    return told.digest()
+    """Equal for two registrations with the same content, if nothing was lost in between that the second would restore."""
+    digest = hashlib.blake2b(body, digest_size=32)
+    digest.update(repr((sorted(fields.items()), tables.loss_count)).encode("utf-8", "replace"))
+    return digest.digest()
 
 
-def renew(tables: RouteTables, told: Registration, now_ms: int) -> Registered | None:
-    """Takes a registration that says what the broker's last one has said: its topics, which need not be there, are not looked at.
+def renew(tables: RouteTables, registration: Registration, now_ms: int) -> Registered | None:
+    """Take a registration with the same content as the broker's last one, without reading its topics, which may be absent.
 
-    None where it says something else, or where others have registered against it since: the whole is to be registered.
+    None if its content differs, or if other registrations have conflicted with it since: then all of it must be registered.
     """
-    header = told.header
+    header = registration.header
     live = tables.live.get(BrokerAddress(header.cluster_name, header.broker_address))
     group = tables.groups.get(header.broker_name)
-    if live is None or group is None or live.sign != told.sign:
+    if live is None or group is None or live.sign != registration.sign:
         return None
     has_its_id = group.addresses.get(header.broker_id) == header.broker_address
-    is_as_told = (group.has_acting_master, group.zone_name) == (bool(header.enable_acting_master), told.zone_name)
-    if not has_its_id or not is_as_told:
+    is_unchanged = (group.has_acting_master, group.zone_name) == (
+        bool(header.enable_acting_master),
+        registration.zone_name,
+    )
+    if not has_its_id or not is_unchanged:
         return None
     live.last_update_ms = now_ms
-    live.channel = told.channel
-    return _told_of_its_master(tables, group, header)
+    live.channel = registration.channel
+    return _with_master(tables, group, header)
 
 
 def register(
-    tables: RouteTables, told: Registration, now_ms: int, rules: RegistrationRules = DEFAULT_RULES
+    tables: RouteTables, registration: Registration, now_ms: int, rules: RegistrationRules = DEFAULT_RULES
 ) -> Registered | None:
     """Takes a registration; None where it is refused because its broker is not known yet.
 
     Raises RequestRefusedError, and changes nothing, where names are too long or too many.
     """
-    header = told.header
-    check_registration(tables, header, told.topics, told.channel, rules.limits)
+    header = registration.header
+    check_registration(tables, header, registration.topics, registration.channel, rules.limits)
     who = BrokerAddress(header.cluster_name, header.broker_address)
-    version = told.topics.data_version or DataVersion()
+    version = registration.topics.data_version or DataVersion()
     tables.clusters.setdefault(header.cluster_name, {})[header.broker_name] = None
     group = tables.groups.get(header.broker_name)
     is_first = group is None
     if group is None:
         group = tables.groups[header.broker_name] = BrokerGroup(header.cluster_name, header.broker_name)
     group.has_acting_master = bool(header.enable_acting_master)
-    group.zone_name = told.zone_name
+    group.zone_name = registration.zone_name
     is_min_id_lower = header.broker_id < min(group.addresses, default=MASTER_ID)
     _forget_other_ids(tables, group, header)
     if _is_older_than_another(tables, group, header, version):
         tables.live.pop(who, None)
         return Registered(other_address=group.addresses[header.broker_id])
-    if header.broker_id not in group.addresses and len(told.topics.topic_config_table) == 1:
+    if header.broker_id not in group.addresses and len(registration.topics.topic_config_table) == 1:
         if is_first:
             drop_name(tables, header.cluster_name, header.broker_name)
         return None
     other_address = _living_other(tables, group, header)
     is_first = is_first or not group.addresses.get(header.broker_id)
     group.addresses[header.broker_id] = header.broker_address
-    _take_topics(tables, group, told, rules, is_first=is_first)
-    _keep_live(tables, who, told, version, now_ms)
+    _take_topics(tables, group, registration, rules, is_first=is_first)
+    _keep_live(tables, who, registration, version, now_ms)
     notice = None
     if is_min_id_lower and rules.notifies_min_id:
         notice = min_id_notice(group.addresses, ha_address=header.ha_server_address)
-    return _told_of_its_master(tables, group, header)._replace(notice=notice, other_address=other_address)
+    return _with_master(tables, group, header)._replace(notice=notice, other_address=other_address)
 
 
 def _forget_other_ids(tables: RouteTables, group: BrokerGroup, header: RegisterBrokerRequest) -> None:
@@ -262,9 +265,9 @@ def _is_older_than_another(
 
 
 def _take_topics(
-    tables: RouteTables, group: BrokerGroup, told: Registration, rules: RegistrationRules, *, is_first: bool
+    tables: RouteTables, group: BrokerGroup, registration: Registration, rules: RegistrationRules, *, is_first: bool
 ) -> None:
-    header = told.header
+    header = registration.header
     is_master = header.broker_id == MASTER_ID
     is_prime_slave = (
         header.enable_acting_master is not None and not is_master and header.broker_id == min(group.addresses)
@@ -272,14 +275,14 @@ def _take_topics(
     if not is_master and not is_prime_slave:
         return
     name = header.broker_name
-    topics = told.topics.topic_config_table
-    mappings = told.topics.topic_queue_mapping_info_map or {}
+    topics = registration.topics.topic_config_table
+    mappings = registration.topics.topic_queue_mapping_info_map or {}
     if rules.deletes_topics and not mappings:
         given = {topic.topic or key for key, topic in topics.items()}
         for gone in [topic for topic, queues in tables.topics.items() if name in queues and topic not in given]:
             tables.drop_queues(gone, (name,))
     who = BrokerAddress(header.cluster_name, header.broker_address)
-    is_changed = is_first or tables.is_changed(who, told.topics.data_version)
+    is_changed = is_first or tables.is_changed(who, registration.topics.data_version)
     is_read_only = is_prime_slave and group.has_acting_master
     for key, config in topics.items():
         topic = config.topic or key
@@ -304,24 +307,26 @@ def _take_mappings(tables: RouteTables, mappings: Mapping[str, TopicQueueMapping
         tables.mappings.setdefault(topic, {})[mapping.broker_name or ""] = mapping
 
 
-def _keep_live(tables: RouteTables, who: BrokerAddress, told: Registration, version: DataVersion, now_ms: int) -> None:
-    timeout_ms = told.header.heartbeat_timeout_ms
+def _keep_live(
+    tables: RouteTables, who: BrokerAddress, registration: Registration, version: DataVersion, now_ms: int
+) -> None:
+    timeout_ms = registration.header.heartbeat_timeout_ms
     tables.live[who] = LiveBroker(
         last_update_ms=now_ms,
         timeout_ms=DEFAULT_TIMEOUT_MS if timeout_ms is None else timeout_ms,
         data_version=version,
-        channel=told.channel,
-        ha_server_address=told.header.ha_server_address,
-        broker_name=told.header.broker_name,
-        sign=told.sign,
+        channel=registration.channel,
+        ha_server_address=registration.header.ha_server_address,
+        broker_name=registration.header.broker_name,
+        sign=registration.sign,
     )
-    if told.filter_servers:
-        tables.filter_servers[who] = told.filter_servers
-    elif told.filter_servers is not None:
+    if registration.filter_servers:
+        tables.filter_servers[who] = registration.filter_servers
+    elif registration.filter_servers is not None:
         tables.filter_servers.pop(who, None)
 
 
-def _told_of_its_master(tables: RouteTables, group: BrokerGroup, header: RegisterBrokerRequest) -> Registered:
+def _with_master(tables: RouteTables, group: BrokerGroup, header: RegisterBrokerRequest) -> Registered:
     if header.broker_id == MASTER_ID:
         return Registered()
     address = group.addresses.get(MASTER_ID)
@@ -337,7 +342,7 @@ def _told_of_its_master(tables: RouteTables, group: BrokerGroup, header: Registe
 
 
 class Expired(NamedTuple):
-    """A broker that was silent for too long, and its connection, which is to be closed."""
+    """A broker that was silent for too long, and its connection, for closing."""
 
     who: BrokerAddress
     silent_ms: int
@@ -359,7 +364,7 @@ def registered_over(tables: RouteTables, channel: Hashable) -> list[BrokerAddres
 
 
 def departure_of(tables: RouteTables, who: BrokerAddress) -> BrokerAddressRequest | None:
-    """What the broker would say if it left by itself.
+    """The request that the broker would send to leave.
 
     None where no name has its address, because another address has its id now: it is forgotten here. (Java keeps it for ever.)
     """
@@ -381,7 +386,7 @@ def departure_of(tables: RouteTables, who: BrokerAddress) -> BrokerAddressReques
 def unregister(
     tables: RouteTables, departures: Iterable[BrokerAddressRequest], *, notifies_min_id: bool = False
 ) -> list[MinBrokerIdNotice]:
-    """Takes brokers out of all tables, as one batch; who is to hear of it. Topics are looked through once."""
+    """Remove brokers from all tables, as one batch; returns the notices to others. Topics are searched once."""
     removed: dict[str, None] = {}
     reduced: dict[str, None] = {}
     lost: dict[str, str] = {}

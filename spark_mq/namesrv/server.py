@@ -1,12 +1,12 @@
-"""A name server that runs: sockets, clock and files around `NameServer`.
+"""A running name server: sockets, clock and files around `NameServer`.
 
     running = await RunningNameServer.start(configuration)
     … running.address …
     await running.close()
 
-Handlers run on the event loop: all but the rare changes of texts and settings, which wait for their file, are a matter of memory.
-Java: NamesrvController. Departure: how long a broker is silent is told by a clock that nobody sets; where Java's is set forward by two
-minutes all routes are gone.
+Handlers run on the event loop: they only work in memory, except rare changes of texts and settings, which wait for their file.
+Java: NamesrvController. Departure: a broker's silence is measured with a monotonic clock; if Java's clock is set forward by two
+minutes, all routes are gone.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a name server's configuration file says. Java: NamesrvConfig.
+"""The settings in a name server's configuration file. Java: NamesrvConfig.
 
-The file has the server's settings too (`remoting_server/settings.py`); listenPort is 9876 where it does not say otherwise.
+The file also has the server's settings (`remoting_server/settings.py`); the default of listenPort is 9876.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage.errors import ConfigurationError
 
 DEFAULT_PORT = 9_876
 IMPORTANT = ("bindAddress", "listenPort", "kvConfigPath", "configStorePath", "tls.server.mode", "supportActingMaster")
-"""What `-m` prints. Java marks none."""
+"""Settings that `-m` prints. Java marks none."""
 NOT_FOLLOWED = {
     "productEnvName": "center",
     "clusterTest": "false",
@@ -42,12 +42,12 @@ def _in_home(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NameServerSettings(AdministeredSettings):
-    """What the name server itself does."""
+    """Settings of the name server itself."""
 
     rocketmq_home: str | None = setting("rocketmqHome", None, "String")
     kv_config_path: str = setting("kvConfigPath", partial(_in_home, "kvConfig.json"), "String")
     config_store_path: str = setting("configStorePath", partial(_in_home, "namesrv.properties"), "String")
-    """Where a changed configuration is written; of a server with a configuration file that file."""
+    """The file for a changed configuration; the configuration file, if there is one."""
     order_message_enable: bool = setting("orderMessageEnable", False, "boolean")
     """Whether a route says how an ordered topic's queues are spread."""
     returns_order_topics: bool = setting("returnOrderTopicConfigToBroker", True, "boolean")
@@ -79,7 +79,7 @@ class NameServerSettings(AdministeredSettings):
 
     @property
     def networks(self) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-        """From where brokers register; none = from everywhere. Raises ConfigurationError."""
+        """Networks that brokers may register from; none = from everywhere. Raises ConfigurationError."""
         texts = filter(None, (text.strip() for text in self.registration_networks.split(";")))
         try:
             return tuple(ipaddress.ip_network(text) for text in texts)

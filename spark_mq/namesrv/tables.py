@@ -1,13 +1,13 @@
-"""The tables of a name server. What changes them is in `registration.py`; what reads them in `name_server.py`.
+"""The tables of a name server. `registration.py` changes them; `name_server.py` reads them.
 
     topics     topic → broker name → QueueData
     groups     broker name → the brokers of that name: id → address; 0 is the master
     clusters   cluster → broker names
-    live       (cluster, address) → when it was heard of last, and over which connection
-    texts      namespace → key → text, which operators keep there (`KvConfig`)
+    live       (cluster, address) → time and connection of the last registration or heartbeat
+    texts      namespace → key → text of operators (`KvConfig`)
 
-Nothing here knows a clock or a socket: times are arguments, a connection is whatever the caller hands in.
-Java: RouteInfoManager, KVConfigManager. Not for several threads at once.
+No clock and no sockets here: times are arguments, and a connection is any object of the caller.
+Java: RouteInfoManager, KVConfigManager. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.tables.topics import PERM_READ, PERM_WRITE
 
 DEFAULT_TIMEOUT_MS = 120_000
-"""How long a broker may be silent that does not say how long."""
+"""Time-out for a broker whose registration names none."""
 
 
 class BrokerAddress(NamedTuple):
-    """Which broker process is meant. Java: BrokerAddrInfo."""
+    """The identity of a broker process. Java: BrokerAddrInfo."""
 
     cluster: str
     address: str
@@ -46,7 +46,7 @@ class BrokerAddress(NamedTuple):
 
 @dataclass(slots=True)
 class LiveBroker:
-    """What the last registration of a broker left. Java: BrokerLiveInfo."""
+    """The data of a broker's last registration. Java: BrokerLiveInfo."""
 
     last_update_ms: int
     timeout_ms: int
@@ -91,7 +91,7 @@ class BrokerGroup:
 
 
 class MinBrokerIdNotice(NamedTuple):
-    """Brokers that are to hear that another one of their name has the lowest id now (905, one-way)."""
+    """A notice to brokers that another one of their name has the lowest id now (905, one-way)."""
 
     addresses: tuple[str, ...]
     header: MinBrokerIdRequest
@@ -103,7 +103,7 @@ class RouteTables:
 
     topics: dict[str, dict[str, QueueData]] = field(default_factory=dict)
     topic_counts: dict[str, int] = field(default_factory=dict)
-    """Of each broker's name, how many topics have queues there."""
+    """Number of topics with queues at each broker name."""
     groups: dict[str, BrokerGroup] = field(default_factory=dict)
     clusters: dict[str, dict[str, None]] = field(default_factory=dict)
     """The names of a cluster's brokers are the keys, so that they keep their order."""
@@ -119,7 +119,7 @@ class RouteTables:
     # Who is there.
 
     def data_version(self, who: BrokerAddress) -> DataVersion | None:
-        """Of which state of the broker's topics these tables tell; None for one that is not there."""
+        """The version of the broker's topics in these tables; None for an unknown broker."""
         found = self.live.get(who)
         return None if found is None else found.data_version
 
@@ -168,7 +168,7 @@ class RouteTables:
                 del self.topics[topic]
 
     def delete_topic(self, topic: str, cluster: str | None) -> None:
-        """Forgets a topic in one cluster, or in all. Nobody else is told. Java: deleteTopic."""
+        """Delete a topic in one cluster, or in all. Brokers are not notified. Java: deleteTopic."""
         if not cluster:
             queues = self.topics.pop(topic, None)
             if queues is not None:
@@ -227,22 +227,22 @@ def drop_name(tables: RouteTables, cluster: str, broker_name: str) -> None:
 def min_id_notice(
     addresses: Mapping[int, str], *, offline_address: str | None = None, ha_address: str | None = None
 ) -> MinBrokerIdNotice | None:
-    """Who is to hear that the lowest id changed: all after a departure, after an arrival all but the new one.
+    """The brokers to notify of a new lowest id: all after a departure; after an arrival all except the new one.
 
-    None where nobody is left. Java: notifyMinBrokerIdChanged, chooseBrokerAddrsToNotify.
+    None if no broker is left. Java: notifyMinBrokerIdChanged, chooseBrokerAddrsToNotify.
     """
     if not addresses:
         return None
     lowest = min(addresses)
     is_for_all = offline_address is not None or len(addresses) == 1
-    told = tuple(address for broker_id, address in sorted(addresses.items()) if is_for_all or broker_id != lowest)
+    notified = tuple(address for broker_id, address in sorted(addresses.items()) if is_for_all or broker_id != lowest)
     header = MinBrokerIdRequest(
         min_broker_id=lowest,
         min_broker_address=addresses[lowest],
         offline_broker_address=offline_address,
         ha_broker_address=ha_address,
     )
-    return MinBrokerIdNotice(told, header)
+    return MinBrokerIdNotice(notified, header)
 
 
 # Texts by namespace and key, and their file: `{"configTable":{NAMESPACE:{KEY:VALUE}}}`.

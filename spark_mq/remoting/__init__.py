@@ -1,13 +1,13 @@
 """RocketMQ's remoting protocol without sockets: one codec for clients, servers and tools. Pure.
 
     command.py              RemotingCommand: one request or answer, as a value; its header as bytes
-    frames.py               a command as bytes, and bytes as commands; who waits for which answer on one connection;
+    frames.py               a command as bytes, and bytes as commands; the waiting requests of one connection;
                             `request_runs.py` reads many requests that look alike
     headers_and_bodies.py   how typed headers and bodies are read and written
     request_types.py        the typed header and body of each code, which are declared by subject: `messages.py`, `consumers.py`,
                             `routes.py`, `administration.py`, `controllers.py`
     codes.py                request codes, languages, versions; answers: `storage/rules/response_codes.py`
-    errors.py               what can be wrong
+    errors.py               errors
 
 Imports the words and the format of `storage`. Begin with `command.py`.
 """

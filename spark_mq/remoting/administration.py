@@ -1,4 +1,4 @@
-"""What operators ask a broker, and what brokers tell each other: headers and bodies.
+"""Requests of operators to a broker, and requests between brokers: headers and bodies.
 
 Java: remoting.protocol.header, .admin, .body, .subscription.
 """
@@ -37,7 +37,7 @@ class CreateTopicRequest(TopicHeader):
 
 
 class BrokerConfigAnswer(Header):
-    """Which version of its settings the broker has; the settings are the body."""
+    """The version of the broker's settings; the settings are the body."""
 
     version: str
 
@@ -57,7 +57,7 @@ class BrokerStatsRequest(Header):
 
 
 class BrokerConsumeStatsRequest(Header):
-    """How far all groups of a broker are."""
+    """The progress of all groups of a broker."""
 
     is_order: bool
 
@@ -73,7 +73,7 @@ class QueryConsumeQueueRequest(TopicHeader):
 
 
 class MinBrokerIdRequest(Header):
-    """The name server tells that another broker of the group has the lowest id."""
+    """The name server's notice that another broker of the group has the lowest id."""
 
     min_broker_id: Long | None = None
     broker_name: str | None = None
@@ -83,7 +83,7 @@ class MinBrokerIdRequest(Header):
 
 
 class HaInfo(Header):
-    """Where a master's log is served and how far it is flushed: request and answer."""
+    """The address of a master's log and its flushed end: request and answer."""
 
     master_ha_address: str | None = None
     master_flush_offset: Long | None = None
@@ -91,7 +91,7 @@ class HaInfo(Header):
 
 
 class FlushOffsetRequest(Header):
-    """How far the master's log is flushed."""
+    """The flushed end of the master's log."""
 
     master_flush_offset: Long
 
@@ -109,7 +109,7 @@ class UserFilterRequest(Header):
 
 
 class AclRequest(Header):
-    """What a subject may do."""
+    """The permissions of a subject."""
 
     subject: str | None = None
 
@@ -130,7 +130,7 @@ class AclFilterRequest(Header):
 
 
 class TopicOffset(WireBody):
-    """Where a queue begins and ends, and when its last message was stored."""
+    """Begin and end of a queue, and the time of its last message."""
 
     min_offset: Long = 0
     max_offset: Long = 0
@@ -145,7 +145,7 @@ class TopicStatsTable(WireBody):
 
 
 class OffsetWrapper(WireBody):
-    """How far a group is in a queue."""
+    """A group's progress in a queue."""
 
     broker_offset: Long = 0
     consumer_offset: Long = 0
@@ -154,14 +154,14 @@ class OffsetWrapper(WireBody):
 
 
 class ConsumeStats(WireBody):
-    """How far a group is in its queues; answers 208."""
+    """A group's progress in its queues; answers 208."""
 
     offset_table: Mapping[MessageQueue, OffsetWrapper] = field(default_factory=dict)
     consume_tps: float = 0.0
 
 
 class ConsumeStatsList(WireBody):
-    """How far all groups of a broker are; answers 317."""
+    """The progress of all groups of a broker; answers 317."""
 
     consume_stats: tuple[Mapping[str, tuple[ConsumeStats, ...]], ...] = wire("consumeStatsList", default=())
     broker_address: str | None = wire("brokerAddr", default=None)
@@ -261,7 +261,7 @@ class BrokerStats(WireBody):
 
 
 class QueueTimeSpan(WireBody):
-    """How old the messages of a queue are, and where a group is among them."""
+    """The times of a queue's messages, and of the group's next one."""
 
     queue: MessageQueue | None = wire("messageQueue", default=None)
     min_time_ms: Long = wire("minTimeStamp", default=0)
@@ -303,7 +303,7 @@ class HaClientInfo(WireBody):
 
 
 class HaRuntimeInfo(WireBody):
-    """How replication is doing; answers 907."""
+    """The state of replication; answers 907."""
 
     is_master: bool = wire("master", default=False)
     master_commitlog_max_offset: Long = wire("masterCommitLogMaxOffset", default=0)
@@ -363,7 +363,7 @@ class UserInfo(WireBody):
 
 
 class PolicyEntryInfo(WireBody):
-    """What may be done with a resource, from where."""
+    """Actions on a resource that are allowed or denied, by address."""
 
     resource: str | None = None
     actions: tuple[str, ...] | None = None
@@ -379,7 +379,7 @@ class PolicyInfo(WireBody):
 
 
 class AclInfo(WireBody):
-    """What a subject may do: sent with 3006 and 3007, answers 3009."""
+    """The permissions of a subject: sent with 3006 and 3007, answers 3009."""
 
     subject: str | None = None
     policies: tuple[PolicyInfo, ...] | None = None

@@ -1,8 +1,8 @@
-"""Numbers that commands carry: what is asked, in which language, by which version.
+"""Numbers in commands: request codes, languages, versions.
 
-What is answered stands in `storage/rules/response_codes.py`.
+Codes of answers: `storage/rules/response_codes.py`.
 
-Java: RequestCode, LanguageCode, MQVersion, RocketMQ 5.3.3. A code that stands nowhere here is no error: commands carry plain numbers.
+Java: RequestCode, LanguageCode, MQVersion, RocketMQ 5.3.3. An unlisted code is no error: commands carry plain numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import IntEnum
 
 
 class RequestCode(IntEnum):
-    """What a request asks for."""
+    """The code of a request."""
 
     SEND_MESSAGE = 10
     PULL_MESSAGE = 11
@@ -174,7 +174,7 @@ class RequestCode(IntEnum):
 
 
 class LanguageCode(IntEnum):
-    """Which language the sender is written in; one that is not known here reads as OTHER."""
+    """The language of the sender; an unknown one reads as OTHER."""
 
     JAVA = 0
     CPP = 1

@@ -32,7 +32,7 @@ CREDENTIALS = frozenset({ACCESS_KEY, SIGNATURE, SECURITY_TOKEN})
 
 
 class HeaderEncoding(IntEnum):
-    """How a frame's header is written. Java: SerializeType."""
+    """The encoding of a frame's header. Java: SerializeType."""
 
     JSON = 0
     ROCKETMQ = 1
@@ -42,7 +42,7 @@ class RemotingCommand(NamedTuple):
     """A command as it stands in a frame. Codes are plain numbers, so unknown ones pass through.
 
     `opaque` is the sender's number of the request; an answer repeats it. `ext_fields` keep the order in which they are written and were
-    read; None (not there) and {} are told apart in JSON. In the ROCKETMQ encoding a value of no length stands for null: it is "" here,
+    read; in JSON, None (not there) and {} differ. In the ROCKETMQ encoding a value of no length stands for null: it is "" here,
     and typed headers read it as None.
     """
 
@@ -71,12 +71,12 @@ class RemotingCommand(NamedTuple):
 
     @property
     def is_oneway(self) -> bool:
-        """Whether it is a request that nobody answers, not even with an error."""
+        """Whether it is a request without an answer, even after an error."""
         return bool(self.flag & ONEWAY_FLAG)
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, about."""
+        """Approximate memory, in bytes."""
         texts = [] if self.ext_fields is None else [*self.ext_fields, *self.ext_fields.values()]
         body = self.body
         kept = memoryview(body.obj).nbytes if isinstance(body, memoryview) else len(body)
@@ -113,8 +113,8 @@ def make_response(
 # Java: RemotingSerializable, fastjson 1.2.83. As there, numbers and booleans among the extFields read as their text, nulls as absent,
 # bytes that are no UTF-8 as U+FFFD, numbers in quotes or with a fraction of zeros as numbers, a language by its name or its number;
 # what is not there is 0, as some serializers leave zeros out. Names may be spelt as `LikeNames` says, and the whole in the dialect
-# of `storage/format/fastjson.py`. Departures: a request without opaque has the number 0, and is answered so, where Java gives it a
-# number of its own; an answer without one, which nobody waits for, is refused; of the dialect are 64 KiB at most.
+# of `storage/format/fastjson.py`. Departures: a request without opaque has the number 0, and its answer, too, where Java makes a new
+# number; an answer without opaque is refused, because it matches no request; a header in the dialect has 64 KiB at most.
 
 
 _LANGUAGE_NAMES = {code: code.name for code in LanguageCode}
@@ -132,11 +132,11 @@ def encode_json_header(command: RemotingCommand) -> bytes:
     code, opaque, flag, fields, _, remark, language, version, _ = command
     fields_text = remark_text = ""
     if fields is not None:
-        told = [
+        parts = [
             f'{_name(name)}:"{value}"' if value.isalnum() and value.isascii() else f"{_name(name)}:{quoted(value)}"
             for name, value in fields.items()
         ]
-        fields_text = '"extFields":{' + ",".join(told) + "},"
+        fields_text = '"extFields":{' + ",".join(parts) + "},"
     if remark is not None:
         remark_text = f'"remark":{quoted(remark)},'
     text = (

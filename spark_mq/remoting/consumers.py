@@ -15,7 +15,7 @@ from storage.format.typed_json import Int, Long, MessageQueue, WireBody, wire
 
 
 class QueryConsumerOffsetRequest(TopicHeader):
-    """Where a group goes on in a queue."""
+    """A group's offset in a queue."""
 
     consumer_group: str
     topic: str
@@ -24,7 +24,7 @@ class QueryConsumerOffsetRequest(TopicHeader):
 
 
 class UpdateConsumerOffsetRequest(TopicHeader):
-    """Where a group shall go on in a queue; sent one-way."""
+    """A group's new offset in a queue; sent one-way."""
 
     consumer_group: str
     topic: str
@@ -42,7 +42,7 @@ class SearchOffsetRequest(TopicHeader):
 
 
 class MaxOffsetRequest(TopicHeader):
-    """Where a queue ends."""
+    """The end of a queue."""
 
     topic: str
     queue_id: Int
@@ -96,7 +96,7 @@ class UnregisterClientRequest(RpcHeader):
 
 
 class ResetOffsetRequest(TopicHeader):
-    """A group goes on elsewhere: asked of a broker (222), told to its consumers (220)."""
+    """Reset a group's offsets: sent to a broker (222), and by the broker to consumers (220)."""
 
     group: str
     topic: str
@@ -108,7 +108,7 @@ class ResetOffsetRequest(TopicHeader):
 
 
 class ConsumerStatusRequest(TopicHeader):
-    """Where a group's consumers are: asked of a broker (223) and of a client (221)."""
+    """The positions of a group's consumers: sent to a broker (223) and to a client (221)."""
 
     topic: str
     group: str
@@ -116,7 +116,7 @@ class ConsumerStatusRequest(TopicHeader):
 
 
 class ConsumerRunningInfoRequest(RpcHeader):
-    """How a consumer is doing: asked of a broker and of a client."""
+    """The state of a consumer: sent to a broker and to a client."""
 
     consumer_group: str
     client_id: str
@@ -124,7 +124,7 @@ class ConsumerRunningInfoRequest(RpcHeader):
 
 
 class ConsumeStatsRequest(TopicHeader):
-    """How far a group is; None or "" as the topic = all of its topics."""
+    """Request for a group's progress; None or "" as the topic = all of its topics."""
 
     consumer_group: str
     topic: str | None = None
@@ -139,7 +139,7 @@ class GroupTopicRequest(TopicHeader):
 
 
 class ConsumeTimeSpanRequest(TopicHeader):
-    """How old a group's messages of a topic are."""
+    """Request for the times of a group's messages of a topic."""
 
     topic: str
     group: str
@@ -171,7 +171,7 @@ class GroupForbiddenRequest(TopicHeader):
 
 
 class ConsumeType(StrEnum):
-    """How a group consumes: by polling, or handed messages. Each enum here is in Java's order: C++ clients send positions."""
+    """The group's way of consumption: pull or push. Each enum here is in Java's order: C++ clients send positions."""
 
     CONSUME_ACTIVELY = "CONSUME_ACTIVELY"
     CONSUME_PASSIVELY = "CONSUME_PASSIVELY"
@@ -186,7 +186,7 @@ class MessageModel(StrEnum):
 
 
 class ConsumeFromWhere(StrEnum):
-    """Where a group without offsets begins."""
+    """The start of a group without offsets."""
 
     CONSUME_FROM_LAST_OFFSET = "CONSUME_FROM_LAST_OFFSET"
     CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST = "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST"
@@ -197,14 +197,14 @@ class ConsumeFromWhere(StrEnum):
 
 
 class RequestMode(StrEnum):
-    """How a client asks for messages. Java: MessageRequestMode."""
+    """A client's way of requesting messages. Java: MessageRequestMode."""
 
     PULL = "PULL"
     POP = "POP"
 
 
 class SubscriptionData(WireBody):
-    """Which messages of a topic a group wants."""
+    """A group's subscription of a topic."""
 
     topic: str
     sub_string: str | None = None
@@ -235,7 +235,7 @@ class ProducerData(WireBody):
 
 
 class HeartbeatData(WireBody):
-    """What a client tells every broker each 30 s (34)."""
+    """A client's heartbeat to every broker, every 30 s (34)."""
 
     client_id: str = wire("clientID")
     producers: tuple[ProducerData, ...] = wire("producerDataSet", default=())
@@ -283,13 +283,13 @@ class QueueAssignment(WireBody):
 
 
 class QueueAssignments(WireBody):
-    """Answers 400; None: nobody can say, and the client goes on with what it has."""
+    """Answers 400; None: unknown, and the client keeps its queues."""
 
     assignments: tuple[QueueAssignment, ...] | None = wire("messageQueueAssignments", default=None)
 
 
 class RequestModeBody(WireBody):
-    """How the clients of a group ask for messages of a topic (401)."""
+    """The way in which a group's clients request messages of a topic (401)."""
 
     topic: str
     consumer_group: str
@@ -307,13 +307,13 @@ class CheckClientBody(WireBody):
 
 
 class OffsetTable(WireBody):
-    """Where a group goes on in queues: answers 222, is sent with 220."""
+    """A group's new offsets in queues: answers 222, and is sent with 220."""
 
     offset_table: Mapping[MessageQueue, Long] = field(default_factory=dict)
 
 
 class ConsumerStatus(WireBody):
-    """Where a consumer is in its queues; answers 221, and 223 of all consumers that a broker has asked."""
+    """A consumer's positions in its queues; answers 221, and 223 for all consumers that the broker has asked."""
 
     message_queue_table: Mapping[MessageQueue, Long] = field(default_factory=dict)
     consumer_table: Mapping[str, Mapping[MessageQueue, Long]] | None = None
@@ -321,7 +321,7 @@ class ConsumerStatus(WireBody):
 
 
 class ConsumeDirectlyResult(WireBody):
-    """What a listener made of one message; answers 309."""
+    """A listener's result for one message; answers 309."""
 
     is_order: bool = wire("order", default=False)
     auto_commit: bool = True
@@ -332,7 +332,7 @@ class ConsumeDirectlyResult(WireBody):
 
 
 class ProcessQueueInfo(WireBody):
-    """What a consumer holds of a queue."""
+    """A consumer's messages of a queue."""
 
     commit_offset: Long = 0
     cached_message_min_offset: Long = wire("cachedMsgMinOffset", default=0)
@@ -351,7 +351,7 @@ class ProcessQueueInfo(WireBody):
 
 
 class PopProcessQueueInfo(WireBody):
-    """What a POP consumer holds of a queue."""
+    """A POP consumer's messages of a queue."""
 
     wait_ack_count: Int = 0
     dropped: bool = wire("droped", default=False)
@@ -359,7 +359,7 @@ class PopProcessQueueInfo(WireBody):
 
 
 class ConsumeStatus(WireBody):
-    """How fast a consumer goes through a topic."""
+    """A consumer's rates in a topic."""
 
     pull_rt_ms: float = wire("pullRT", default=0.0)
     pull_tps: float = wire("pullTPS", default=0.0)
@@ -370,7 +370,7 @@ class ConsumeStatus(WireBody):
 
 
 class ConsumerRunningInfo(WireBody):
-    """How a consumer is doing; answers 307."""
+    """A consumer's state; answers 307."""
 
     properties: Mapping[str, str] = field(default_factory=dict)
     subscriptions: tuple[SubscriptionData, ...] = wire("subscriptionSet", default=())

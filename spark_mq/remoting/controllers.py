@@ -1,4 +1,4 @@
-"""What brokers and operators ask a controller, and what it tells brokers: headers and bodies.
+"""Requests of brokers and operators to a controller, its answers and its notices: headers and bodies.
 
 Java: remoting.protocol.header.controller, NotifyBrokerRoleChangedRequestHeader, SyncStateSet, ElectMasterResponseBody,
 BrokerReplicasInfo, EpochEntryCache.
@@ -15,7 +15,7 @@ from storage.format.typed_json import Int, Long, WireBody, wire
 
 
 class ControllerMetadataAnswer(Header):
-    """Which controllers there are, and which one leads them; answers 1005."""
+    """The controllers and their leader; answers 1005."""
 
     group: str | None = None
     controller_leader_id: str | None = None
@@ -26,14 +26,14 @@ class ControllerMetadataAnswer(Header):
 
 
 class NextBrokerIdRequest(Header):
-    """Which id a broker of this name would get."""
+    """Request for the next free id of a broker name."""
 
     cluster_name: str
     broker_name: str
 
 
 class NextBrokerIdAnswer(Header):
-    """The id that is to be applied for next."""
+    """The next free id."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -68,7 +68,7 @@ class RegisterToControllerRequest(Header):
 
 
 class RegisterToControllerAnswer(Header):
-    """Who is master, where one is alive; the set of those in sync is the body."""
+    """The master, if one is alive; the set of brokers in sync is the body."""
 
     cluster_name: str | None = None
     broker_name: str | None = None
@@ -84,14 +84,14 @@ class ElectMasterRequest(Header):
     cluster_name: str
     broker_name: str
     broker_id: Long
-    """Who asks, or who shall be it; -1 = the controller itself asks."""
+    """The id of the requesting or designated broker; -1 = the controller itself."""
     designate_elect: bool
     """Whether it shall be that one and no other."""
     invoke_time_ms: Long | None = wire("invokeTime", default=None)
 
 
 class MasterAnswer(Header):
-    """Who is master; answers 1002."""
+    """The master; answers 1002."""
 
     master_broker_id: Long | None = None
     master_address: str | None = None
@@ -100,13 +100,13 @@ class MasterAnswer(Header):
 
 
 class ReplicaInfoRequest(Header):
-    """Who is master of the brokers of this name."""
+    """Request for the master of this broker name."""
 
     broker_name: str
 
 
 class ReplicaInfoAnswer(Header):
-    """Who is master; the set of those in sync is the body."""
+    """The master; the set of brokers in sync is the body."""
 
     master_broker_id: Long | None = None
     master_address: str | None = None
@@ -129,7 +129,7 @@ class AlterSyncStateSetAnswer(Header):
 
 
 class RoleChangedRequest(Header):
-    """A controller tells brokers who is master; the set of those in sync is the body."""
+    """A controller's notice to brokers of the master; the set of brokers in sync is the body."""
 
     master_address: str | None = None
     master_epoch: Int | None = None
@@ -156,7 +156,7 @@ class SyncStateSet(WireBody):
 
 
 class ElectedMasterBody(WireBody):
-    """Who is in sync after an election, and all brokers of the name; answers 1002."""
+    """The brokers in sync after an election, and all brokers of the name; answers 1002."""
 
     group: BrokerMemberGroup | None = wire("brokerMemberGroup", default=None)
     broker_ids: tuple[Long, ...] | None = wire("syncStateSet", default=None)
@@ -183,13 +183,13 @@ class ReplicasInfo(WireBody):
 
 
 class BrokerReplicasInfo(WireBody):
-    """Which brokers are in sync, by name; answers 1006."""
+    """The brokers in sync, by name; answers 1006."""
 
     replicas_info_table: Mapping[str, ReplicasInfo] = field(default_factory=dict)
 
 
 class EpochSpan(WireBody):
-    """Where in a broker's log an epoch begins and ends."""
+    """Begin and end of an epoch in a broker's log."""
 
     epoch: Int = 0
     start_offset: Long = 0

@@ -1,13 +1,13 @@
-"""What can be wrong between two peers, as one tree.
+"""Errors between two peers, as one tree.
 
     RemotingError
-      FrameError               bytes that are no frame; the connection is of no use any more
+      FrameError               bytes that are no frame; the connection cannot be used any more
       FrameIllegalError        a command that no frame can carry
       ConnectionClosedError    nothing can be sent any more
       HeaderError              extFields that are not those of a request or an answer
       BodyError                a body that is not what its command says
 
-Each carries its values, and says where and by which rule. Java logs such things and closes the channel.
+Each carries its values, and names the place and the rule. Java logs such errors and closes the channel.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""A command as bytes, and bytes as commands; and one connection, without its socket: which answer belongs to which request.
+"""Frames: a command as bytes, and bytes as commands; and one connection without its socket, which matches answers to requests.
 
     0        4                          8        8 + n         4 + length
     | length | type << 24 | header size | header | body        |    big-endian; length counts from byte 4
 
-Type 0 is JSON, 1 ROCKETMQ (both in `command.py`). Each frame says which, whatever the peer has sent before.
-Java: RemotingCommand.encode and decode, NettyDecoder. Departure: a header that is not wholly read is refused; Java reads its rest as
-the body's beginning.
+Type 0 is JSON, 1 ROCKETMQ (both in `command.py`). Each frame has its own type.
+Java: RemotingCommand.encode and decode, NettyDecoder. Departure: a header with bytes left over is refused; Java reads them as the
+begin of the body.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """What is refused before memory is taken for it."""
+    """Limits that are checked before memory is allocated."""
 
     frame_bytes: int = 16_777_216
     """Of a whole frame. Java: com.rocketmq.remoting.frameMaxLength."""
@@ -99,16 +99,16 @@ class FrameReader:
         self._unread = memoryview(b"")  # what was fed and not looked at; nothing is pending then
         self._position = 0  # of the pending frame within all that was fed
         self.error: FrameError | None = None
-        """What ended the reading: a bad frame. What is fed after it is dropped; the commands before it were given."""
+        """The bad frame that ended the reading. Later bytes are dropped; the commands before it were returned."""
 
     @property
     def pending_bytes(self) -> int:
-        """How much of an unfinished frame is there."""
+        """Number of bytes of an unfinished frame."""
         return len(self._pending)
 
     @property
     def unread_bytes(self) -> int:
-        """How much was fed and not looked at, because `feed` gave as many commands as it was to give."""
+        """Number of bytes not decoded yet, because `feed` has returned as many commands as it may."""
         return len(self._unread)
 
     def forget_pending(self) -> None:
@@ -232,7 +232,7 @@ def _is_lesser_part(view: memoryview) -> bool:
 _OPAQUE_MOST = 0x7FFF_FFFF
 
 T = TypeVar("T")
-"""What waits for an answer."""
+"""The caller's value for a request, returned with the answer."""
 
 
 class Request(NamedTuple):
@@ -249,13 +249,13 @@ class Answer(NamedTuple, Generic[T]):
 
 
 class Unawaited(NamedTuple):
-    """The peer answers what nobody waits for: forgotten after a time-out, answered twice, or never asked."""
+    """An answer without a waiting request: forgotten after a time-out, answered twice, or never sent."""
 
     command: RemotingCommand
 
 
 class Broken(NamedTuple):
-    """What came is no frame. It is the last event of a connection."""
+    """The received bytes are no frame. It is the last event of a connection."""
 
     error: FrameError
 
@@ -271,7 +271,7 @@ class SentRequest(NamedTuple):
 
 
 class Connection(Generic[T]):
-    """What is under way on one connection, from this end: bytes in, events out; commands in, bytes out.
+    """The state of one connection at this end: bytes in, events out; commands in, bytes out.
 
     Both ends number their own requests, so an answer belongs to the request of its number that this end has sent and that still waits.
     Answers may come in any order. What waits is the caller's: a future, a queue, a callback.
@@ -301,23 +301,23 @@ class Connection(Generic[T]):
 
     @property
     def waiting_count(self) -> int:
-        """How many requests wait for their answers."""
+        """Number of requests without an answer yet."""
         return len(self._waiting)
 
     @property
     def pending_bytes(self) -> int:
-        """How much of an unfinished frame has come."""
+        """Number of bytes of an unfinished frame."""
         return self._reader.pending_bytes
 
     @property
     def unread_bytes(self) -> int:
-        """How much has come that `feed` has not looked at, because it gave as many events as it was to give."""
+        """Number of bytes not decoded yet, because `feed` has returned as many events as it may."""
         return self._reader.unread_bytes
 
     def send_request(self, request: RemotingCommand, waiter: T) -> SentRequest:
         """Gives the request the next free number and remembers who waits. Its own `opaque` does not count.
 
-        Raises FrameIllegalError where it does not fit a frame, and ConnectionClosedError after `close`; nobody waits then.
+        Raises FrameIllegalError if it does not fit a frame, and ConnectionClosedError after `close`; then no answer is awaited.
         """
         opaque = self._number()
         pieces = encode_frame(request._replace(opaque=opaque), self._limits)
@@ -336,7 +336,7 @@ class Connection(Generic[T]):
         return encode_frame(response, self._limits)
 
     def feed(self, data: Buffer, most: int | None = None) -> list[Event[T]]:
-        """What the peer says with these bytes and those before; nothing after Broken.
+        """The events in these bytes and the bytes before; none after Broken.
 
         With `most` no more frames are read than that; what follows them stays unread until the next call, which may be fed nothing.
         After `close` only what was unread then is read.
@@ -352,11 +352,11 @@ class Connection(Generic[T]):
         return events
 
     def forget(self, opaque: int) -> T | None:
-        """Who waited for that answer, and waits no more; None where nobody did. The answer, should it come, is Unawaited."""
+        """Remove and return the waiter for that answer; None if there is none. A later answer is Unawaited."""
         return self._waiting.pop(opaque, None)
 
     def close(self, reason: str) -> list[T]:
-        """All who still wait, in the order of their requests. None of them can be told whether the peer did what was asked.
+        """All remaining waiters, in the order of their requests. It is unknown whether the peer has run these requests.
 
         What has come of a frame is let go, however long the connection is still known to somebody.
         """

@@ -56,7 +56,7 @@ class Header(metaclass=WireType):
 
 
 class RpcHeader(Header):
-    """What any request of a client may say besides. Java: RpcRequestHeader."""
+    """Further fields of any request of a client. Java: RpcRequestHeader."""
 
     namespace: str | None = wire("ns", default=None)
     is_namespaced: bool | None = wire("nsd", default=None)
@@ -66,7 +66,7 @@ class RpcHeader(Header):
 
 
 class TopicHeader(RpcHeader):
-    """What a request of a topic may say besides. Java: TopicRequestHeader."""
+    """Further fields of a request about a topic. Java: TopicRequestHeader."""
 
     is_logical: bool | None = wire("lo", default=None)
     """Whether its queue is one of a static topic, which has physical queues behind it; None counts as true."""

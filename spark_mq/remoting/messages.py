@@ -1,4 +1,4 @@
-"""Sends, pulls, and what else carries or asks for messages: headers, and the body of a batch. Java: remoting.protocol.header."""
+"""Sends, pulls, and other requests that carry or read messages: headers, and the body of a batch. Java: remoting.protocol.header."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class SendMessageRequest(TopicHeader):
 
 
 class SendMessageAnswer(Header):
-    """Where a message was put. Answers also have MSG_REGION and TRACE_ON among their extFields."""
+    """The place of a put message. Answers also have MSG_REGION and TRACE_ON among their extFields."""
 
     message_id: str = wire("msgId")
     """Address and commit log offset in hexadecimal; of a batch one for each message, with commas."""
     queue_id: Int
     queue_offset: Long
-    """Of a batch that of its first message."""
+    """For a batch, that of its first message."""
     transaction_id: str | None = None
     batch_unique_id: str | None = wire("batchUniqId", default=None)
     recall_handle: str | None = None
@@ -65,7 +65,7 @@ class PullMessageRequest(TopicHeader):
 
 
 class PullMessageAnswer(Header):
-    """Where to go on, and where the queue begins and ends. The messages are the body, as they stand in the log."""
+    """The next offset, and the bounds of the queue. The messages are the body, as in the log."""
 
     suggested_broker_id: Long = wire("suggestWhichBrokerId")
     next_begin_offset: Long
@@ -88,7 +88,7 @@ class QueryMessageRequest(TopicHeader):
 
 
 class QueryMessageAnswer(Header):
-    """How far the index goes."""
+    """The end of the index."""
 
     index_last_update_time_ms: Long = wire("indexLastUpdateTimestamp")
     index_last_update_commitlog_offset: Long = wire("indexLastUpdatePhyoffset")
@@ -114,7 +114,7 @@ class SendBackRequest(RpcHeader):
 
 
 class EndTransactionRequest(RpcHeader):
-    """What became of a half message. `commit_or_rollback`: 8 commit, 12 roll back, 0 not known."""
+    """The end of a half message. `commit_or_rollback`: 8 commit, 12 roll back, 0 not known."""
 
     topic: str | None = None
     producer_group: str

@@ -1,11 +1,11 @@
-"""Requests that come one behind the other and differ in a few values only: read as columns, and answered as columns.
+"""Successive requests that differ in a few values only: read as columns, and answered as columns.
 
-A client that has many sends in flight writes the same JSON header again and again, with other numbers and texts. So the header of the
-first one becomes a pattern, and what follows it is matched, not parsed:
+A client with many sends in flight writes the same JSON header again and again, with other numbers and texts. So the header of the
+first request becomes a pattern, and the following headers are matched, not parsed:
 
     {"code":310,"extFields":{"b":"…","e":"…",…},…,"opaque":…,…}      … = what may differ; all else is equal, byte by byte
 
-A header that matches says what JSON says. One that does not is read as ever (`frames.py`): nothing depends on a run but speed.
+A header that matches has the same meaning as its JSON. Another header is parsed (`frames.py`): runs only affect speed.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class RequestRun(NamedTuple):
     frames: memoryview
     """All of them."""
     starts: Sequence[int]
-    """Where in `frames` each begins."""
+    """The begin of each in `frames`."""
     position: int
     """Of `frames` in all that the connection has brought."""
 
     @property
     def size_bytes(self) -> int:
-        """What it holds in memory, about."""
+        """Approximate memory, in bytes."""
         return memoryview(self.frames.obj).nbytes + 256 * len(self.opaques)
 
     def texts(self, name: str) -> list[bytes]:
@@ -182,13 +182,15 @@ def _pattern_of(header: bytes, command: RemotingCommand, fields: RunFields) -> _
 
 
 def _are_decisive(equal: Sequence[bytes], names: Sequence[str], command: RemotingCommand) -> bool:
-    """Whether what stands between these parts is what JSON reads under the names: a name may come twice, and in any spelling."""
-    values = [10**8 + secrets.randbelow(10**8) for _ in names]  # which nobody guesses
+    """Whether JSON reads the values between these parts under the names: a name may come twice, and in any spelling."""
+    values = [
+        10**8 + secrets.randbelow(10**8) for _ in names
+    ]  # unguessable, so no sender can put them into other parts
     texts = [*(b"%d" % value for value in values), b""]
     header = b"".join(part for pair in zip(equal, texts, strict=True) for part in pair)
-    told = dict(zip(names, values, strict=True))
-    opaque = told.pop("opaque")
-    fields = {**(command.ext_fields or {}), **{name: str(value) for name, value in told.items()}}
+    expected = dict(zip(names, values, strict=True))
+    opaque = expected.pop("opaque")
+    fields = {**(command.ext_fields or {}), **{name: str(value) for name, value in expected.items()}}
     try:
         json.loads(header, strict=False)  # of what is no plain JSON it depends on more how it is read
         found = decode_json_header(header, command.body, 0)

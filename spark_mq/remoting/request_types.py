@@ -1,6 +1,6 @@
-"""Which header and which typed body belong to which code: one table for clients, servers, access control and fuzzing.
+"""The typed header and body of each request code: one table for clients, servers, access control and fuzzing.
 
-A code that is not here has no header of its own: its extFields are what they are. Records, texts of properties, lists of names and
+A code that is not here has no typed header: its extFields stay as they are. Records, texts of properties, lists of names and
 batches of messages are no typed bodies.
 """
 

@@ -1,4 +1,4 @@
-"""Where topics and brokers are: headers and bodies of requests to a name server, and of its answers.
+"""Routes of topics, and brokers: headers and bodies of requests to a name server, and of its answers.
 
 Java: remoting.protocol.header.namesrv, .route, .body.
 """
@@ -36,7 +36,7 @@ class RegisterBrokerRequest(Header):
 
 
 class RegisterBrokerAnswer(Header):
-    """What a slave is told of its master."""
+    """The answer to a registration: a slave learns its master's addresses."""
 
     ha_server_address: str | None = wire("haServerAddr", default=None)
     master_address: str | None = wire("masterAddr", default=None)
@@ -58,7 +58,7 @@ class DataVersionAnswer(Header):
 
 
 class RouteRequest(TopicHeader):
-    """Where a topic's queues are."""
+    """Request for a topic's route."""
 
     topic: str
     accept_standard_json_only: bool | None = None
@@ -98,13 +98,13 @@ class BrokerNameRequest(Header):
 
 
 class WipeWritePermissionAnswer(Header):
-    """How many topics were changed."""
+    """Number of changed topics."""
 
     wipe_topic_count: Int
 
 
 class AddWritePermissionAnswer(Header):
-    """How many topics were changed."""
+    """Number of changed topics."""
 
     add_topic_count: Int
 
@@ -165,7 +165,7 @@ class BrokerData(WireBody):
 
 
 class TopicQueueMappingInfo(WireBody):
-    """Which logical queues of a static topic a broker leads, each with its physical queue."""
+    """The logical queues of a static topic that a broker leads, each with its physical queue."""
 
     topic: str | None = None
     scope: str | None = "__global__"
@@ -177,7 +177,7 @@ class TopicQueueMappingInfo(WireBody):
 
 
 class TopicRouteData(WireBody):
-    """Where a topic's queues are; answers 105."""
+    """A topic's route; answers 105."""
 
     order_topic_conf: str | None = None
     """`broker:queues;…` for topics that are ordered over all brokers."""
@@ -219,7 +219,7 @@ class TopicConfigTable(WireBody):
 
 
 class RegisterBrokerBody(WireBody):
-    """What a broker registers (103)."""
+    """A broker's registration (103)."""
 
     topic_config_table: TopicConfigTable = wire("topicConfigSerializeWrapper", default_factory=TopicConfigTable)
     filter_servers: tuple[str, ...] = wire("filterServerList", default=())

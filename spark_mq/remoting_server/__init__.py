@@ -1,15 +1,14 @@
-"""A server of RocketMQ's remoting protocol: sockets, TLS, queues of requests. Its owner decides what it answers.
+"""A server of RocketMQ's remoting protocol: sockets, TLS, queues of requests. Its owner supplies the handlers.
 
     settings.py        addresses, limits and times, by Java's names
-    pools.py           requests that wait their turn, and are refused when they wait too long
-    processors.py      request code → who answers, and in which pool
-    peer.py            one connection, as those who answer see it
-    channel.py         one connection, as the event loop sees it
-    shared.py          what all connections share: turns, room, answers that wait, requests that are not supported
+    pools.py           requests that wait for a thread, and are refused when they wait too long
+    peer.py            one connection, as handlers see it
+    channel.py         one connection, as the event loop sees it; turns and memory of all connections
+    waiting_answers.py answers that wait without a thread; requests that are not supported
     server.py          listeners, all connections, and TLS in three modes
-    administration.py  what name server and controller share: how they answer, and what operators may change
+    administration.py  shared by name server and controller: answers, and settings that operators may change
 
-Imports the remoting room, who somebody is (`access`), the client, the rules' response codes, and of `storage` what reads settings and
-writes small files. Begin with `server.py`.
+Imports the remoting room, users (`access`), the client, the rules' response codes, and the parts of `storage` that read settings and
+write small files. Begin with `server.py`.
 Java: NettyRemotingServer, NettyRemotingAbstract, BrokerFastFailure.
 """

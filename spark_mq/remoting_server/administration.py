@@ -1,7 +1,7 @@
-"""What servers share that keep no store and no users, name server and controller: how they answer, and what operators may change.
+"""Shared by servers without store and users, name server and controller: how they answer, and the settings that operators may change.
 
-A name server or a controller of Apache's knows no access control. Here this host may administer it, and a caller that signs as its
-administrator. The signature is that of ACL 2.0: tools that have a key put it on all their requests.
+Apache's name server and controller have no access control. Here only this host may administer them, and a caller that signs as their
+administrator. The signature is that of ACL 2.0: tools with a key sign all their requests.
 
 Java: NamesrvController, ControllerManager, Configuration (their `updateConfig`).
 """
@@ -56,7 +56,7 @@ def check_may_administer(request: RemotingCommand, host: str, administrator: Cre
 
 @dataclass(frozen=True, slots=True)
 class AdministeredSettings:
-    """Of the settings of a server's own: who may change them, and which of them nobody may (beside `FIXED_SETTINGS`)."""
+    """Settings for administration: the administrator, and the settings that no request may change (besides `FIXED_SETTINGS`)."""
 
     config_black_list: str = setting("configBlackList", "configBlackList;configStorePath", "String")
     """Names, between semicolons, that no request may change."""
@@ -65,7 +65,7 @@ class AdministeredSettings:
 
     @property
     def administrator(self) -> Credentials | None:
-        """Who may change things from another host; None = nobody. Raises ConfigurationError."""
+        """The credentials that may change settings from another host; None = none may. Raises ConfigurationError."""
         try:
             found = name_and_secret(self.admin_user, "username", "password")
         except ValueError as rule:
@@ -84,16 +84,16 @@ class AdministeredConfiguration(ConfigurationTexts):
     @classmethod
     @abstractmethod
     def of(cls, texts: Mapping[str, str], file: str | None = None) -> Self:
-        """What texts by Java name make; names that nobody knows are warned about. Raises ConfigurationError."""
+        """From texts by Java name; logs a warning for each unknown name. Raises ConfigurationError."""
 
     @property
     @abstractmethod
     def own(self) -> AdministeredSettings:
-        """What the server itself does."""
+        """Settings of the server itself."""
 
     @classmethod
     def read(cls, content: bytes, file: str, given: Mapping[str, str] | None = None) -> Self:
-        """What a properties file says, and what is given for what it does not say. Raises ConfigurationError."""
+        """The settings of a properties file, and the given ones where it is silent. Raises ConfigurationError."""
         return cls.of(texts_of_file(content, file, given), file)
 
     @property
@@ -163,11 +163,11 @@ class AdministeredServer:
         self._client: RemotingClient | None = None
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.address = ("", 0)
-        """Where it listens."""
+        """The listen address."""
 
     @property
     def connection_count(self) -> int:
-        """How many peers are connected."""
+        """Number of connected peers."""
         return self._remoting.connection_count
 
     async def close(self) -> None:
@@ -195,4 +195,4 @@ async def _sent(client: RemotingClient, address: str, command: RemotingCommand, 
     try:
         await client.invoke_oneway(address, command, timeout_ms)
     except ClientError as error:
-        _LOG.warning("broker %s was not told: %s", address, error.describe())
+        _LOG.warning("broker %s was not notified: %s", address, error.describe())

@@ -2,23 +2,23 @@
 
     socket ─▶ one piece ─▶ a few requests a turn (`Turns`) ─▶ pools ─▶ answers, in one write a turn
 
-**A share.** A piece holds 256 KiB at most. Of it a few requests begin at a time, so that none waits for all that another connection
-has sent; the next piece is read when all have begun. None begins while the peer does not take what it is sent, or while 1,024 requests
-or 32 MiB of it wait or run: what it sends then waits in its socket, and its sender with it. What has begun is refused, not answered,
-while too much waits to be written (`peer.py`). Departure: Java reads all that comes.
+**A share.** A piece is at most 256 KiB. A few of its requests start at a time, so that no request waits for everything that another
+connection has sent; the next piece is read when all have started. No request starts while the peer does not read its answers, or while
+1,024 requests or 32 MiB of it wait or run: then its data waits in the socket, and the sender with it. While too many bytes wait to be
+written (`peer.py`), a request that has started is refused, not answered. Departure: Java reads everything that comes.
 
-**What was read is done**, whatever becomes of the connection and of the answer: a client may send and hang up. After the connection's
-end the rest of its last piece has its turns as ever. If the connection breaks under an answer, what the system has received of it is
-read (not of TLS). This is bounded by:
+**Every request that was read is run**, whatever happens to the connection and the answer: a client may send and hang up. After the
+connection's end the rest of its last piece is handled as before. If the connection breaks during an answer, the bytes that the system
+has received are still read (not with TLS). This is bounded by:
 
-- memory: the rest of a piece, of connections that have ended together `serverMaxUnfinishedBytes`; what goes beyond it is dropped, and
-  the log says so. Requests that wait or run count into `serverMaxRequestBytes` as any.
-- refusals: a full queue, a rejecting processor, fast failure and GO_AWAY refuse only those who hear of it. A request that is one-way,
-  or whose peer has gone, is taken: where a queue or memory is full it waits in its piece. Who answers gets both as one-way, and a
-  put of them waits for the log. Departure: Java drops those.
-- the server's end (`RemotingServer.close`), which reads nothing more and waits for what was read.
+- memory: the rests of pieces of all ended connections together may hold `serverMaxUnfinishedBytes`; more is dropped, with a line in
+  the log. Requests that wait or run count into `serverMaxRequestBytes` like any others.
+- refusals: a full queue, a rejecting processor, fast failure and GO_AWAY refuse only requests whose peer gets the refusal. A request
+  that is one-way, or whose peer has gone, is run: if a queue or memory is full, it waits in its piece. The handler gets both kinds as
+  one-way, and their puts wait for the log. Departure: Java drops them.
+- the server's end (`RemotingServer.close`), which reads no more and waits for the requests that were read.
 
-`on_close` hears of the connection at its end, and again when the last of these requests is done, which may have noted its peer anew.
+`on_close` is called at the connection's end, and again when the last of these requests is done, which may have noted its peer again.
 
 Java: NettyRemotingAbstract.processRequestCommand, NettyServerHandler, NettyConnectManageHandler.
 """
@@ -105,7 +105,7 @@ class Channel(asyncio.BufferedProtocol):
         self._buffer = memoryview(b"")
         self._unanswered = 0  # requests that wait or run
         self._unanswered_bytes = 0
-        self._unfinished_bytes = 0  # of a frame that has begun
+        self._unfinished_bytes = 0  # of a frame that has started
         self._is_paused = False
         self._used_at = self._loop.time()
         self._frame_began_at: float | None = None
@@ -156,12 +156,12 @@ class Channel(asyncio.BufferedProtocol):
 
     @property
     def has_more(self) -> bool:
-        """Whether something was read that has not begun."""
+        """Whether there are requests that were read and have not started."""
         return bool(self._read) or self._connection.unread_bytes > 0
 
     @property
     def is_done(self) -> bool:
-        """Whether all that was read is answered, or was answered to nobody."""
+        """Whether all requests that were read are done, answered or not."""
         return not self._unanswered and not self.has_more
 
     @property
@@ -224,7 +224,7 @@ class Channel(asyncio.BufferedProtocol):
             self._shared.on_close(self.peer)
 
     def _last_pieces(self) -> bytes:
-        """The connection broke, perhaps because an answer met nobody: what had come before is still in the system."""
+        """The connection broke, perhaps because the peer had gone before an answer: bytes that came before are still in the system."""
         transport, found = self._transport, bytearray()
         if self.peer.is_open and transport is not None and transport.get_extra_info("sslcontext") is None:
             number = transport.get_extra_info("socket").fileno()
@@ -238,11 +238,11 @@ class Channel(asyncio.BufferedProtocol):
     # Requests.
 
     def _is_heard(self, command: RemotingCommand) -> bool:
-        """Whether anybody hears its answer."""
+        """Whether the peer gets an answer."""
         return not command.is_oneway and self.peer.is_open
 
     def _receive(self, command: RemotingCommand) -> bool:
-        """Whether it has begun, or was refused; False: nobody would hear that it was, and there is no room."""
+        """Whether it has started, or was refused; False: there is no room, and the peer would not get a refusal."""
         peer = self.peer
         peer.language, peer.version = command.language, command.version
         processor = self._processors.find(command.code)
@@ -308,17 +308,17 @@ class Channel(asyncio.BufferedProtocol):
     def _answer_run(self, run: RequestRun, processor: Processor, size: int) -> None:
         """On the thread of the pool."""
         peer = self.peer
-        begun: PendingAnswers | None = None
+        pending: PendingAnswers | None = None
         commands: list[RemotingCommand] = []
         try:
             if processor.answer_run is not None and peer.is_open and not peer.is_full:
-                begun = processor.answer_run(run, peer)
-            if begun is None:
+                pending = processor.answer_run(run, peer)
+            if pending is None:
                 commands = run.commands()
         except Exception as error:
-            begun = Pending(partial(_fail, error))
-        if begun is not None:
-            processor.pool.afterwards(partial(self._settle_later, run, processor.pool, size, begun))
+            pending = Pending(partial(_fail, error))
+        if pending is not None:
+            processor.pool.afterwards(partial(self._settle_later, run, processor.pool, size, pending))
             return
         share = size // len(run.opaques)
         for number, command in enumerate(commands):
@@ -368,7 +368,7 @@ class Channel(asyncio.BufferedProtocol):
             settle()
 
     def _refuse_late(self, request: RemotingCommand | RequestRun, remark: str, size: int) -> bool:
-        """On the thread that has found it too old; whether anybody hears of it."""
+        """On the thread that has found it too old; returns whether the peer gets the refusal."""
         if not self._is_heard(_like(request)):
             return False
         self._done(request, _refusal(request, remark), size)
@@ -380,34 +380,34 @@ class Channel(asyncio.BufferedProtocol):
     def _done(
         self, request: RemotingCommand | RequestRun, response: RemotingCommand | RunAnswers | None, size: int
     ) -> None:
-        told: RemotingCommand | bytes | None
+        answer: RemotingCommand | bytes | None
         if isinstance(response, RunAnswers):
             assert isinstance(request, RequestRun)
-            told, answer_bytes = (text := encode_answers(response, request.opaques)), len(text)
+            answer, answer_bytes = (text := encode_answers(response, request.opaques)), len(text)
         else:
-            told, answer_bytes = response, 0 if response is None else len(response.body)
+            answer, answer_bytes = response, 0 if response is None else len(response.body)
         if threading.get_ident() == self.thread_id:
-            self._end(request, told, size)
+            self._end(request, answer, size)
             return
 
         def end() -> None:
             self.unwritten.change(-answer_bytes)
-            self._end(request, told, size)
+            self._end(request, answer, size)
 
         self.unwritten.change(answer_bytes)
         self.outbox.put(end)
 
-    def _end(self, request: RemotingCommand | RequestRun, told: RemotingCommand | bytes | None, size: int) -> None:
-        """`told` is the answer, or the frames of a run's answers."""
+    def _end(self, request: RemotingCommand | RequestRun, answer: RemotingCommand | bytes | None, size: int) -> None:
+        """`answer`: a command, or the frames of a run's answers."""
         count = _count(request)
         self._shared.end(size, count)
         self._unanswered -= count
         self._unanswered_bytes -= size
-        if isinstance(told, bytes):
+        if isinstance(answer, bytes):
             if self.peer.is_open:
-                self._write((told,))
-        elif told is not None:
-            self.respond(_like(request), told)
+                self._write((answer,))
+        elif answer is not None:
+            self.respond(_like(request), answer)
         self.go_on()
 
     # What comes while sends are under way to the log is read when they stand there: many at once cost less than each by itself.
@@ -421,7 +421,7 @@ class Channel(asyncio.BufferedProtocol):
                 self._gathering = self._loop.call_later(_GATHER_SECONDS, self._look_at_gathering)
 
     def _look_at_gathering(self) -> None:
-        """A put that takes long keeps nothing unread: its sender must hear that the broker is busy."""
+        """A slow put does not stop reading: the sender must learn that the broker is busy."""
         self._gathering = None
         left = self._gathers_until - self._loop.time()
         if self._in_pool and left > 0:
@@ -476,13 +476,13 @@ class Channel(asyncio.BufferedProtocol):
             waiter.set_exception(TimeoutError(f"{self.peer.address} did not answer within {timeout_ms} ms"))
 
     def send_oneway(self, command: RemotingCommand) -> None:
-        """Tells the peer something, if it is still there."""
+        """Send to the peer, if it is still there."""
         try:
             self._write(self._connection.send_oneway(command).pieces)
         except ConnectionClosedError:
             pass
         except FrameIllegalError as error:
-            _LOG.error("%s is not told: %s", self.peer.address, error)
+            _LOG.error("%s gets no answer: %s", self.peer.address, error)
 
     def _write(self, pieces: tuple[Body, ...]) -> None:
         if not self._unsent:
@@ -513,9 +513,9 @@ class Channel(asyncio.BufferedProtocol):
     # Reading, and when it ends.
 
     def _read_or_pause(self) -> None:
-        is_asked = self._connection.waiting_count > 0  # a request of another may wait for its answer
+        has_waiting = self._connection.waiting_count > 0  # a request of another may wait for its answer
         must_pause = (
-            self.has_more or not self._may_begin or self._is_gathering or (self._shared.is_ending and not is_asked)
+            self.has_more or not self._may_begin or self._is_gathering or (self._shared.is_ending and not has_waiting)
         )
         if must_pause == self._is_paused or self._transport is None or self._transport.is_closing():
             return
@@ -534,7 +534,7 @@ class Channel(asyncio.BufferedProtocol):
         self._unfinished_bytes = pending
         if not pending:
             self._frame_began_at = None
-        elif self._frame_began_at is None or pending < received:  # another frame has begun
+        elif self._frame_began_at is None or pending < received:  # another frame has started
             self._frame_began_at, self._received_bytes = self._loop.time(), 0
         self._received_bytes += received
 
@@ -619,7 +619,7 @@ def _fail(error: Exception) -> NoReturn:
 
 
 class Turns:
-    """Connections of which more was read than has begun: each in its turn, for a few milliseconds of each turn of the loop."""
+    """Connections with requests that have not started: each in its turn, for a few milliseconds of each turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -650,7 +650,7 @@ class Turns:
 
 
 class Shared:
-    """Made on the loop. `on_close` hears of each connection that has ended."""
+    """Made on the loop. `on_close` is called for each connection that has ended."""
 
     def __init__(self, settings: ServerSettings, on_close: Callable[[Peer], None]) -> None:
         self.settings = settings
@@ -662,22 +662,22 @@ class Shared:
         self.turns = Turns(asyncio.get_running_loop())
         self.channels: set[Channel] = set()
         self.behind: set[Channel] = set()
-        """Of which more was read than has begun, also some that have ended."""
+        """Those with requests that have not started, ended ones included."""
         self.is_going_away = False
         self.is_ending = False
-        """Nothing more is read."""
+        """Whether the server is closing: then no more is read."""
         self._piece = memoryview(bytearray(_PIECE_BYTES))
         self.unwritten = UnwrittenOfAll()
         self._most_bytes = 0  # of requests and unfinished frames together
         self.ended_count = 0
-        """How many requests have ended."""
+        """Number of requests that have ended."""
         self.request_count = 0
-        """How many wait or run."""
+        """Number of requests that wait or run."""
         self._request_bytes = 0
         self._unfinished_bytes = 0
 
     def piece(self, size: int = -1) -> memoryview:
-        """What is read at once, of one connection after the other; little while many have something left of theirs.
+        """The buffer for one read, shared by all connections; small while many connections have requests that have not started.
 
         With a size, which TLS asks for, all that it has decrypted: it would lose the rest at the connection's end.
         """
@@ -687,7 +687,7 @@ class Shared:
         return self._piece[:_SMALL_PIECE_BYTES] if is_little else self._piece
 
     def is_over_a_burst(self) -> bool:
-        """Whether much was held in memory since this was asked before, and little is now."""
+        """Whether much was held in memory since the last call, and little is now."""
         held = self._request_bytes + self._unfinished_bytes
         if self._most_bytes < _BURST_BYTES or held > _BURST_BYTES // 4:
             return False
@@ -713,7 +713,7 @@ class Shared:
         self.ended_count += count
 
     def count_unfinished(self, change: int) -> bool:
-        """A frame that has begun has grown, or ended; what a connection leaves counts, too. False: they are too much together."""
+        """An unfinished frame has grown, or ended; the rest of an ended connection counts, too. False: together they are too much."""
         self._unfinished_bytes += change
         self._most_bytes = max(self._most_bytes, self._request_bytes + self._unfinished_bytes)
         return change <= 0 or self._unfinished_bytes <= self.settings.unfinished_bytes_most

@@ -1,4 +1,4 @@
-"""One connection, as those who answer see it: who is there, how to say something to it, and how much of that waits to be written.
+"""One connection, as handlers see it: the peer, how to send to it, and how many bytes wait to be written.
 
 For any thread. Java: Channel and its attributes (RemotingHelper, AttributeKeys).
 """
@@ -20,9 +20,9 @@ from storage.rules.response_codes import ResponseCode
 
 _LOG = logging.getLogger(__name__)
 OF_ONE_BYTES = 32 << 20
-"""Of one connection: more is not answered but with SYSTEM_BUSY."""
+"""Limit of one connection's unwritten bytes: above it, requests get SYSTEM_BUSY."""
 OF_ALL_BYTES = 256 << 20
-"""Of all together: then of one that has more than a little waiting."""
+"""Limit of all unwritten bytes: above it, the same for a connection with more than a little."""
 LITTLE_BYTES = 1 << 20
 
 
@@ -37,27 +37,27 @@ def is_this_host(host: str) -> bool:
 
 
 def not_supported(request: RemotingCommand) -> RemotingCommand:
-    """To a code that the server does not know, as Java words it."""
+    """The remark about an unknown code, in Java's words."""
     remark = f" request type {request.code} not supported"
     return make_response(request, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
 
 
 class Caller(NamedTuple):
-    """Who asks, for who knows no sockets: the connection, which equals nothing but itself, and the peer's IP address."""
+    """The caller, without sockets: the connection, which equals only itself, and the peer's IP address."""
 
     channel: Hashable
     host: str
 
 
 class Line(Protocol):
-    """What carries a peer's words, on the event loop's thread."""
+    """Carries a peer's messages, on the event loop's thread."""
 
     thread_id: int
     """Of the loop's thread."""
     outbox: Outbox
-    """Where other threads leave what is to be done."""
+    """Where other threads leave work for the loop."""
     unwritten: Unwritten
-    """What was said and has not left."""
+    """Unwritten bytes."""
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
         """Writes an answer."""
@@ -66,14 +66,14 @@ class Line(Protocol):
         """Asks the peer."""
 
     def send_oneway(self, command: RemotingCommand) -> None:
-        """Tells the peer."""
+        """Send to the peer."""
 
     def close(self, reason: str) -> None:
         """Hangs up."""
 
 
 class Outbox:
-    """What threads want to be done on the loop: one wake-up for all that comes before the loop looks."""
+    """Work of other threads for the loop: one wake-up for everything that comes before the loop looks."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -114,7 +114,7 @@ class Peer:
         self.version = 0
         """Of its last request."""
         self.attributes: dict[str, object] = {}
-        """What else those who answer remember of it."""
+        """Other values that handlers keep for the peer."""
         self.is_open = True
         self.is_writable = True
         """Whether it takes what it is sent. While it does not, nothing is read from it."""
@@ -124,7 +124,7 @@ class Peer:
 
     @property
     def is_full(self) -> bool:
-        """Whether so much that it was told waits for it to read that it is to be told no more."""
+        """Whether so many bytes wait for the peer to read that no more may be sent."""
         return self._line.unwritten.is_too_much
 
     def respond(self, request: RemotingCommand, response: RemotingCommand) -> None:
@@ -149,7 +149,7 @@ class Peer:
         return waiter
 
     def send_oneway(self, command: RemotingCommand) -> None:
-        """Tells it something that it does not answer; lost without a word where it has gone."""
+        """Send a one-way request; lost silently if the peer has gone."""
         self._on_loop(lambda: self._line.send_oneway(command))
 
     def close(self, reason: str) -> None:
@@ -171,7 +171,7 @@ class Peer:
 
 
 class UnwrittenOfAll:
-    """Of all connections of a server. Thread-safe."""
+    """Unwritten bytes of all connections of a server. Thread-safe."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -179,14 +179,14 @@ class UnwrittenOfAll:
 
 
 class Unwritten:
-    """Of one connection. Thread-safe."""
+    """Unwritten bytes of one connection. Thread-safe."""
 
     def __init__(self, of_all: UnwrittenOfAll) -> None:
         self._of_all = of_all
         self.size_bytes = 0
 
     def change(self, size_bytes: int) -> None:
-        """So many more wait; fewer where it is negative."""
+        """Add to the unwritten bytes; a negative change subtracts."""
         if size_bytes:
             with self._of_all.lock:
                 self.size_bytes += size_bytes
@@ -194,7 +194,7 @@ class Unwritten:
 
     @property
     def is_too_much(self) -> bool:
-        """Whether its requests are to be refused until it has read."""
+        """Whether to refuse the peer's requests until it has read."""
         return self.size_bytes > OF_ONE_BYTES or (
             self.size_bytes > LITTLE_BYTES and self._of_all.size_bytes > OF_ALL_BYTES
         )

@@ -1,14 +1,14 @@
-"""Requests that wait their turn: a bounded queue, run on the event loop or by threads of its own.
+"""Requests that wait in a bounded queue, and run on the event loop or in the pool's threads.
 
-A request that waited for longer than its pool's limit is refused when its turn comes, and while all threads are busy within ten
-milliseconds after the limit (Java: BrokerFastFailure.cleanExpiredRequest). One that finds the queue full is refused at once.
-Departure: time in which this process did not get to run, because the machine was busy with others, does not count. The event loop
-notices it: what it is to do every ten milliseconds comes late. Java counts it, and has threads by which it gets more of the machine.
-Departure: a request whose refusal nobody would hear, as a one-way one, is run however late it is. Java drops it.
+A request that waited longer than its pool's limit is refused when its turn comes; while all threads are busy, within ten milliseconds
+after the limit (Java: BrokerFastFailure.cleanExpiredRequest). If the queue is full, a request is refused at once.
+Departure: time in which this process did not run, because the machine was busy with others, does not count. The event loop notices it
+by a timer of ten milliseconds that comes late. Java counts that time, and gets more of the machine by its many threads.
+Departure: a request whose peer would get no refusal, such as a one-way one, is run however late it is. Java drops it.
 
-A pool without threads runs requests on the loop, a few milliseconds at a time, so that sockets are served in between. So does one of
-whose requests most are done at once: to hand a request to a thread, and its answer back, costs more than many an answer does. A
-request that takes long, as one that waits for a disk, sends those that come in the next second to the threads.
+A pool without threads runs requests on the loop, a few milliseconds at a time, so that sockets are served in between. A pool whose
+requests are mostly quick does so, too: passing a request to a thread, and its answer back, often costs more than the answer. After a
+request that takes long, for example one that waits for a disk, the requests of the next second go to the threads.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class PoolSettings:
 
     name: str
     capacity: int
-    """So many may wait."""
+    """Limit of the queue."""
     thread_count: int = 0
     """0 = they run on the event loop, and must not block."""
     wait_limit_ms: int | None = None
@@ -55,7 +55,7 @@ class PoolSettings:
 class Task(NamedTuple):
     """A request in a queue: what runs it, what refuses it with a remark, and when it came.
 
-    `refuse` returns whether it did: where nobody would hear of it the request is to be run.
+    `refuse` returns whether it did: if the peer would get no refusal, the request must be run.
     """
 
     run: Callable[[], None]
@@ -63,7 +63,7 @@ class Task(NamedTuple):
     came_at: float
     """By the pool's clock."""
     request_count: int = 1
-    """How many requests it is."""
+    """Number of requests."""
 
 
 class RequestPool:
@@ -77,7 +77,7 @@ class RequestPool:
         self._gather = gather
         self._queue: deque[Task] = deque()
         self._unheard: deque[Task] = deque()
-        """Older than those in the queue, and looked at: they are to be run, for nobody would hear that they are refused."""
+        """Checked requests, older than those in the queue: they must be run, because their peers would get no refusal."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_due = False
         self._is_cleaning = False
@@ -102,7 +102,7 @@ class RequestPool:
 
     @property
     def size(self) -> int:
-        """How many wait."""
+        """Number of waiting requests."""
         return len(self._unheard) + len(self._queue)
 
     @property
@@ -116,7 +116,7 @@ class RequestPool:
         return self._is_closed
 
     def head_wait_ms(self) -> int:
-        """How long the first one has waited. Java: headSlowTimeMills."""
+        """The wait of the first request. Java: headSlowTimeMills."""
         return max(self._head_age_ms(self._unheard), self._head_age_ms(self._queue))
 
     def submit(self, run: Callable[[], None], refuse: Callable[[str], bool], count: int = 1) -> bool:
@@ -223,7 +223,7 @@ class RequestPool:
         return limit_ms is not None and self._age_ms(task) > limit_ms
 
     def _clean(self) -> None:
-        """Each late one is asked once whether it can be refused: one that cannot be now never can."""
+        """Try to refuse each late request once: one that cannot be refused now never can."""
         self._stalled_seconds += self._overdue_seconds(time.monotonic())
         self._is_cleaning = False
         kept = 0
@@ -251,7 +251,7 @@ class RequestPool:
             self._start_a_thread()
 
     def _start_a_thread(self) -> None:
-        """Where the system refuses it, it is asked again a little later; what waits stays meanwhile."""
+        """If the system refuses a thread, try again a little later; requests wait meanwhile."""
         thread = threading.Thread(target=self._work, name=f"{self.name}-{len(self._threads)}", daemon=True)
         try:
             thread.start()
@@ -341,12 +341,12 @@ class RequestPool:
         try:
             return task.refuse(remark)
         except Exception:  # the others' turn comes all the same
-            _LOG.exception("a request of pool %s is refused, and not told", self.name)
+            _LOG.exception("a request of pool %s is refused without an answer", self.name)
             return True
 
 
 def busy_remark(why: str, waited_ms: int, queue_size: int) -> str:
-    """What is told of a request that was taken out of a queue. Java: BrokerFastFailure."""
+    """The remark for a request that was taken out of a queue. Java: BrokerFastFailure."""
     waited = f"period in queue: {waited_ms}ms, size of queue: {queue_size}"
     return f"[{why}]broker busy, start flow control for a while, {waited}"
 

@@ -33,7 +33,7 @@ _OWN_FILES = 128
 FILES_LEAST = 256
 """Open files of a server: its own, and some connections."""
 _HANDSHAKE = b"\x16"
-"""What TLS begins with; a frame does not, unless it is 369 MB long."""
+"""First byte of TLS; no frame begins so, unless it is 369 MB long."""
 _HANDSHAKE_SECONDS = 10
 _SHUTDOWN_SECONDS = 1
 _CLIENT_AUTH = {"none": ssl.CERT_NONE, "optional": ssl.CERT_OPTIONAL, "require": ssl.CERT_REQUIRED}
@@ -82,12 +82,12 @@ class RemotingServer:
 
     @property
     def connection_count(self) -> int:
-        """How many there are, with those that have said nothing yet."""
+        """Number of connections, silent ones included."""
         return len(self._shared.channels) + self._arrivals.count_besides(self._shared.channels)
 
     @property
     def peers(self) -> tuple[Peer, ...]:
-        """Who is connected."""
+        """The connected peers."""
         return tuple(channel.peer for channel in self._shared.channels)
 
     @property
@@ -140,7 +140,7 @@ class RemotingServer:
         """Takes and reads nothing new, answers what was read, says what is said, and hangs up.
 
         It waits for requests that were read as long as any of them ends within five seconds.
-        With `enableShutdownGracefully` clients are told to go away first, and have `shutdownWaitTimeSeconds` for it.
+        With `enableShutdownGracefully` it asks clients to go away first, and gives them `shutdownWaitTimeSeconds`.
         """
         if self._settings.shuts_down_gracefully and not self._shared.is_going_away:
             self._shared.is_going_away = True
@@ -242,7 +242,7 @@ class Arrivals:
         self._tasks: dict[asyncio.Task[None], asyncio.BaseProtocol] = {}
 
     def count_besides(self, connected: Container[asyncio.BaseProtocol]) -> int:
-        """How many sockets are none of these connections yet."""
+        """Number of sockets that are no connections yet."""
         return len(self._silent) + sum(protocol not in connected for protocol in self._tasks.values())
 
     def take(self, sock: socket.socket, made: Callable[[], asyncio.BaseProtocol]) -> None:

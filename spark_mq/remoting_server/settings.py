@@ -1,6 +1,6 @@
-"""Where a server listens, what it takes, and how long it waits. Java: NettyServerConfig, NettySystemConfig, TlsSystemConfig.
+"""A server's addresses, limits and time-outs. Java: NettyServerConfig, NettySystemConfig, TlsSystemConfig.
 
-A field's `java` is the name in a configuration file; those of TLS and frames are system properties in Java.
+A field's `java` is its name in a configuration file; names of TLS and frames are system properties in Java.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def unfollowed_names(
     who: str,
     file: str | None,
 ) -> tuple[str, ...]:
-    """What is to be said of names that none of these classes has: nobody knows them, or they do nothing here.
+    """Warnings about names that none of these classes has: unknown names, and names without an effect here.
 
     Those of `not_followed` with a value may have no other: ConfigurationError.
     """
@@ -143,14 +143,14 @@ class ServerSettings:
     """Until so little is left; 0 = 32 KiB."""
     frame_bytes_most: int = setting("com.rocketmq.remoting.frameMaxLength", 16_777_216, "int")
     shuts_down_gracefully: bool = setting("enableShutdownGracefully", False, "boolean")
-    """When it ends, clients are told to go away (1500), and have a time to do so."""
+    """Before the server ends, it asks clients to go away (1500), and gives them time."""
     shutdown_wait_seconds: int = setting("shutdownWaitTimeSeconds", 30, "int")
     connections_most: int = setting("serverMaxConnections", 0, "int")
     """0 = as many as the process may have open files, but for 128. A name of this package's own, as the next two."""
     requests_bytes_most: int = setting("serverMaxRequestBytes", 1 << 29, "int")
-    """Of all requests that wait or run. Further ones are refused (SYSTEM_BUSY); those whose refusal nobody would hear wait."""
+    """Of all requests that wait or run. Further ones are refused (SYSTEM_BUSY); those whose peer would get no refusal wait."""
     unfinished_bytes_most: int = setting("serverMaxUnfinishedBytes", 1 << 28, "int")
-    """Of all frames that have begun to come, and of requests that connections have left.
+    """Of all unfinished frames, and of requests left by ended connections.
 
     A connection that goes beyond it is closed; what it leaves beyond it is dropped.
     """
@@ -186,7 +186,7 @@ class TlsServerSettings:
         needs = "a certificate is needed: tls.server.certPath and tls.server.keyPath"
         require(self, "mode", needs, is_kept=self.mode != "enforcing" or self.cert_file is not None)
         needs = (
-            "certificates of clients are verified, or not asked for: tls.server.authClient and tls.server.trustCertPath"
+            "certificates of clients are verified, or not requested: tls.server.authClient and tls.server.trustCertPath"
         )
         is_verified = self.verifies_clients and self.trust_file is not None
         require(self, "client_auth", needs, is_kept=self.client_auth == "none" or is_verified)

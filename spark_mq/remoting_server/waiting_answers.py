@@ -63,9 +63,9 @@ class WaitingAnswers:
         return len(self._held)
 
     def hold(self, pending: Pending[Any], go_on: Callable[[], None]) -> bool:
-        """Go on when it is settled, or its time is over; False = there is nothing to wait for, and the caller goes on."""
+        """Call `go_on` when it is settled, or its time is over; False = there is nothing to wait for, and the caller goes on."""
         held = _Held(pending, go_on)
-        seconds = self._asked(held)
+        seconds = self._seconds_left(held)
         if seconds is None:
             held.end()
             return False
@@ -78,21 +78,21 @@ class WaitingAnswers:
         self._outbox.put(self._look_soon)
         return True
 
-    def _asked(self, held: _Held) -> float | None:
+    def _seconds_left(self, held: _Held) -> float | None:
         assert held.pending is not None, "it has not gone on"
         try:
             return held.pending.when_settled(lambda: self._outbox.put(lambda: self._go_on(held)))
-        except Exception:  # who asks for the answer hears why
-            _LOG.debug("the end of a request is asked for now", exc_info=True)
+        except Exception:  # `go_on` takes the answer, and gets the error, too
+            _LOG.debug("a request is ended now", exc_info=True)
             return None
 
     # On the loop.
 
     def _go_on(self, held: _Held) -> None:
-        """What it waited for is over, or its time: it goes on, unless it waits for something else then."""
+        """Its wait or its time is over: it goes on, unless it now waits for something else."""
         if held.go_on is None:
             return
-        seconds = self._asked(held)
+        seconds = self._seconds_left(held)
         with self._lock:
             if seconds is not None:
                 held.deadline = self._loop.time() + seconds
@@ -117,7 +117,7 @@ class WaitingAnswers:
 
 
 class _Whose(NamedTuple):
-    """Who asked for something that is not supported."""
+    """The sender of a request that is not supported."""
 
     code: int
     address: str
@@ -178,7 +178,7 @@ class Unsupported:
         self._timer = self._loop.call_later(_MINUTE_SECONDS, self.tell) if again else None
 
     def close(self) -> None:
-        """Nothing is told any more."""
+        """Log no more."""
         if self._timer is not None:
             self._timer.cancel()
 

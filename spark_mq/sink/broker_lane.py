@@ -1,12 +1,12 @@
-"""Batches of rows on their way to one broker: one request in flight a queue, so that a queue keeps its order, many queues at once.
+"""Batches of rows for one broker: one request in flight per queue, so that a queue keeps its order, and many queues in parallel.
 
     lane = BrokerLane(connect, terms)
     lane.offer(batch); …          blocks while too much waits
     lane.finish()                 returns when all are stored; raises what stopped the lane
 
-A thread sends and waits; the connection is its own. What an answer means is decided in `sends.py`. Under exactly once the lane
-stops at the first doubt and never connects again: another attempt has to find out what the broker holds. `Lanes` are the lanes of one
-task, made when the first batch for their broker comes.
+A lane has its own thread and connection. `sends.py` decides what an answer means. Under exactly once the lane stops at the first
+doubt and never connects again: another attempt has to find out which rows the broker holds. `Lanes` are the lanes of one task, made
+when the first batch for their broker comes.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from spark_mq.sink.sends import Verdict, send_request, verdict_of, verdict_of_ca
 from storage.epoch_times import current_time_ms
 
 QUEUED_BYTES = 16 << 20
-"""So many bytes may wait in a lane before who offers more has to wait."""
+"""Bytes that may wait in a lane before `offer` blocks."""
 KEEP_ALIVE_S = 20.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 _CALL_BYTES = 1_024
-"""What a call without a body counts for."""
+"""Size that a call without a body counts for."""
 
 
 class QueueBatch(NamedTuple):
@@ -43,9 +43,9 @@ class QueueBatch(NamedTuple):
     row_count: int
     sys_flag: int
     call: RemotingCommand | None = None
-    """What is asked of the broker in place of a send."""
+    """A request in place of a send."""
     row: int = -1
-    """The row's number, of a batch of one, where its answer is to be told from others."""
+    """The row's number if the batch has one row whose answer must be known by row."""
     waits: bool = False
     """Of a batch of one: its broker may put it elsewhere first, and says the offset there."""
 
@@ -58,12 +58,12 @@ class QueueBatch(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """What it counts for while it waits."""
+        """Size that it counts for while it waits."""
         return len(self.body) if self.call is None else _CALL_BYTES
 
 
 class LaneStoppedError(ClientError):
-    """A lane has stopped because of `cause`; with `is_doubt` nobody knows what the broker holds of the batches in flight."""
+    """A lane has stopped because of `cause`; with `is_doubt` it is unknown which batches in flight the broker has stored."""
 
     def __init__(self, cause: ClientError, *, is_doubt: bool) -> None:
         super().__init__(cause, is_doubt)
@@ -78,20 +78,20 @@ Connect = Callable[[], BlockingConnection["_Try | None"]]
 
 
 class LaneTerms(NamedTuple):
-    """How a lane sends."""
+    """Terms of a lane's sends."""
 
     group: str
     is_exact: bool
     send_timeout_ms: int
     retry_timeout_ms: int
     on_stored: Callable[[QueueBatch, RemotingCommand], None]
-    """Is told each stored batch with the broker's answer, on the lane's thread."""
+    """Called with each stored batch and the broker's answer, on the lane's thread."""
     keep_alive: RemotingCommand | None = None
     """Sent now and then while the lane works."""
     leave: RemotingCommand | None = None
     """Sent when all is stored. A broker up to 4.9 keeps the name of a producer group for ever unless a client takes leave."""
     on_refused: Callable[[QueueBatch, ClientError], bool] | None = None
-    """Is told each batch that its broker will never take; True = that is dealt with, and the lane goes on."""
+    """Called with each batch that its broker will never take; True = handled, and the lane continues."""
 
 
 class _Try:
@@ -123,7 +123,7 @@ class BrokerLane:
         self._connection: BlockingConnection[_Try | None] | None = None
         self._alive_s = time.monotonic()
         self.statuses: Counter[int] = Counter()
-        """How many rows were stored, by the code of the answer."""
+        """Number of stored rows, by the code of the answer."""
         self._thread = threading.Thread(target=self._run, name="spark-mq-lane", daemon=True)
         self._thread.start()
 
@@ -153,7 +153,7 @@ class BrokerLane:
         self._raise_failure()
 
     def give_up(self) -> None:
-        """Drop what waits, and hear what becomes of what is in flight, once. Raises nothing."""
+        """Drop waiting batches, and read the answers to those in flight, once. Raises nothing."""
         with self._changed:
             self._is_given_up = self._is_finished = True
             self._waiting.clear()
@@ -260,7 +260,7 @@ class BrokerLane:
         self._try_again([one], error)
 
     def _end(self, one: _Try, code: int | None) -> None:
-        """Nothing more is to be done for a batch; `code` is that of the answer by which it is stored."""
+        """End a batch; `code` is the code of the answer by which it is stored."""
         with self._changed:
             del self._in_flight[one.batch.queue]
             self._queued_bytes -= one.batch.size_bytes
@@ -356,7 +356,7 @@ class Lanes:
         return dict(sum((lane.statuses for lane in self._lanes.values()), Counter[int]()))
 
     def give_up(self) -> None:
-        """Drop what waits, and hear what becomes of what is in flight."""
+        """Drop waiting batches, and read the answers to those in flight."""
         for lane in self._lanes.values():
             lane.give_up()
 

@@ -1,6 +1,6 @@
-"""Which columns of a row the sink takes, by the DataFrame's schema alone: ours, or Kafka's where `value` is there and `body` is not.
+"""The columns that the sink takes, by the DataFrame's schema alone: this package's, or Kafka's if there is `value` and no `body`.
 
-The source's other columns are accepted and left, so that its rows go straight into the sink.
+The source's other columns are accepted and ignored, so that its rows go straight into the sink.
 """
 
 from __future__ import annotations
@@ -89,69 +89,73 @@ def _is_headers(found: DataType) -> bool:
 SINK_COLUMNS: dict[str, SinkColumn] = {
     column.name: column
     for column in (
-        SinkColumn("body", "BINARY or STRING", _is_bytes_or_text, "the body; must be there, and not null"),
-        SinkColumn("topic", "STRING", _is_text, "topic; not looked at where option topic is given"),
+        SinkColumn("body", "BINARY or STRING", _is_bytes_or_text, "the body; required, not null"),
+        SinkColumn("topic", "STRING", _is_text, "topic; ignored if option topic is given"),
         SinkColumn("tags", "STRING", _is_text, "property TAGS"),
-        SinkColumn("keys", "STRING or ARRAY<STRING>", _is_keys, "property KEYS; a string holds several separated by a space"),
+        SinkColumn("keys", "STRING or ARRAY<STRING>", _is_keys, "property KEYS; a string holds several keys, separated by spaces"),
         SinkColumn("properties", "MAP<STRING, STRING>", _is_text_map, "the other properties; see below for reserved names"),
         SinkColumn("flag", "INT", _is_integer, "the client's flag; null = 0"),
-        SinkColumn("born_timestamp", "TIMESTAMP", _is_time, "when the message came to be; null = now"),
+        SinkColumn("born_timestamp", "TIMESTAMP", _is_time, "creation time of the message; null = now"),
         SinkColumn("queue_id", "INT", _is_integer, "the queue; null = by sharding_key, else in turn"),
-        SinkColumn("sharding_key", "STRING", _is_text, "rows of one key go to one queue, the one of Java's SelectMessageQueueByHash"),
-        SinkColumn("unique_key", "STRING", _is_text, "the id that clients show, with keepUniqueKey; else left"),
+        SinkColumn("sharding_key", "STRING", _is_text, "rows with equal keys go to one queue, as with Java's SelectMessageQueueByHash"),
+        SinkColumn("unique_key", "STRING", _is_text, "the id that clients show; ignored without keepUniqueKey"),
         SinkColumn("delay_level", "INT", _is_integer,
-                   "deliver it later, by this level of the broker's messageDelayLevel; null or 0 = at once, above the last = the last"),
+                   "deliver it later, by this level of messageDelayLevel; null or 0 = immediately, above the last = the "
+                   "last"),
         SinkColumn("deliver_at", "TIMESTAMP", _is_time,
-                   "deliver it at this time, at most timerMaxDelaySec ahead; null = at once, "
-                   "passed = when the timer runs; not beside delay_level"),
+                   "deliver it at this time, at most timerMaxDelaySec ahead; null = immediately, a past time = when the "
+                   "timer runs next; not together with delay_level"),
         SinkColumn("retry_group", "STRING", _is_text,
-                   "the row goes to this consumer group's retry topic at delay_level (null = 3 + reconsume_times), "
-                   "or to its dead letters where reconsume_times is above the maximum; null = to its topic"),
+                   "send the row to this consumer group's retry topic at delay_level (null = 3 + reconsume_times), or "
+                   "to its dead letters if reconsume_times exceeds the maximum; null = to its topic"),
         SinkColumn("reconsume_times", "INT", _is_integer,
-                   "how often consumption failed, with retry_group or sendBack; else left"),
-        SinkColumn("origin_msg_id", "STRING", _is_text, "with retry_group: the id before its first try; else left"),
+                   "how often consumption has failed; only with retry_group or sendBack"),
+        SinkColumn("origin_msg_id", "STRING", _is_text, "the id before its first retry; only with retry_group"),
         SinkColumn("transaction_state", "STRING", _is_text,
-                   "with transactional: commit (or null), rollback or unknown (a transaction check asks back); no row is delayed"),
+                   "with transactional: commit (or null), rollback or unknown (the broker checks with the producer); "
+                   "such a row cannot be delayed"),
         SinkColumn("producer_group", "STRING", _is_text,
-                   "with transactional: whom a broker asks back; not looked at where option producerGroup is given"),
+                   "with transactional: the producer group for transaction checks; ignored if option producerGroup is "
+                   "given"),
     )
 }  # fmt: skip
 
 SEND_BACK_COLUMNS: dict[str, SinkColumn] = {
     column.name: column
     for column in (
-        SinkColumn("topic", "STRING", _is_text, "where it was consumed from; becomes RETRY_TOPIC"),
+        SinkColumn("topic", "STRING", _is_text, "the topic it was consumed from; becomes RETRY_TOPIC"),
         SinkColumn("msg_id", "STRING", _is_text, "becomes ORIGIN_MESSAGE_ID"),
-        SinkColumn("properties", "MAP<STRING, STRING>", _is_text_map, "all of its properties, which it keeps"),
-        SinkColumn("body", "BINARY or STRING", _is_bytes_or_text, "the body, not compressed"),
-        SinkColumn("reconsume_times", "INT", _is_integer, "how often consumption failed before; null = 0"),
-        SinkColumn("delay_level", "INT", _is_integer, "when to try again; null or 0 = level 3 + reconsume_times, negative = never"),
-        SinkColumn("born_timestamp", "TIMESTAMP", _is_time, "when the message came to be; null = now"),
-        SinkColumn("born_host", "STRING", _is_text, "address:port of its producer; without the column the store's"),
+        SinkColumn("properties", "MAP<STRING, STRING>", _is_text_map, "all its properties; they are kept"),
+        SinkColumn("body", "BINARY or STRING", _is_bytes_or_text, "the uncompressed body"),
+        SinkColumn("reconsume_times", "INT", _is_integer, "how often consumption has failed; null = 0"),
+        SinkColumn("delay_level", "INT", _is_integer, "delay of the retry; null or 0 = level 3 + reconsume_times, negative = never"),
+        SinkColumn("born_timestamp", "TIMESTAMP", _is_time, "creation time of the message; null = now"),
+        SinkColumn("born_host", "STRING", _is_text, "address:port of its producer; default: the store's"),
         SinkColumn("flag", "INT", _is_integer, "the client's flag; null = 0"),
-        SinkColumn("sys_flag", "INT", _is_integer, "of its bits those of tags and of a commit are kept"),
+        SinkColumn("sys_flag", "INT", _is_integer, "only the bits for tags and commit are kept"),
     )
 }  # fmt: skip
-"""What is taken with sendBack; the first four are needed."""
+"""Columns with sendBack; the first four are needed."""
 
 LIVE_SEND_BACK_COLUMNS: dict[str, SinkColumn] = {
     column.name: column
     for column in (
-        SinkColumn("topic", "STRING", _is_text, "where it was consumed from"),
-        SinkColumn("msg_id", "STRING", _is_text, "its broker's address and its place in that broker's log, as the source gives it"),
+        SinkColumn("topic", "STRING", _is_text, "the topic it was consumed from"),
+        SinkColumn("msg_id", "STRING", _is_text, "its broker's address and log offset, as in the source's column"),
         SinkColumn("broker_name", "STRING", _is_text,
-                   "whose log that is; null or without the column = the broker that has the address in msg_id"),
-        SinkColumn("delay_level", "INT", _is_integer, "when to try again; null or 0 = level 3 + its reconsume times, negative = never"),
+                   "the broker with that log; default: the broker at the address in msg_id"),
+        SinkColumn("delay_level", "INT", _is_integer,
+                   "delay of the retry; null or 0 = level 3 + its reconsume times, negative = never"),
     )
 }  # fmt: skip
-"""What is taken with sendBack of rows that a running broker holds; the first two are needed."""
+"""Columns with sendBack for rows of a running broker; the first two are needed."""
 
 KAFKA_SINK_COLUMNS: dict[str, SinkColumn] = {
     column.name: column
     for column in (
         SinkColumn("key", "BINARY or STRING", _is_bytes_or_text, "the sharding key, and property KEYS"),
-        SinkColumn("value", "BINARY or STRING", _is_bytes_or_text, "the body; must be there, and not null"),
-        SinkColumn("topic", "STRING", _is_text, "topic; not looked at where option topic is given"),
+        SinkColumn("value", "BINARY or STRING", _is_bytes_or_text, "the body; required, not null"),
+        SinkColumn("topic", "STRING", _is_text, "topic; ignored if option topic is given"),
         SinkColumn("partition", "INT", _is_integer, "the queue; null = by key, else in turn"),
         SinkColumn("headers", "ARRAY<STRUCT<key: STRING, value: BINARY>>", _is_headers, "properties"),
     )
@@ -172,7 +176,7 @@ def columns_to_write(schema: StructType, options: SinkOptions, *, mode: str) -> 
 
 
 def columns_to_send(schema: StructType, options: LiveSinkOptions, *, mode: str) -> InputColumns:
-    """What running brokers take of a frame's rows. Raises as `columns_to_write`."""
+    """The columns for running brokers. Raises as `columns_to_write`."""
     if mode != "append":
         raise SinkModeError(mode)
     for name in ("transaction_state", "producer_group") if options.is_exact else ():
@@ -236,7 +240,7 @@ def warn_of_overruled(tasks: Iterable[Mapping[str, str]]) -> None:
 
 
 def _columns_sent_back(schema: StructType, taken: Mapping[str, SinkColumn], needed: Sequence[str]) -> InputColumns:
-    """What to take of rows that consumers failed on. Raises SinkSchemaError."""
+    """The columns of rows that consumers failed on. Raises SinkSchemaError."""
     left = [name for name in (*LEFT_COLUMNS, *SINK_COLUMNS) if name not in (*taken, *_NOT_SENT_BACK)]
     for name in _NOT_SENT_BACK:
         if name in schema.names:

@@ -1,7 +1,7 @@
-"""The driver's side of a write: what all tasks have staged becomes one batch in the log, or is given back.
+"""The driver's side of a write: the staged files of all tasks become one batch in the log, or are discarded.
 
-The store is held for one commit and let go in between, so that several queries, and jobs, can take turns. The process in which
-Spark runs this may outlive a killed driver: everything is decided under the store's lock, from what the store itself says.
+The store's lock is held for one commit and released in between, so that several queries and jobs can take turns. Spark's process for
+this code may outlive a killed driver; so every decision is made under the store's lock, from the state of the store itself.
 """
 
 from __future__ import annotations
@@ -133,15 +133,15 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
 
     Where a broker ends without an answer, the next process that opens the store goes on with what the disk says; that may be this one.
     """
-    batch, asked_s = commit.staged.batch, time.monotonic()
-    end_s = asked_s + options.lock_timeout / 1_000
+    batch, started_s = commit.staged.batch, time.monotonic()
+    end_s = started_s + options.lock_timeout / 1_000
     said = ""
     while True:
         left_ms = max(0, round((end_s - time.monotonic()) * 1_000))
         try:
             with _opened(options, left_ms) as store:
                 copies = _admitted(options, store)
-                outcome = commit_staged(store, commit, waited_s=time.monotonic() - asked_s)
+                outcome = commit_staged(store, commit, waited_s=time.monotonic() - started_s)
                 if outcome.already_done:
                     discard_staged(LocalFileSystem(), options.root, commit.staged.dead_letters)
                 end = store.writer.log_end
@@ -168,7 +168,7 @@ def _commit(options: SinkOptions, commit: StagedCommit) -> None:
 
 
 def _admitted(options: SinkOptions, store: MessageStore) -> int:
-    """How many copies the batch must have; a replicator beside the store knows of them. Raises ReplicasNotEnoughError."""
+    """The number of copies for the batch, from a replicator beside the store. Raises ReplicasNotEnoughError."""
     needed = copies_of_batch(store.config.mode, store.config.replication, options.in_sync_replicas)
     if needed != NOBODY:
         in_sync = ask_for_copies(options.root, needed, None, _slave_timeout_ms(options, store))
@@ -190,7 +190,7 @@ def _slave_timeout_ms(options: SinkOptions, store: MessageStore) -> int:
 
 
 def _refuse_other_host(options: SinkOptions) -> None:
-    """Of a broker that has the store open. Raises ConfigurationError where `storeHost` names another address than it says of itself."""
+    """Check a broker that has the store open. Raises ConfigurationError if `storeHost` differs from the broker's own address."""
     note = None if options.store_host is None else broker_note(options.root)
     if options.store_host is None or note is None:
         return
@@ -233,8 +233,8 @@ def _request(options: SinkOptions, commit: StagedCommit, patience_ms: int) -> Ha
 def _naming_tasks(options: SinkOptions, staged: Sequence[StagedRows]) -> Iterator[None]:
     """The error for staged files that this process does not see names the machine whose task wrote them.
 
-    Where there is no store yet they are looked for at once, so that none is made in a directory that only this machine sees.
-    A store that is there is asked first whether it holds the batch: then the files may be gone.
+    If there is no store yet, look for the files at once, so that no store is made in a directory that only this machine sees.
+    If the store exists, first check whether it holds the batch: then the files may be gone.
     """
     files = LocalFileSystem()
     directory = staged_directory(options.root)
@@ -275,7 +275,7 @@ def abort_rows(options: SinkOptions, messages: Sequence[WriterCommitMessage | No
     segments = _segments(staged)
     dead_letters = [rows.dead_letters for rows in staged if rows.dead_letters is not None]
     files = LocalFileSystem()
-    # Where no commit has come so far that there is a lock, there is nobody to keep out, and maybe no store.
+    # Without a lock file no commit has come this far: there is no other process to exclude, and maybe no store.
     lock_path = f"{options.root}/lock"
     has_lock = files.exists(lock_path)
     if not segments and not dead_letters and has_lock:
@@ -297,7 +297,7 @@ def _segments(staged: Sequence[StagedRows]) -> list[StagedSegment]:
 
 
 def _most(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Of each topic the greatest number of queues that a task asks for."""
+    """For each topic, the greatest number of queues that a task needs."""
     most: Counter[str] = Counter()
     for one in counts:
         most |= Counter(one)
@@ -315,13 +315,13 @@ class Unanswered(NamedTuple):
 
     reason: str
     started_at: int | None = None
-    """Where the log ended when the broker began the commit; None = it has not."""
+    """The log's end when the broker began the commit; None = not begun."""
 
 
 def hand_over(root: str, request: HandOver, holder: str | None) -> CommitOutcome | Unanswered:
     """Give a staged batch to the broker of ours that has the store open, on this machine. Returns what the broker says.
 
-    That is what a commit of the sink's own would have come to. Where no answer comes, because the broker has ended, nobody knows
+    A commit by the sink itself would have the same result. If no answer comes, because the broker has ended, it is unknown
     whether the batch was decided: the sink asks the next process that has the store, and says where the log ended when the lost try
     began. Raises the error that the broker answers with, StoreServedError where it takes nothing from here.
 

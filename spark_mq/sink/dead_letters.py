@@ -1,8 +1,8 @@
-"""Rows that break a rule: they fail their task, or are put aside as Parquet, with their columns as they came and what is wrong.
+"""Rows that break a rule: they fail their task, or are written as Parquet, with their original columns and the reason.
 
-A task writes and syncs a file that Spark and its like do not see; the batch's commit renames it
-(`storage/batch/intent.py`). So a dead letter is there exactly once, if and when its batch is.
-What a task that died has left stays hidden.
+A task writes and syncs a file that is hidden from Spark and similar readers; the commit of the batch renames it
+(`storage/batch/intent.py`). So a dead letter exists exactly once, if and when its batch does.
+Files of a task that died stay hidden.
 
 A batch for a store names its files in the intent; one for running brokers, at least once, has none (`publish_dead_letters`). A
 repeated batch gives the same names, so it replaces what it has put there before.
@@ -50,7 +50,7 @@ class RejectedRows:
         self._directory = ""
         self._writer: pq.ParquetWriter | None = None
         self.rows = 0
-        """How many are put aside."""
+        """Number of rows put aside."""
         if directory is not None:
             assert batch is not None, "a task's dead letters have the name of its batch"
             self._directory = plain_path(directory).rstrip("/") or "/"

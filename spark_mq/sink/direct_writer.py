@@ -1,8 +1,8 @@
-"""At least once: what a writing task does. Rows go to the brokers as they are read; when the task ends, all of them are stored.
+"""At least once: a writing task sends rows to the brokers as it reads them; when the task ends, all of them are stored.
 
-A batch whose answer is not known is sent again, so its rows may be there twice, and a task that Spark runs again sends all of its
-rows again. None is lost: a task reports its end only when each of its batches is confirmed.
-Rows that are sent back go another way (`live_returns.py`), and those that are transactions have an end (`live_transactions.py`).
+A batch without a known answer is sent again, so its rows may be stored twice; a task that Spark runs again sends all of its
+rows again. No row is lost: a task reports its end only when each of its batches is confirmed.
+Rows that are sent back use other requests (`live_returns.py`); transactions also have an end (`live_transactions.py`).
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ MOST_ROWS = 1_000
 
 @dataclass(frozen=True)
 class SentRows(WriterCommitMessage):
-    """What one task has sent."""
+    """The sends of one task."""
 
     row_count: int
     statuses: dict[int, int] = field(default_factory=dict)
     """Rows by the code of the answer."""
     dead_letters: DeadLetterFile | None = None
-    """What it has put aside."""
+    """The rows put aside."""
     host: str = ""
     """The machine where it did."""
     overruled: dict[str, str] = field(default_factory=dict)

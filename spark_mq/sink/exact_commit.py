@@ -14,7 +14,7 @@ An attempt that ends in doubt is followed by another, in this process or in a la
     c  look        which rows of the batch lie in each queue, row by row; of rows that wait, also where they may wait
     d  the intent forgets the earlier attempts; the rest is sent
 
-What brokers are asked is a Protocol, so that a model can stand in for them. The caller holds the journal's lock.
+Requests to brokers are a Protocol, so that a model can replace the brokers. The caller holds the journal's lock.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from storage.failpoints import reach
 
 _LOG = logging.getLogger("spark_mq.sink")
 ATTEMPTS_WITHOUT_PROGRESS = 5
-_unasked: set[str] = set()
-"""Staging directories of sinks whose topic could not be asked the last time."""
+_unreachable: set[str] = set()
+"""Staging directories of sinks whose topic was not readable the last time."""
 
 
 class Marks(NamedTuple):
@@ -63,7 +63,7 @@ class Marks(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """What a send has stored: where the last row of each queue lies, and rows by the code of the answers."""
+    """The stored rows of a send: the place of the last row in each queue, and numbers of rows by the code of the answers."""
 
     ends: Mapping[MessageQueue, int]
     """The offset behind the last row that was confirmed."""
@@ -71,11 +71,11 @@ class Stored(NamedTuple):
 
 
 class SendInDoubtError(Exception):
-    """A send has ended without an answer for something: nobody knows what the brokers hold of it."""
+    """A send has ended without all answers: it is unknown which rows the brokers hold."""
 
 
 class Brokers(Protocol):
-    """What a commit asks of the brokers that its queues are on."""
+    """The requests of a commit to the brokers of its queues."""
 
     def prepare(self, queues: Iterable[MessageQueue], places: Iterable[MessageQueue] = ()) -> None:
         """Make sure that a fence will be possible at the queues' brokers, which are waited for, and that places can be looked into.
@@ -104,8 +104,8 @@ class Brokers(Protocol):
     ) -> Stored:
         """Send all of it. Raises SendInDoubtError, or an error where a broker refuses for good.
 
-        A queue that ends before its `least` offset once the connections are there has lost its end since that was asked: a doubt, and
-        nothing is sent. From then on a broker that starts again breaks its connection.
+        If a queue ends before its `least` offset when the connections are open, it has lost its end since that offset was read: that is
+        a doubt, and nothing is sent. From then on a broker that restarts breaks its connection.
         """
 
     def check_safety(self, statuses: Mapping[int, int]) -> None:
@@ -115,11 +115,11 @@ class Brokers(Protocol):
         """Tell the sink's own topic."""
 
     def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
-        """Batches that the topic tells of for this sink, the newest among them. Brokers that are away are waited for if `patient`."""
+        """Batches that the topic announces for this sink, with the newest. With `patient` it waits for brokers that are away."""
 
 
 class Outcome(NamedTuple):
-    """How a commit ended."""
+    """The outcome of a commit."""
 
     rows: int
     is_new: bool
@@ -129,7 +129,7 @@ class Outcome(NamedTuple):
 
 
 class ExactCommit:
-    """Commits of one sink. `nonce` gives 8 hex digits that nobody else has.
+    """Commits of one sink. `nonce` gives 8 unique hex digits.
 
     `is_write`: what comes is all of a write that has a name (`writeId`), and no batch of a query. `takeover`: batches that another run
     of the query has sent are passed over.
@@ -205,13 +205,13 @@ class ExactCommit:
             )
 
     def _was_sent_by_others(self, done: Done, batch: Batch, row_count: int) -> bool:
-        """Raises SinkAheadError where the sink's topic tells of a batch of the query that this journal has not sent.
+        """Raises SinkAheadError if the sink's topic announces a batch of the query that this journal has not sent.
 
-        Then the staging directory is a copy or an older one, and another run sends from another. With `takeover` True where the topic
-        tells of this batch or a later one, which the journal takes for its own from now on. A broker that cannot be asked now stops no
-        query whose directory knows it: the query may send nothing there.
+        Then the staging directory is a copy or an older one, and another run sends from another directory. With `takeover`: True if the
+        topic announces this batch or a later one, which the journal takes over. A broker that is away now does not stop a query whose
+        directory knows it: the query may send nothing there.
         """
-        for known in self._told(batch.sink_id):
+        for known in self._announced(batch.sink_id):
             is_ours = known.batch.query_id == batch.query_id
             is_newer = known.batch.batch_id > done.batch.batch_id
             if is_ours and is_newer and self._takeover and known.batch.batch_id >= batch.batch_id:
@@ -223,22 +223,22 @@ class ExactCommit:
                 )
         return False
 
-    def _told(self, sink_id: str) -> list[Done]:
-        """What the sink's topic tells of; nothing where a broker of it cannot say so now, which is logged once."""
+    def _announced(self, sink_id: str) -> list[Done]:
+        """The batches that the sink's topic announces; none if a broker of the topic is away now, which is logged once."""
         directory = self._journal.directory
         try:
-            told = self._brokers.announced(sink_id, patient=False)
+            announced = self._brokers.announced(sink_id, patient=False)
         except ClientError as error:
             if not error.retriable:
                 raise
-            if directory not in _unasked:
+            if directory not in _unreachable:
                 _LOG.warning(
-                    "sink %s: whether another run of the query has sent cannot be asked: %s", sink_id, error.describe()
+                    "sink %s: cannot check whether another run of the query has sent: %s", sink_id, error.describe()
                 )
-            _unasked.add(directory)
+            _unreachable.add(directory)
             return []
-        _unasked.discard(directory)
-        return told
+        _unreachable.discard(directory)
+        return announced
 
     def _finish(self, intent: Intent, done: Done | None) -> Outcome:
         """Bring a decided batch to its end."""
@@ -301,7 +301,7 @@ class ExactCommit:
     def _look(
         self, intent: Intent, plans: Mapping[MessageQueue, QueuePlan]
     ) -> tuple[dict[MessageQueue, int], dict[MessageQueue, QueuePlan], int]:
-        """Where the batch's rows end in each queue, what is left to be sent, and how many rows are stored."""
+        """The ends of the batch's rows in each queue, the rest to send, and the number of stored rows."""
         prefix, ends, left, count = batch_prefix(intent.batch), {}, {}, 0
         starts = {span.queue: span.start for span in intent.spans}
         found: dict[MessageQueue, np.ndarray] = {}
@@ -342,7 +342,7 @@ class ExactCommit:
     def _was_sent_elsewhere(self, batch: Batch, files: Sequence[StagedFile]) -> bool:
         """Whether a batch that the journal does not know was sent: its directory was lost or is another one.
 
-        Raises StagingLostError unless that can be told: where its rows may begin is known only of queues that the batch before went to.
+        Raises StagingLostError if that is unknown: the first possible offset is known only for queues that the last batch was sent to.
         """
         known = max(
             self._brokers.announced(batch.sink_id, patient=True), key=lambda done: done.batch.batch_id, default=None
@@ -396,7 +396,7 @@ class ExactCommit:
 
 
 def _places(plans: Mapping[MessageQueue, QueuePlan]) -> list[MessageQueue]:
-    """Where rows of the plans may wait."""
+    """The places where rows of the plans may wait."""
     return places_of(queue for queue, plan in plans.items() if has_waiting(plan))
 
 

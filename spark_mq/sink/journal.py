@@ -1,10 +1,10 @@
-"""What a sink that sends exactly once keeps in its staging directory: intent and done, as values and as files.
+"""The journal of an exactly-once sink in its staging directory: intent and done, as values and as files.
 
     STAGING/SINK/lock           held by the process that commits
-    STAGING/SINK/intent.json    the batch that is decided and not done; there is at most one: which staged files, from where in each
-                                queue its rows are to be looked for, and which attempts may still have requests on their way
-    STAGING/SINK/done.json      the last batch that is sent, and where in each queue its rows lie
-    STAGING/SINK/….rows         what tasks have staged (`staged_rows.py`)
+    STAGING/SINK/intent.json    the one batch that is decided and not done: its staged files, the offset in each queue where the search
+                                for its rows begins, and the attempts that may still have requests in flight
+    STAGING/SINK/done.json      the last sent batch, and the offsets of its rows in each queue
+    STAGING/SINK/….rows         rows staged by tasks (`staged_rows.py`)
 
 SINK is `sink_digest` in hex. Both files are one line of JSON and its CRC-32 in hex, replaced whole and synced. Writing the intent is
 the commit point of a batch: before it, nothing of the batch is sent; after it, all of it will be.
@@ -32,14 +32,14 @@ _VERSION = 1
 
 
 class StagedFile(NamedTuple):
-    """What one task has staged: all that one must know of its file."""
+    """The staged file of one task: everything that the commit must know about it."""
 
     name: str
     """BATCH-PARTITION-NONCE-….rows, in the sink's directory."""
     rows: int
     size_bytes: int
     table_start: int
-    """Where the table begins; the batches' bodies lie before."""
+    """The begin of the table; the bodies of the batches lie before."""
     data_crc: int
     table_crc: int
 
@@ -80,7 +80,7 @@ class Done(NamedTuple):
 
 
 def batch_prefix(batch: Batch) -> str:
-    """How the row marks of a batch begin, in every staging directory."""
+    """The prefix of a batch's row marks, the same in every staging directory."""
     return f"{sink_digest(batch.sink_id, batch.query_id).hex()}-{batch.batch_id}-"
 
 
@@ -114,14 +114,16 @@ def decode_done(content: bytes) -> Done:
     return Done(_batch(document["batch"]), _spans(document["spans"]), document["rows"])
 
 
-def told_of(record: Message, sink_id: str) -> Done | None:
-    """What a message of the sinks' topic says of that sink; None where it says nothing: anybody may send there."""
+def announcement_of(record: Message, sink_id: str) -> Done | None:
+    """The batch of that sink that a message of the sinks' topic announces; None if none: any client may send there."""
     try:
         done = decode_done(record.plain_body)
     except (ValueError, CorruptMessageError):
         return None
-    is_told = done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0  # no sink tells of an empty batch
-    return done if is_told else None
+    is_announced = (
+        done.batch.sink_id == sink_id and bool(done.spans) and done.rows > 0
+    )  # no sink announces an empty batch
+    return done if is_announced else None
 
 
 def _document(content: bytes, names: set[str]) -> dict[str, Any]:
@@ -172,7 +174,7 @@ T = TypeVar("T")
 
 
 class Kept(NamedTuple):
-    """What the directory says."""
+    """The content of the directory."""
 
     intent: Intent | None
     done: Done | None
@@ -242,5 +244,5 @@ class Journal:
 
 
 def sink_directory(staging: str, sink_id: str) -> str:
-    """Where a sink's tasks stage."""
+    """The staging directory of a sink's tasks."""
     return f"{staging}/{sink_digest(sink_id, sink_id).hex()}"

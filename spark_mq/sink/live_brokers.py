@@ -1,16 +1,16 @@
-"""What an exactly-once commit asks of running brokers. Each request goes to a master over a connection whose end is noticed.
+"""Requests of an exactly-once commit to running brokers. Each goes to a master, over a connection whose end is noticed.
 
 The fence, broker by broker, is what makes a second attempt safe, because RocketMQ knows no producer epochs:
 
 1.  Each attempt is a producer group of its own. It sends a heartbeat over the connection, asks whether the broker knows the group's
     connection now (204), and only then sends rows.
-2.  A later attempt asks for the group's connections (204) until the broker knows none. The broker forgets a group when it has read the
-    connection to its end; so every request that came over it is in the broker's send queue by then, or past it.
-3.  It stores a message in the sink's own topic, behind those requests, and waits until that message can be read. Stores are one after
-    another, and queues are filled in the order of the log; so what was stored before is readable now.
-4.  Both once more after a pause, because several threads take requests from the send queue.
+2.  A later attempt asks for the group's connections (204) until the broker knows none. The broker drops a group when it has read the
+    connection to its end; so every request of that connection is in the broker's send queue by then, or past it.
+3.  It stores a message in the sink's own topic, behind those requests, and waits until that message is readable. A broker stores one
+    message after another, and fills queues in the order of the log; so every message stored before is readable now.
+4.  It repeats 2 and 3 after a pause, because several threads take requests from the send queue.
 
-The message of 3 is flushed and replicated after all that lies before it. So its answer says how safe the rows are that are found.
+The message of 3 is flushed and replicated after everything before it. So its answer says how durable the found rows are.
 
 Java: ProducerManager, ClientHousekeepingService, SendMessageProcessor, DefaultMessageStore.ReputMessageService.
 """
@@ -50,7 +50,7 @@ from spark_mq.remoting.consumers import (
 from spark_mq.remoting.messages import BatchedMessage, SendMessageAnswer, encode_batch
 from spark_mq.sink.broker_lane import BrokerLane, LaneStoppedError, LaneTerms, QueueBatch
 from spark_mq.sink.exact_commit import Marks, SendInDoubtError, Stored
-from spark_mq.sink.journal import Done, encode, told_of
+from spark_mq.sink.journal import Done, announcement_of, encode
 from spark_mq.sink.live_routes import LiveRoutes
 from spark_mq.sink.options import DEFAULT_GROUP, LiveSinkOptions
 from spark_mq.sink.send_plan import QueuePlan, marks_of, queue_text
@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 
 class BrokerQuestions:
-    """What is asked, and how a broker is reached."""
+    """Requests to brokers, and the connections to them."""
 
     def __init__(self, options: LiveSinkOptions, routes: LiveRoutes) -> None:
         self.settings = options.client_settings()
@@ -92,7 +92,7 @@ class BrokerQuestions:
         return self._routes.address_of(broker_name, topic or self._topic_of[broker_name])
 
     def at(self, broker_name: str, what: str, ask: Callable[[BlockingConnection[int]], T]) -> T:
-        """What `ask` gives over a connection to the broker. Raises WaitedInVainError, which says `what` was waited for."""
+        """The result of `ask` over a connection to the broker. Raises WaitedInVainError, which names `what`."""
 
         def once() -> T:
             with self.connected(broker_name) as connection:
@@ -114,28 +114,28 @@ class BrokerQuestions:
             connection.close()
 
     def ends(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where queues end, as their masters say."""
-        asked, ends = list(queues), dict[MessageQueue, int]()
-        for name in self.names(asked):
-            of_broker = [queue for queue in asked if queue.broker_name == name]
+        """The ends of queues, from their masters."""
+        wanted, ends = list(queues), dict[MessageQueue, int]()
+        for name in self.names(wanted):
+            of_broker = [queue for queue in wanted if queue.broker_name == name]
             ends |= self.at(name, "where queues end", partial(self.ends_at, queues=of_broker))
         return ends
 
     def ends_at(self, connection: BlockingConnection[int], queues: Iterable[MessageQueue]) -> dict[MessageQueue, int]:
-        """Where queues of the connection's broker end."""
-        asked = list(queues)
-        headers = (MaxOffsetRequest(topic=q.topic, queue_id=q.queue_id, broker_name=q.broker_name) for q in asked)
+        """The ends of queues of the connection's broker."""
+        wanted = list(queues)
+        headers = (MaxOffsetRequest(topic=q.topic, queue_id=q.queue_id, broker_name=q.broker_name) for q in wanted)
         answers = self.ask(connection, *(make_call(RequestCode.GET_MAX_OFFSET, header) for header in headers))
-        return {queue: one.header(OffsetAnswer).queue_offset for queue, one in zip(asked, answers, strict=True)}
+        return {queue: one.header(OffsetAnswer).queue_offset for queue, one in zip(wanted, answers, strict=True)}
 
     def start(self, queue: MessageQueue) -> int:
-        """Where a queue begins, as its master says."""
+        """The begin of a queue, from its master."""
         self.names([queue])
         header = QueueRequest(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker_name)
-        asked = make_call(RequestCode.GET_MIN_OFFSET, header)
+        request = make_call(RequestCode.GET_MIN_OFFSET, header)
         what = f"where queue {queue.topic}/{queue.queue_id} begins"
         return self.at(
-            queue.broker_name, what, lambda connection: self.ask(connection, asked)[0].header(OffsetAnswer)
+            queue.broker_name, what, lambda connection: self.ask(connection, request)[0].header(OffsetAnswer)
         ).queue_offset
 
     def refuse_unreadable(self, connection: BlockingConnection[int], queues: Sequence[MessageQueue]) -> None:
@@ -155,9 +155,9 @@ class BrokerQuestions:
             answer.body(ProducerConnection).connections
         )  # brokers up to 4.9 keep a group whose last connection has ended
 
-    def ask(self, connection: BlockingConnection[int], *asked: RemotingCommand) -> list[Answered]:
+    def ask(self, connection: BlockingConnection[int], *requests: RemotingCommand) -> list[Answered]:
         """The answers, whatever they say."""
-        return exchange(connection, asked, self._timeout_ms)
+        return exchange(connection, requests, self._timeout_ms)
 
 
 TOPIC = "SPARK_MQ_SINK"
@@ -179,7 +179,7 @@ class LiveBrokers:
         self._batch_text = batch_text
         self._topic = with_namespace(options.namespace, TOPIC)
         self._fenced: dict[str, int] = {}
-        """What the last message of a fence was answered, by broker."""
+        """The answer to the last message of a fence, by broker."""
         self._statuses: Counter[tuple[str, int]] = Counter()
 
     # What a commit asks.
@@ -193,7 +193,7 @@ class LiveBrokers:
                 self._questions.at(name, what, partial(self._questions.refuse_unreadable, queues=at))
 
     def _make_topic(self, connection: BlockingConnection[int]) -> None:
-        """Asked again, a broker makes the topic that it has."""
+        """May be repeated: a broker that has the topic keeps it."""
         there = make_call(RequestCode.GET_TOPIC_CONFIG, QueueRequest(topic=self._topic, queue_id=0))
         if self._questions.ask(connection, there)[0].code == ResponseCode.SUCCESS:
             return
@@ -320,21 +320,23 @@ class LiveBrokers:
         try:
             self._questions.at(name, "the batch is announced", put)
         except ClientError as error:
-            _LOG.warning("batch %d is sent; the sink's topic was not told: %s", done.batch.batch_id, error.describe())
+            _LOG.warning(
+                "batch %d is sent, but not announced in the sink's topic: %s", done.batch.batch_id, error.describe()
+            )
 
     def announced(self, sink_id: str, *, patient: bool) -> list[Done]:
         """By the brokers' index, the newest."""
         if patient:
-            asked = partial(self.announced, sink_id, patient=False)
-            return self._questions.patiently(asked, f"brokers (what topic {self._topic} tells of the sink)")
+            query = partial(self.announced, sink_id, patient=False)
+            return self._questions.patiently(query, f"brokers (what topic {self._topic} tells of the sink)")
         with Admin(self._questions.settings) as admin:
             if self._topic not in admin.topics():
                 return []
             found = admin.query_by_key(self._topic, _key(sink_id), limit=_KNOWN_ANNOUNCEMENTS).messages
-        known = (told_of(message.record, sink_id) for message in found)
+        known = (announcement_of(message.record, sink_id) for message in found)
         return [done for done in known if done is not None]
 
-    # How it is asked.
+    # Connections and retries.
 
     def _is_past(self, broker_name: str, groups: Sequence[str]) -> bool:
         """Whether the broker knows no connection of the groups, and everything that was stored before can be read."""
@@ -368,7 +370,7 @@ class LiveBrokers:
             time.sleep(_POLL_S)
 
     def _registered(self, broker_name: str, group: str, heartbeat: RemotingCommand) -> BlockingConnection[int]:
-        """A connection that the broker knows as the group's, and tells a fence of."""
+        """A connection that the broker knows as the group's, and reports to a fence."""
         connection = BlockingConnection[int](self._questions.address(broker_name), self._questions.settings)
         try:
             self._questions.ask(connection, heartbeat)[0].expect()

@@ -1,12 +1,12 @@
-"""Rows that consumers of a group failed on, at least once: each broker is asked to put its own message into the group's retry topic.
+"""Rows that consumers of a group failed on, at least once: on request, a broker puts its own message into the group's retry topic.
 
-A request (36) names the message by its place in the broker's log, and the broker takes what lies there: body, properties and count of
-tries are its own. So only rows that were read from these brokers can be sent back, and only as long as their log holds the messages.
+A request (36) names the message by its place in the broker's log; the broker takes body, properties and number of tries from its log.
+So only rows that were read from these brokers can be sent back, and only as long as their log holds the messages.
 
-A broker whose entry of the group has `retryQueueNums` 0 answers SUCCESS to a request 36 and forgets the message. So each broker is
-asked for its entry once a task, before its first row, and rows for such a broker are not sent: by the rule of stores
-(`storage/rules/retry_rows.py`) they are invalid. Brokers up to 4.9 do not know the question about one group (352): they get the
-one for all groups (201). A group that the broker does not have is for the broker to make or to refuse.
+A broker whose entry of the group has `retryQueueNums` 0 answers SUCCESS to a request 36 and drops the message. So each task asks each
+broker for its entry once, before its first row. Rows for such a broker are not sent: by the rule of stores
+(`storage/rules/retry_rows.py`) they are invalid. Brokers up to 4.9 do not know the request for one group (352): they get the
+request for all groups (201). If the broker does not have the group, the broker creates or refuses it.
 
 Java: DefaultMQPushConsumerImpl.sendMessageBack, AbstractSendMessageProcessor.consumerSendMsgBack,
 AdminBrokerProcessor.getSubscriptionGroup, getAllSubscriptionGroup.
@@ -146,8 +146,8 @@ class ReturnWriter:
         names = frame.schema.names
         topics = read_origin_topics(frame.column("topic"), rejections)
         ids = read_origin_ids(frame.column("msg_id"), rejections)
-        asked = frame.column("delay_level") if "delay_level" in names else None
-        levels = read_integers("delay_level", asked, len(frame), 0, np.int32, rejections)
+        wanted = frame.column("delay_level") if "delay_level" in names else None
+        levels = read_integers("delay_level", wanted, len(frame), 0, np.int32, rejections)
         brokers: list[str | None] = [None] * len(frame)
         if "broker_name" in names:
             brokers = empty_as_null(as_texts(frame.column("broker_name"))).to_pylist()
@@ -173,7 +173,7 @@ class ReturnWriter:
             yield QueueBatch(lane, b"", 1, 0, make_call(RequestCode.CONSUMER_SEND_MSG_BACK, header), row)
 
     def _taken(self, batch: QueueBatch, answer: RemotingCommand) -> None:
-        """Nothing more is to be done."""
+        """Nothing more to do."""
 
     def _is_gone(self, batch: QueueBatch, error: ClientError) -> bool:
         """Whether the broker does not have the message: then the row is invalid. Another refusal is about group or broker."""

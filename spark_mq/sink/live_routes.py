@@ -1,16 +1,17 @@
-"""Where rows can go at running brokers: the queues of topics, the addresses of brokers, how large a row may be, and the rules by them.
+"""Routes and limits of running brokers: the queues of topics, the addresses of brokers, the largest row, and the rules for rows.
 
-Rows are judged as those of a store are (`storage/rules/`), by the limits of Java's producer; what only a broker knows (a topic's
-kind) it says when the row comes. How large a row, and so a batch, may be each broker of its topic is asked:
+Rows are checked by the same rules as rows for a store (`storage/rules/`), with the limits of Java's producer. Rules that only a broker
+can check (a topic's kind) are checked by the broker's answer. The largest row, and so the largest batch, depends on each broker of the
+topic:
 
     the broker says it (request 26)      its maxMessageSize, or the option maxMessageSize if that is lower
     it does not (ACL, a proxy, silence)  the option maxMessageSize, else Java's default of 4 MiB
     a topic of several brokers           the lowest of them
     always                               what a frame of 16 MiB carries
 
-A process asks a broker once, and again after half a minute; one that is silent twice or away is asked by each task. The broker
-judges the body as it is stored, after compression, and a batch by all of its bytes. What does not fit into a file of its log
-(mappedFileSizeCommitLog) Java's broker acknowledges and does not store: CommitLog.asyncPutMessage takes a second END_OF_FILE for
+A process asks a broker once, and again after half a minute; if a broker is away or silent twice, each task asks it. The broker
+checks the body as it is stored, after compression, and a batch by all of its bytes. Java's broker acknowledges a message that is larger
+than a file of its log (mappedFileSizeCommitLog) and does not store it: CommitLog.asyncPutMessage takes a second END_OF_FILE for
 PUT_OK. So the file's size is a limit here.
 
 Java: Validators.checkMessage, MQClientInstance (topicRouteData2TopicPublishInfo), MessageExtEncoder.encode, MessageStoreConfig.
@@ -58,7 +59,7 @@ from storage.rules.row_rules import MessageRules, TopicTarget
 from storage.rules.sizes import MAX_MESSAGE_SIZE
 from storage.rules.topics import AUTO_CREATE_TOPIC
 
-ASKED_AGAIN_S = 30.0
+ASK_INTERVAL_S = 30.0
 _SETTING = re.compile(rb"^(maxMessageSize|mappedFileSizeCommitLog)=([0-9]{1,10})\s*$", re.MULTILINE)
 _ADDED_BYTES = 1_024
 """Properties that a broker adds to a record, at most: cluster, region, trace, and those of a delay."""
@@ -70,7 +71,7 @@ class BodyLimit(NamedTuple):
 
     size_bytes: int
     cure: str
-    """Whose limit it is, and what raises it; for texts."""
+    """The owner of the limit, and how to raise it; for texts."""
     log_file_size: int | None = None
     """The smallest file of a broker's log, less what the broker adds to a record; None = none is known."""
 
@@ -81,8 +82,8 @@ class BodyLimit(NamedTuple):
         return most if self.log_file_size is None else min(most, self.log_file_size // _RECORDS_OVER_ITEMS)
 
 
-class Told(NamedTuple):
-    """What a broker says of itself."""
+class KnownLimits(NamedTuple):
+    """Limits from a broker's configuration."""
 
     max_message_size: int | None
     reason: str = ""
@@ -90,49 +91,50 @@ class Told(NamedTuple):
     log_file_size: int | None = None
 
 
-_told: dict[tuple[ClientSettings, str], tuple[float, Told]] = {}
-"""What brokers said and when, by the client's settings and the broker's name. Of the whole process: Spark uses its workers again."""
+_known: dict[tuple[ClientSettings, str], tuple[float, KnownLimits]] = {}
+"""Limits of brokers and when they were read, by the client's settings and the broker's name. One table for the process: Spark reuses
+its workers."""
 
 
-def limit_of(told: dict[str, Told], option: int | None) -> BodyLimit:
-    """The limit at brokers that have told this, by their names, under the option. Pure."""
-    limits = [_of_broker(name, one, option) for name, one in sorted(told.items())]
+def limit_of(known: dict[str, KnownLimits], option: int | None) -> BodyLimit:
+    """The lowest limit of these brokers, by their names, under the option. Pure."""
+    limits = [_of_broker(name, one, option) for name, one in sorted(known.items())]
     limits.append(BodyLimit(MOST_BODY_BYTES, "a frame carries no more"))
-    files = [one.log_file_size for one in told.values() if one.log_file_size is not None]
+    files = [one.log_file_size for one in known.values() if one.log_file_size is not None]
     least = min(limits, key=lambda limit: limit.size_bytes)
     return least._replace(log_file_size=min(files) - _ADDED_BYTES) if files else least
 
 
-def _of_broker(name: str, told: Told, option: int | None) -> BodyLimit:
-    if told.max_message_size is None:
+def _of_broker(name: str, known: KnownLimits, option: int | None) -> BodyLimit:
+    if known.max_message_size is None:
         if option is not None:
             return BodyLimit(option, "option maxMessageSize")
-        rule = f"broker {name} does not say its own ({told.reason}): give the option maxMessageSize"
+        rule = f"broker {name} does not say its own ({known.reason}): give the option maxMessageSize"
         return BodyLimit(MAX_MESSAGE_SIZE, rule)
-    if option is not None and option < told.max_message_size:
+    if option is not None and option < known.max_message_size:
         return BodyLimit(option, "option maxMessageSize")
-    return BodyLimit(told.max_message_size, f"raise it in the configuration of broker {name}")
+    return BodyLimit(known.max_message_size, f"raise it in the configuration of broker {name}")
 
 
-async def ask_for_limits(instance: ClientInstance, broker_names: Iterable[str]) -> dict[str, Told]:
-    """What the masters of these names say, as they were asked last within half a minute. A broker that fails says nothing."""
+async def ask_for_limits(instance: ClientInstance, broker_names: Iterable[str]) -> dict[str, KnownLimits]:
+    """The limits of the masters of these names, at most half a minute old. A broker that fails has no known limit."""
     names = sorted(set(broker_names))
-    return dict(zip(names, await asyncio.gather(*(_asked(instance, name) for name in names)), strict=True))
+    return dict(zip(names, await asyncio.gather(*(_limits_of(instance, name) for name in names)), strict=True))
 
 
-async def _asked(instance: ClientInstance, name: str) -> Told:
+async def _limits_of(instance: ClientInstance, name: str) -> KnownLimits:
     key = instance.settings, name
-    known = _told.get(key)
-    if known is None or time.monotonic() - known[0] > ASKED_AGAIN_S:
+    known = _known.get(key)
+    if known is None or time.monotonic() - known[0] > ASK_INTERVAL_S:
         try:
-            known = _told[key] = time.monotonic(), await _ask(instance, name)
+            known = _known[key] = time.monotonic(), await _ask(instance, name)
         except ClientError as error:  # it may pass: nothing to remember
-            return Told(None, error.describe())
+            return KnownLimits(None, error.describe())
     return known[1]
 
 
-async def _ask(instance: ClientInstance, name: str) -> Told:
-    """Raises ClientError where there is no answer; one that does not come in time is asked for once more."""
+async def _ask(instance: ClientInstance, name: str) -> KnownLimits:
+    """Raises ClientError if there is no answer; after a time-out the request is sent once more."""
     request = make_call(RequestCode.GET_BROKER_CONFIG)
     address = await instance.broker_address(name)
     try:
@@ -141,14 +143,14 @@ async def _ask(instance: ClientInstance, name: str) -> Told:
         answer = await instance.invoke(address, request)
     if answer.code != ResponseCode.SUCCESS:
         what = request_text(request.code)
-        return Told(None, response_error(answer.code, answer.remark, address, what).describe())
+        return KnownLimits(None, response_error(answer.code, answer.remark, address, what).describe())
     said = {name: int(text) for name, text in _SETTING.findall(bytes(answer.body))}
     size, file_size = said.get(b"maxMessageSize"), said.get(b"mappedFileSizeCommitLog")
-    return Told(size, "" if size is not None else "its configuration names none", file_size)
+    return KnownLimits(size, "" if size is not None else "its configuration names none", file_size)
 
 
 class Routes(Protocol):
-    """Where rows can go (`LiveRoutes`)."""
+    """Targets of rows (`LiveRoutes`)."""
 
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]: ...
 
@@ -183,7 +185,7 @@ class LiveRoutes:
         self._limits: dict[str, BodyLimit] = {}
 
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The queues of a topic that may be written, or those that it will get, as this was asked first.
+        """The writable queues of a topic, or the queues that it will get; as of the first call.
 
         Raises TopicRouteNotFoundError for a topic that is not there; WaitedInVainError.
         """
@@ -191,8 +193,8 @@ class LiveRoutes:
             what = f"the route of topic {topic}"
 
             def ask() -> tuple[MessageQueue, ...]:
-                asked = self._instance.publish_queues(topic, default_queue_count=self._default_queue_count)
-                return run(asked, self._patience_ms, what)
+                query = self._instance.publish_queues(topic, default_queue_count=self._default_queue_count)
+                return run(query, self._patience_ms, what)
 
             self._queues[topic] = patiently(ask, self._retry_timeout_ms, what, passes=_may_be_routed)
         return self._queues[topic]
@@ -202,7 +204,7 @@ class LiveRoutes:
         return self.queues_of(topic)[place]
 
     def body_limit(self, topic: str) -> BodyLimit:
-        """How large a body the brokers of the topic's queues take, as they said when this was asked first."""
+        """The largest body that the brokers of the topic's queues take; as of the first call."""
         if topic not in self._limits:
             names = {queue.broker_name for queue in self.queues_of(topic)}
             asking = ask_for_limits(self._instance, names)
@@ -216,7 +218,7 @@ class LiveRoutes:
         return run(self._address_of(broker_name, topic), self._patience_ms, f"the address of broker {broker_name}")
 
     async def _address_of(self, broker_name: str, topic: str) -> str:
-        for known in (topic, AUTO_CREATE_TOPIC):  # a topic that nobody has sent to yet has no route
+        for known in (topic, AUTO_CREATE_TOPIC):  # a topic without any send has no route
             with suppress(TopicRouteNotFoundError):
                 await self._instance.route(known, refresh=True)
                 break
@@ -281,7 +283,7 @@ def live_routes(options: LiveSinkOptions) -> LiveRoutes:
 QueuesOf = Callable[[str], tuple[MessageQueue, ...]]
 """The queues of a topic that may be written, as brokers name it: by broker's name, then by number."""
 LimitOf = Callable[[str], BodyLimit]
-"""How large a body the topic's brokers take."""
+"""The largest body that the topic's brokers take."""
 
 DELAY_COLUMNS = ("delay_level", "deliver_at")
 SINGLE_COLUMNS = (*DELAY_COLUMNS, "retry_group")
@@ -313,7 +315,7 @@ class RouteRules(MessageRules):
         return {} if self.transaction is None else {PREPARED: "true"}
 
     def target(self, topic: str | None) -> TopicTarget:
-        """What is to be known of the topic that a row names; its name is the brokers', with the namespace."""
+        """The target for the topic that a row names; its name is the brokers', with the namespace."""
         name = self.topic if topic is None else topic
         if name is None:
             return TopicTarget("", refusal="it is null, and the option topic is not given")

@@ -1,4 +1,4 @@
-"""Rows for a cluster of running brokers: sent by the tasks, at least once; or staged by them and sent by one commit, exactly once."""
+"""Rows for running brokers: at least once, sent by the tasks; or exactly once, staged by the tasks and sent by one commit."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LOG = logging.getLogger("spark_mq.sink")
 
 @dataclass(frozen=True)
 class StagedForBrokers(WriterCommitMessage):
-    """What one task has staged."""
+    """The staged file of one task."""
 
     batch: Batch
     file: StagedFile | None
@@ -130,8 +130,8 @@ def commit_to_brokers(options: LiveSinkOptions, messages: Sequence[WriterCommitM
             if host is None:
                 raise
             raise not_shared(host, options.staging_path, error.path) from error
-    told = f"sent in attempt {outcome.attempts}" if outcome.is_new else "sent already"
-    _LOG.info("batch %d: %d rows %s (%s)", batch_id, outcome.rows, told, statuses_text(outcome.statuses))
+    how = f"sent in attempt {outcome.attempts}" if outcome.is_new else "sent already"
+    _LOG.info("batch %d: %d rows %s (%s)", batch_id, outcome.rows, how, statuses_text(outcome.statuses))
 
 
 def abort_staged(options: LiveSinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:

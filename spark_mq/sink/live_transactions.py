@@ -1,12 +1,12 @@
-"""Rows that are transactions, at least once: each is sent as a half message, and ended when its task has stored all of its rows.
+"""Rows that are transactions, at least once: each is sent as a half message, and ends when the task has stored all its rows.
 
-    half · half · …    all rows of the task are stored, and nobody sees them
-    END  · END  · …    commit or rollback as `transaction_state` says, in the order of the rows of a queue; each is waited for
+    half · half · …    all rows of the task are stored and invisible
+    END  · END  · …    commit or rollback by `transaction_state`, in the order of a queue's rows; the task waits for each
 
-Where a task fails before that, the halves whose answers came are rolled back, as far as their brokers can be reached. A half that
-nobody ends stays: its state is unknown, or its task's process died, or its answer was lost. Its broker asks the producer group back,
-from transactionTimeOut (6 s) on, each transactionCheckInterval (30 s), transactionCheckMax (15) times, and then gives it up
-(TRANS_CHECK_MAX_TIME_TOPIC). No process of a sink answers. An end that comes later than that still counts.
+If a task fails before that, it rolls back the halves whose answers came, as far as their brokers are reachable. A half without an end
+stays: its state is unknown, or its task's process died, or its answer was lost. Its broker checks with the producer group, from
+transactionTimeOut (6 s) on, every transactionCheckInterval (30 s), transactionCheckMax (15) times, and then gives it up
+(TRANS_CHECK_MAX_TIME_TOPIC). No process of a sink answers these checks. A later end still counts.
 Java: DefaultMQProducerImpl.endTransaction, EndTransactionProcessor, TransactionalMessageServiceImpl.check.
 """
 
@@ -37,7 +37,7 @@ _STATES = {TRANSACTION_COMMIT: TransactionState.COMMIT, TRANSACTION_ROLLBACK: Tr
 
 
 class _Half(NamedTuple):
-    """A half that is stored, and that somebody here is to end."""
+    """A stored half that this task must end."""
 
     sent: SendResult
     group: str
@@ -54,7 +54,7 @@ class OpenHalves:
         self._halves: dict[int, _Half] = {}
 
     def expect(self, states: np.ndarray) -> None:
-        """How the rows that are sent next are to end: the transaction bits of each, 0 where nobody here knows."""
+        """The transaction bits of each of the rows that are sent next: their ends, 0 if unknown."""
         self._states += states.astype(np.uint8).tobytes()
 
     def stored(self, batch: QueueBatch, answer: RemotingCommand) -> None:

@@ -4,8 +4,8 @@
       SinkOptions         into a store (`path`)
       LiveSinkOptions     into a cluster of running brokers (`nameServer`)
 
-Each option is declared by one field (`spark_mq/options.py`). Of what Spark puts beside them, `checkpointLocation` and `queryName` are
-passed over; a cluster's staging directory has its place beside the checkpoint.
+Each option is declared by one field (`spark_mq/options.py`). Spark's own `checkpointLocation` and `queryName` are ignored here; a
+cluster's staging directory lies beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ Acks = Literal["stored", "all"]
 
 DEFAULT_GROUP = "SPARK_MQ_SINK"
 MOST_BATCH_BYTES = MAX_MESSAGE_SIZE
-"""What brokers take by default. Java: MessageExtEncoder.encode(MessageExtBatch)."""
+"""The default limit of brokers. Java: MessageExtEncoder.encode(MessageExtBatch)."""
 _STAGING_SUFFIX = ".spark_mq"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
 
@@ -157,36 +157,40 @@ def parse_message_size(text: str, option: str) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class RowOptions:
-    """How rows are written, and under which name, for both sinks."""
+    """Options of both sinks for the writing of rows, and the sink's name."""
 
     topic: Annotated[
         str | None,
-        Option(parse_topic, "the topic of all rows; it comes before the column topic", shown="each row's column topic"),
+        Option(parse_topic, "the topic of all rows; overrides column topic", shown="each row's column topic"),
     ] = None
     write_to_source: Annotated[
         bool,
         Option(
             parse_boolean,
-            "let this query write into a topic that it reads, where each row comes back to it; else that is refused where it is seen",
+            "allow the query to write into a topic that it reads, so that each row comes back; else the sink "
+            "refuses what it can detect",
             "streaming",
         ),
     ] = False
     compress_body_over: Annotated[
         int | None,
-        Option(parse_size_bytes, "compress bodies of at least so many bytes (`4k`), as clients do", shown="off"),
+        Option(parse_size_bytes, "compress bodies of at least this size (`4k`), as clients do", shown="off"),
     ] = None
     keep_unique_key: Annotated[
-        bool, Option(parse_boolean, "keep the row's unique_key where it has one; else each gets a new one")
+        bool, Option(parse_boolean, "keep the row's unique_key if it has one; else each row gets a new one")
     ] = False
     strict_properties: Annotated[
         bool,
-        Option(parse_boolean, "properties that only brokers and clients set make a row invalid; else they are dropped"),
+        Option(
+            parse_boolean,
+            "properties that are reserved for brokers and clients make a row invalid; else they are dropped",
+        ),
     ] = False
     on_invalid_row: Annotated[
         OnInvalidRow,
         Option(
             parse_on_invalid_row,
-            "fail the write, or deadLetter: put such rows aside and go on",
+            "fail the write, or deadLetter: put invalid rows aside and continue",
             shown="fail",
             guarantee="atLeastOnce",
         ),
@@ -195,7 +199,8 @@ class RowOptions:
         str | None,
         Option(
             parse_path,
-            "a local directory that driver and workers share, for invalid rows as Parquet with their error; it appears with the batch",
+            "a local directory, shared by driver and workers, for invalid rows with their error (Parquet); files "
+            "appear with the batch",
             guarantee="atLeastOnce",
         ),
     ] = None
@@ -203,8 +208,8 @@ class RowOptions:
         bool,
         Option(
             parse_boolean,
-            "rows are transactions: each is a half message first, and ended as its transaction_state says; in a store in the same "
-            "batch, at a cluster when all rows of its task are stored",
+            "each row is a transaction: first a half message, then ended by its transaction_state. In a store "
+            "both are in one batch; at a cluster a task ends its transactions when all its rows are stored",
             guarantee="atLeastOnce",
         ),
     ] = False
@@ -212,17 +217,19 @@ class RowOptions:
         bool,
         Option(
             parse_boolean,
-            "rows are messages of this store or cluster that consumers failed on: they go to the group's retry topic, or to its dead "
-            "letters",
+            "rows are messages of this store or cluster whose consumption failed: they go to the group's retry "
+            "topic, or to its dead letters",
             guarantee="atLeastOnce",
         ),
     ] = False
-    consumer_group: Annotated[str | None, Option(parse_group, "with sendBack: whose consumers failed")] = None
+    consumer_group: Annotated[str | None, Option(parse_group, "with sendBack: the group whose consumption failed")] = (
+        None
+    )
     max_reconsume_times: Annotated[
         int | None,
         Option(
             parse_times,
-            "with sendBack or retry_group: how often a message is tried again before it becomes a dead letter",
+            "with sendBack or retry_group: retries of a message before it becomes a dead letter",
             shown="the group's retryMaxTimes, else 16",
         ),
     ] = None
@@ -230,7 +237,7 @@ class RowOptions:
         int,
         Option(
             parse_duration_ms,
-            "how long a commit waits for another process that holds the store, or that commits for the same sink",
+            "how long a commit waits for another process that holds the store or commits for the same sink",
             shown="60s",
         ),
     ] = 60_000
@@ -238,7 +245,7 @@ class RowOptions:
         str | None,
         Option(
             parse_sink_id,
-            "the name of this write: a second one of that name writes nothing",
+            "the name of this write: a second write with that name writes nothing",
             "batch",
             guarantee="exactlyOnce",
         ),
@@ -247,7 +254,7 @@ class RowOptions:
         str | None,
         Option(
             parse_sink_id,
-            "the name under which the store, or the staging directory, keeps what was written; lets a lost checkpoint be noticed",
+            "the name of the sink's state in the store or staging directory; detects a lost checkpoint",
             "streaming",
             "the query's id",
             "exactlyOnce",
@@ -257,8 +264,8 @@ class RowOptions:
         bool,
         Option(
             parse_boolean,
-            "pass over batches that another run of the query has written, or this one with other rows: the rows that they bring now go "
-            "nowhere. In a store this query may also go on under a sinkId that another one used",
+            "skip batches that another run of the query has written, or this run with other rows: their present "
+            "rows are not written. In a store the query may also continue a sinkId of another query",
             "streaming",
             guarantee="exactlyOnce",
         ),
@@ -291,30 +298,30 @@ class RowOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SinkOptions(RowOptions):
-    """How rows are written into a store. `parse` makes it and refuses what makes no sense."""
+    """Options of a store's sink. `parse` makes them and refuses values that make no sense."""
 
-    path: Annotated[str, Option(parse_store_path, "the store: a local directory, made where it is missing")]
+    path: Annotated[str, Option(parse_store_path, "the store: a local directory, created if missing")]
     conf: Annotated[
         str | None,
         Option(parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
     ] = None
     broker_name: Annotated[
-        str | None, Option(parse_broker_name, "the name of the store's broker", shown="as the store tells")
+        str | None, Option(parse_broker_name, "the name of the store's broker", shown="from the store")
     ] = None
     store_host: Annotated[
         str | None,
         Option(
             parse_store_host,
-            "`address:port` of the broker that will serve the store, for records and message ids; another one than brokerIP1 in "
-            "broker.conf says, or than the running broker's, is refused",
-            shown="as broker.conf, broker or last record tells, else 127.0.0.1:10911",
+            "`address:port` of the broker that will serve the store, for records and message ids; must agree "
+            "with brokerIP1 in broker.conf and with a running broker",
+            shown="from broker.conf, broker or last record, else 127.0.0.1:10911",
         ),
     ] = None
     rocketmq_version: Annotated[
         str | None,
         Option(
             parse_rocketmq_version,
-            "the release of the store's broker (`4.9.7`); what it cannot read is refused",
+            "the release of the store's broker (`4.9.7`); records that it cannot read are refused",
             shown="rocketmqVersion in broker.conf, else 5.3",
         ),
     ] = None
@@ -322,7 +329,7 @@ class SinkOptions(RowOptions):
         bool | None,
         Option(
             parse_boolean,
-            "make missing topics; else their rows are invalid",
+            "create missing topics; else their rows are invalid",
             shown="autoCreateTopicEnable in broker.conf, else true",
         ),
     ] = None
@@ -330,8 +337,8 @@ class SinkOptions(RowOptions):
         int | None,
         Option(
             parse_queue_count,
-            "queues of a topic that is made, or as many as its rows name (at most 4096); where it is given, a topic that is there "
-            "gets, up to so many, the queues that rows name",
+            "number of queues of a new topic, at least as many as its rows name (at most 4096). If given, an "
+            "existing topic grows, up to this number, by the queues that rows name",
             shown="the template's: defaultTopicQueueNums in broker.conf, else 8",
         ),
     ] = None
@@ -339,7 +346,8 @@ class SinkOptions(RowOptions):
         FlushDiskType | None,
         Option(
             parse_flush_disk_type,
-            "SYNC_FLUSH syncs the log before a batch counts as done; with ASYNC_FLUSH the staged rows make it whole after a power loss",
+            "SYNC_FLUSH syncs the log before a batch is done; with ASYNC_FLUSH the staged rows complete it after "
+            "a power loss",
             shown="broker.conf's, else ASYNC_FLUSH",
         ),
     ] = None
@@ -347,7 +355,7 @@ class SinkOptions(RowOptions):
         int | None,
         Option(
             parse_positive_int,
-            "how many copies a batch has, the master's among them, when it counts as done; more than one needs a running "
+            "copies of a batch, including the master's, before it is done; more than one needs a running "
             "`spark-mq broker` or `spark-mq replicate`",
             shown="inSyncReplicas in broker.conf with brokerRole=SYNC_MASTER, else 1",
         ),
@@ -356,7 +364,7 @@ class SinkOptions(RowOptions):
         int | None,
         Option(
             parse_duration_ms,
-            "how long a batch in the log may lack copies before the write fails; the next try waits on",
+            "how long a batch in the log may lack copies before the write fails; the next try continues to wait",
             shown="slaveTimeout in broker.conf, else 3s",
         ),
     ] = None
@@ -364,7 +372,8 @@ class SinkOptions(RowOptions):
         str | None,
         Option(
             parse_group,
-            "with transactional: whom a broker asks back about all rows; it comes before the column producer_group",
+            "with transactional: the producer group for transaction checks of all rows; overrides column "
+            "producer_group",
         ),
     ] = None
 
@@ -402,14 +411,14 @@ class SinkOptions(RowOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LiveSinkOptions(RowOptions, ClusterOptions):
-    """How rows are sent to running brokers. `parse` makes it and refuses what makes no sense."""
+    """Options of the sink for running brokers. `parse` makes them and refuses values that make no sense."""
 
     create_topic: Annotated[
         bool,
         Option(
             parse_boolean,
-            "rows of a topic without a route go to the queues of TBW102, whose brokers make the topic (autoCreateTopicEnable); "
-            "else they are invalid",
+            "rows of a topic without a route go to the queues of TBW102, whose brokers create the topic "
+            "(autoCreateTopicEnable); else they are invalid",
         ),
     ] = True
     guarantee: Annotated[
@@ -417,15 +426,15 @@ class LiveSinkOptions(RowOptions, ClusterOptions):
         Option(
             parse_guarantee,
             "exactlyOnce or atLeastOnce",
-            shown="exactlyOnce where there is a staging directory (df.write: and a writeId); else atLeastOnce (df.write), or an error "
-            "(streaming)",
+            shown="exactlyOnce with a staging directory (df.write: and a writeId); else atLeastOnce (df.write), or an "
+            "error (streaming)",
         ),
     ] = None
     staging_path: Annotated[
         str | None,
         Option(
             parse_path,
-            "a directory that driver and workers share, for rows that are not sent yet and for what was",
+            "a directory, shared by driver and workers, for staged rows and the record of sent batches",
             shown=f"streaming: the checkpointLocation with {_STAGING_SUFFIX} behind its name, where that is a local path",
             guarantee="exactlyOnce",
         ),
@@ -434,8 +443,7 @@ class LiveSinkOptions(RowOptions, ClusterOptions):
         Acks,
         Option(
             parse_acks,
-            "all: an answer that the message is stored, but not flushed or replicated as the broker is configured, is an error; "
-            "stored: it counts",
+            'all: an answer "stored, but not flushed or replicated as configured" is an error; stored: it is a success',
             shown="all",
         ),
     ] = "all"
@@ -443,21 +451,19 @@ class LiveSinkOptions(RowOptions, ClusterOptions):
         str,
         Option(
             parse_group,
-            "the producer group of the sends; with transactional whom a broker asks back about all rows; it comes before the column "
-            "producer_group",
+            "the producer group of the sends; with transactional also for transaction checks of all rows, and "
+            "overrides column producer_group",
             shown=DEFAULT_GROUP,
             guarantee="atLeastOnce",
         ),
     ] = DEFAULT_GROUP
-    send_timeout: Annotated[
-        int, Option(parse_duration_ms, "how long the answer to one request is waited for", shown="10s")
-    ] = 10_000
+    send_timeout: Annotated[int, Option(parse_duration_ms, "how long to wait for an answer", shown="10s")] = 10_000
     retry_timeout: Annotated[
         int,
         Option(
             parse_duration_ms,
-            "how long a batch of rows, or a question of a commit, is tried again while its broker is away (frozen, restarted, moved) "
-            "or refuses it for a while",
+            "how long to retry a batch of rows, or a commit's request, while the broker is away (frozen, "
+            "restarted, moved) or refuses for a while",
             shown="2m",
         ),
     ] = 120_000
@@ -465,7 +471,7 @@ class LiveSinkOptions(RowOptions, ClusterOptions):
         int,
         Option(
             parse_duration_ms,
-            "exactlyOnce: how long a commit waits for a broker that must say what became of an attempt before",
+            "exactlyOnce: how long a commit waits for a broker to report what an earlier attempt has stored",
             shown="2m",
         ),
     ] = 120_000
@@ -473,7 +479,7 @@ class LiveSinkOptions(RowOptions, ClusterOptions):
         int,
         Option(
             parse_batch_bytes,
-            "how large a request may be, up to `4m` and to what its broker takes; a larger row goes alone",
+            "maximum size of a request, up to `4m` and the broker's limit; a larger row goes alone",
             shown="512k",
         ),
     ] = 512 << 10
@@ -481,8 +487,8 @@ class LiveSinkOptions(RowOptions, ClusterOptions):
         int | None,
         Option(
             parse_message_size,
-            "the largest body as stored, where it is lower than the brokers' own maxMessageSize, or where they do not say theirs",
-            shown="the brokers'; 4m of one that does not say it",
+            "the largest stored body; used if lower than the brokers' maxMessageSize, or if they do not report theirs",
+            shown="the brokers'; 4m for a broker that does not report it",
         ),
     ] = None
 
@@ -561,7 +567,7 @@ def _default_guarantee(parsed: Mapping[str, object], mode: Mode) -> Guarantee:
 
 _WHY_NOT_EXACTLY_ONCE = {
     "transactional": "a half message lies in a system topic, where no row is looked for",
-    "send_back": "what was sent back cannot be told from what another consumer sends back",
+    "send_back": "a row sent back looks like one that another consumer sends back",
     "on_invalid_row": "an invalid row fails the write",
     "dead_letter_path": "an invalid row fails the write",
     "producer_group": "each attempt has a group of its own",

@@ -1,18 +1,17 @@
-"""Whether a streaming query would write into a topic that it reads: each row that it writes would come back to it, for ever.
+"""Refuse a streaming query that writes into a topic that it reads: each written row would come back to it, for ever.
 
-PySpark tells a sink nothing of its query's sources. What it tells is the query's checkpoint, and there stands, before a batch is run,
-up to where the batch reads each queue, with the place of the record before that end (`source/offsets.py`). Nothing else ever stands at
-that place in a store. So the same record at that place means the same store, by path or by a broker, whatever either is
-called; or at a copy of it, which has the same records. A query that reads a backup and writes into the original is refused for that,
-and says `writeToSource`.
+PySpark does not name a query's sources to its sink. It names the query's checkpoint. Before a batch runs, the checkpoint holds the end
+of the batch in each queue, with the place of the record before that end (`source/offsets.py`). A place in a store's log never holds
+another record later. So the same record at that place means the same store, whether by path or by a broker and under any name, or a
+copy of it. Therefore a query that reads a backup and writes into the original is refused, too, unless it sets `writeToSource`.
 
     driver   looks into the checkpoint, and for its newest records in the sink's store or cluster: the topics that must not be written
     task     refuses a row for one of them, before anything of its rows is staged or sent
 
-Nothing is refused where the sink does not know the checkpoint (`foreachBatch`, `df.write`, a checkpoint that
-`spark.sql.streaming.checkpointLocation` names), where it cannot read it (it is no local directory) or the topic (access control),
-and as long as the query has read no message. Spark's Kafka sink refuses nothing. Rows for a consumer group's retry topic are left
-out: they are tried so often and no more.
+Nothing is refused if the sink does not know the checkpoint (`foreachBatch`, `df.write`, a checkpoint that
+`spark.sql.streaming.checkpointLocation` names), if it cannot read the checkpoint (it is no local directory) or the topic (access
+control), and as long as the query has read no message. Spark's Kafka sink refuses nothing. Rows for a consumer group's retry topic
+are exempt: the number of their tries is limited.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from storage.errors import DescribedError, StorageError
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX
 
 _LOOKS = 4
-"""How many of the newest records of each broker are looked for: some may be gone already."""
+"""Number of newest records of each broker to look for: some may be gone already."""
 _PLACE = {"path", "conf"} | {field.name.replace("_", "") for field in fields(ClusterOptions)} - {"namespace"}
 """Options that say where a sink writes, in lower case; the checkpoint names topics as brokers do."""
 
@@ -94,13 +93,13 @@ def _holds_any(place: Mapping[str, str], records: Collection[tuple[QueueId, Queu
     cluster = open_cluster(SourceOptions.parse({**place, "subscribe": ",".join(topics)}, "streaming"))
     try:
         there = set(cluster.queues())
-        asked = [
+        wanted = [
             (QueueId(queue.topic, broker_name, queue.queue_id), position)
             for queue, position in records
             for broker_name in cluster.brokers
         ]
-        asked = [(queue, position) for queue, position in asked if queue in there]
-        return any(cluster.record_before(queue, position.next) == position.before for queue, position in asked)
+        wanted = [(queue, position) for queue, position in wanted if queue in there]
+        return any(cluster.record_before(queue, position.next) == position.before for queue, position in wanted)
     finally:
         cluster.close()
 

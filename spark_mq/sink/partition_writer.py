@@ -1,8 +1,7 @@
-"""A writing task: rows become records in a staged segment, invalid rows go where the options say. Stateless; opens what it needs.
+"""A writing task: rows become records in a staged segment; the options decide about invalid rows. Stateless; opens what it needs.
 
-Rows are ordinary messages and transactions, or messages that go back to a consumer group, as the options say. Either way a task that
-is run again on the same rows makes the same records. The log is not touched: what a task leaves lies beside it until the batch's
-commit takes it over.
+By the options, rows are ordinary messages and transactions, or messages that go back to a consumer group. A task that runs again on
+the same rows makes the same records. A task does not touch the log: its files lie beside it until the commit of the batch takes them.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 
 QUERY_PROPERTY = "SPARK_MQ_QUERY"
 BATCH_PROPERTY = "SPARK_MQ_BATCH"
-"""By these a transaction check finds the checkpoint that tells whether a half's micro-batch was committed."""
+"""By these a transaction check finds the checkpoint, and there whether a half's micro-batch was committed."""
 
 
 class EncodedRows(NamedTuple):
-    """What a batch of rows has become."""
+    """The result of a batch of rows."""
 
     blocks: tuple[UnjoinedBlock, ...]
     rejected: tuple[RejectedRow, ...]
@@ -62,9 +61,9 @@ class EncodedRows(NamedTuple):
     destinations: tuple[tuple[str, int], ...] = ()
     """The queues that the rows are for, wherever they wait first."""
     commits: BlockColumns | None = None
-    """What of the commits of half messages is staged; their records are made of the halves'."""
+    """The staged part of commits of half messages; their records are made from the halves."""
     unresolved: Mapping[str, int] = MappingProxyType({})
-    """How many half messages of each topic nothing ends yet."""
+    """Number of half messages without an end, by topic."""
     passing: tuple[RejectedRow, ...] = ()
     """Of `rejected`, those that may be taken at a later time, as they are."""
     overruled: Mapping[str, str] = MappingProxyType({})
@@ -192,7 +191,7 @@ _COMMITS_SUFFIX = "-commits"
 
 @dataclass(frozen=True)
 class StagedRows(WriterCommitMessage):
-    """What one task has staged: names and numbers; the rows lie in the files."""
+    """The staged files of one task: names and numbers."""
 
     batch: Batch
     segments: tuple[StagedSegment, ...]
@@ -202,17 +201,17 @@ class StagedRows(WriterCommitMessage):
     """Topics that are there and get more queues, with how many."""
     dead_letters: DeadLetterFile | None = None
     commits: tuple[StagedSegment, ...] = ()
-    """What ends the segments' half messages."""
+    """The ends of the segments' half messages."""
     destinations: tuple[tuple[str, int], ...] = ()
     """The queues of rows that wait elsewhere first."""
     unresolved: Counter[str] = field(default_factory=Counter)
-    """How many half messages of each topic nothing ends yet."""
+    """Number of half messages without an end, by topic."""
     host: str = ""
     """The machine that has staged them."""
     overruled: dict[str, str] = field(default_factory=dict)
     """By column, what a row says that has no effect (`columns.warn_of_overruled`)."""
     refused: int = 0
-    """How many rows are dead letters."""
+    """Number of dead letters."""
 
 
 def stage_rows(
@@ -269,7 +268,7 @@ class _PartitionWriter:
         if not options.send_back:
             refuse_before_start(options.root, settings, current_time_ms())
         digest = sink_digest(batch.sink_id, batch.query_id)
-        # Of 65,000 writes, two would share all keys with a probability of 0.4 if four bytes told them apart.
+        # With four bytes, two of 65,000 writes would share all keys with a probability of 0.4.
         behind = digest[4:8] if is_only else (batch.batch_id % (1 << 32)).to_bytes(4, "big")
         # Attempt ids begin anew with every driver, and an intent may still name the segment of one that died.
         name = f"{attempt}-{uuid.uuid4().hex}"

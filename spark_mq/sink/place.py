@@ -1,10 +1,10 @@
-"""Whether the driver, the tasks and the commit of a write look at one directory: what tasks stage there, the commit appends.
+"""Check that driver, tasks and commit of a write see the same directory: tasks stage files there, and the commit appends them.
 
-    driver   sees the store and takes a fingerprint of its log; none where the store is to be made
+    driver   sees the store and takes a fingerprint of its log; none if the store does not exist yet
     task     compares it with what it sees, before it judges a row by the store's topics and settings
-    commit   looks for the files that the tasks have staged: their names are such as no other task ever makes
+    commit   looks for the files that the tasks have staged; their names are unique to each task
 
-A file that the commit does not see proves that the two directories differ, or that somebody has deleted it since.
+If the commit does not see a file, the two directories differ, or the file was deleted meanwhile.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def check_task_place(root: str, seen: SeenStore) -> None:
 
 
 def _looked_at(directories: tuple[str, ...], file_size_bytes: int | None, look: Callable[[CommitLog], _T]) -> _T:
-    """What a look at the log gives; once more where files expired meanwhile."""
+    """The result of a look at the log; repeated if files expired meanwhile."""
     left = LOOKS
     while True:
         log = CommitLog(LocalFileSystem(), directories, file_size_bytes)

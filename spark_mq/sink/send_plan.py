@@ -1,23 +1,23 @@
-"""What of a batch is still to be sent to each queue, given what lies there and where rows may wait. Pure.
+"""The rows of a batch that must still be sent to each queue, from the rows found there and in the places where rows may wait. Pure.
 
     expected   the rows of the batch for one queue, in the order in which they are sent: (number of the staged file, rank)
     found      the batch's rows that lie in the queue, in queue order
 
-One request is in flight a queue, and the next is sent when the one before is stored; so what lies there is a beginning of what is
-expected. A broker that crashed may have kept a part of one request: a part is a beginning too. Anything else is an error: a row that
-is missing before one that is there (the broker lost it), a row that is there twice, or a row that is not expected.
+A queue has one request in flight, and the next is sent when the last is stored; so the found rows are a prefix of the expected ones.
+After a broker's crash a request may be stored in part: that is a prefix, too. Anything else is an error: a missing row before a found
+one (the broker lost it), a row that is found twice, or a row that is not expected.
 
-A row that waits may lie elsewhere. A broker decides this at the put, by settings that no client sees. But it knows these places only,
-and what lies there stays for as long as the log does, also when the row is delivered:
+A row that waits may lie elsewhere. A broker decides this at the put, by settings that no client sees. But there are only these places,
+and an entry there lives as long as the log, also after the row is delivered:
 
     the row's own queue                        its time has passed, or the broker is older than the timer
     SCHEDULE_TOPIC_XXXX, a queue a level       delay_level up to 18, and rows for a retry topic; above the last level it is the last
     rmq_sys_wheel_timer, queue 0               deliver_at
     %DLQ%GROUP, queue 0                        rows for a retry topic that were tried too often
 
-So a row is stored where its mark is found in one of them, and where it is found in none of them it is not. It may be found more than
-once, and in places of other rows: it was delivered, the timer has rolled it, or a consumer has sent it back; each is a copy of what
-was put. A level above 18 is refused: brokers let no client read the queue behind the 18th.
+So a row is stored if and only if its mark is found in one of them. It may be found more than once, and in places of other rows: it was
+delivered, the timer has rolled it, or a consumer has sent it back; each is a copy of the stored row. A level above 18 is refused:
+brokers let no client read the queue after the 18th.
 
 Java: HookUtils.handleScheduleMessage, SendMessageProcessor.handleRetryAndDLQ, TopicConfigManager (SCHEDULE_TOPIC_QUEUE_NUM).
 """
@@ -80,7 +80,7 @@ def expected_rows(plan: QueuePlan) -> np.ndarray:
 
 
 def marks_of(raw_properties: pa.Array, prefix: str) -> tuple[np.ndarray, list[str]]:
-    """Which messages have a row mark that begins so, as booleans, and their marks; anybody may send what looks like one."""
+    """Which messages have a row mark with this prefix, as booleans, and their marks. Any client may send such a text."""
     texts = pc.struct_field(pc.extract_regex(raw_properties.cast(pa.large_binary()), _MARK), [0])
     ours = pc.starts_with(texts, prefix.encode()).fill_null(False).to_numpy(zero_copy_only=False)
     return ours, [mark.decode("utf-8", "replace") for mark in texts.filter(pa.array(ours)).to_pylist()]
@@ -98,14 +98,14 @@ def found_rows(marks: Iterable[str], prefix: str, files: Sequence[StagedFile]) -
 
 
 def rows_stored(queue: MessageQueue, expected: np.ndarray, found: np.ndarray) -> int:
-    """How many of the first expected rows lie in the queue. Raises SentRowsLostError where they are no beginning."""
+    """Number of the first expected rows in the queue. Raises SentRowsLostError if the found rows are no prefix."""
     if len(found) <= len(expected) and bool(np.all(found == expected[: len(found)])):
         return len(found)
     raise SentRowsLostError(queue_text(queue), difference(expected, found))
 
 
 def remaining(plan: QueuePlan, stored: int) -> QueuePlan:
-    """What is to be sent when so many of the first rows are stored."""
+    """The plan for the rest when the first `stored` rows are stored."""
     left = []
     for one in plan:
         rows = len(one.batch.ranks)
@@ -166,7 +166,7 @@ def is_place(queue: MessageQueue) -> bool:
 
 
 def rows_stored_or_waiting(queue: MessageQueue, plan: QueuePlan, own: np.ndarray, elsewhere: np.ndarray) -> int:
-    """How many of the first expected rows are stored: in their queue or, of those that wait, elsewhere. `own` is in queue order.
+    """Number of the first expected rows that are stored: in their queue or, for waiting ones, elsewhere. `own` is in queue order.
 
     Raises SentRowsLostError where they are no beginning, where a row that does not wait is there twice or not in its turn, and for a
     row of the batch that this directory has not staged.

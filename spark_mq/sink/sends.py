@@ -1,8 +1,8 @@
-"""A batch of rows as a send request, and what follows from its answer, or from the lack of one. Pure.
+"""A batch of rows as a send request, and the decision by its answer, or by a missing answer. Pure.
 
-A batch of one row is an ordinary send (310) with the row's own properties and flag, any other a batch (320). What a row for a retry
-topic says of its tries goes into the header. Departure: the envelope of a batch has no UNIQ_KEY. Java's has one; a broker writes it
-behind each message's own, so that consumers see one id for all of them.
+A batch of one row is an ordinary send (310) with the row's own properties and flag; any other is a batch (320). For a retry topic the
+row's numbers of tries go into the header. Departure: the envelope of a batch has no UNIQ_KEY. Java's envelope has one; a broker writes
+it after each message's own, so that consumers see one id for all of them.
 
                                    atLeastOnce     exactlyOnce
     0, 10, 11, 12                  stored          stored
@@ -109,7 +109,7 @@ _NOT_THERE = (
     "The transaction state table offset wrong",
     "The commit log offset wrong",
 )
-"""How remarks to SYSTEM_ERROR begin, where the broker's log does not hold the message that a call is about."""
+"""Prefix of SYSTEM_ERROR remarks if the broker's log does not hold the message of a call."""
 
 
 class Verdict(Enum):
@@ -120,7 +120,7 @@ class Verdict(Enum):
 
 
 def verdict_of(code: int, *, is_exact: bool) -> Verdict:
-    """What an answer's code says of its batch."""
+    """The meaning of an answer's code for its batch."""
     if stored_status(code) is not None:
         return Verdict.STORED
     if code in RETRIABLE_CODES:
@@ -146,7 +146,7 @@ def is_not_there(code: int, remark: str | None) -> bool:
 
 
 def verdict_of_failure(error: ClientError, *, is_exact: bool) -> Verdict:
-    """What an error without an answer says of all batches that wait for one."""
+    """The meaning of an error without an answer for all batches in flight."""
     if is_exact:
         return Verdict.DOUBT
     return Verdict.AGAIN if goes_again(error, is_waited_for=True) else Verdict.REFUSED

@@ -36,7 +36,7 @@ class StagedBatch(NamedTuple):
 
     queue: MessageQueue
     start: int
-    """Where its body begins in the file."""
+    """The begin of its body in the file."""
     size_bytes: int
     sys_flag: int
     ranks: np.ndarray

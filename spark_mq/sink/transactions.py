@@ -48,7 +48,7 @@ class Transaction:
 
     @property
     def halves(self) -> tuple[PutResult, ...]:
-        """Where the half messages of this transaction stand, in the order in which they were sent."""
+        """The places of this transaction's half messages, in the order of sends."""
         return tuple(self._halves)
 
     def send(
@@ -64,7 +64,7 @@ class Transaction:
         sharding_key: str | None = None,
         **options: Any,
     ) -> PutResult:
-        """Prepare a message: its half is readable by brokers and checks when this returns, and by nobody else.
+        """Prepare a message: when this returns, its half is readable by brokers and checks only.
 
         `options` are fields of `storage.put.put.PutOptions` (`queue_count`, `create_topic` …). Raises SparkMqError;
         WriteFailedError where the transaction has ended.
@@ -86,7 +86,7 @@ class Transaction:
         self._end("committed", TRANSACTION_COMMIT)
 
     def rollback(self) -> None:
-        """End all messages; nobody will see them."""
+        """Roll all messages back; consumers never see them."""
         self._end("rolled back", TRANSACTION_ROLLBACK)
 
     def unknown(self) -> None:

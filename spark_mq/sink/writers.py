@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Sink(Protocol):
-    """Where the rows of a write go. It is pickled, and built anew for each batch of a query."""
+    """The target of a write's rows. Spark pickles it; each batch of a query gets a new one."""
 
     @property
     def options(self) -> RowOptions: ...
@@ -101,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def begin_task() -> TaskContext:
-    """What Spark says of the task that begins to write here."""
+    """Spark's ids of the writing task."""
     task = TaskContext.get()
     assert task is not None, "Spark calls this in a task"
     leave_modules_alone()

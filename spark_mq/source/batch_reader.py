@@ -3,10 +3,10 @@
 Filters cut ranges of queue_id, queue_offset and store_timestamp, tags by their hash, keys and unique_key by the index. A cut is never
 narrower than its filter: Spark evaluates the filter again.
 
-Push-down in PySpark needs a session flag, and a reader that overrides `pushFilters` fails without it; so
-the method is put on the instance in a shape that Spark takes for "not overridden" while the flag is off.
-It is put there only with option `pushDown`: Spark 4.2.0 keeps the plan of a pushed filter in the DataFrame's relation, and
-reads every other use of that DataFrame, a later action or the other side of a self-join, by it (PythonDataSourceV2.readInfo).
+Push-down in PySpark needs a session flag, and a reader that overrides `pushFilters` fails without it; so the method is set on the
+instance in a shape that Spark takes for "not overridden" while the flag is off. It is set only with option `pushDown`: Spark 4.2.0
+keeps the plan of a pushed filter in the DataFrame's relation, and uses it for every other use of that DataFrame, such as a later action
+or the other side of a self-join (PythonDataSourceV2.readInfo).
 Spark: KafkaBatch.
 """
 
@@ -160,7 +160,7 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class Cuts:
-    """What is left of a read after the filters. `tags` None = all, `index_key` None = no look-up."""
+    """The rest of a read after the filters. `tags` None = all, `index_key` None = no look-up."""
 
     columns: tuple[tuple[str, str], ...]  # (name in the query, what it is)
     queue_ids: frozenset[int] | None = None

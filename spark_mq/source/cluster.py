@@ -1,9 +1,9 @@
 """The stores that a query reads, as one cluster: brokers by name, queues, positions and sizes. Driver side.
 
-A cluster is one store, or a directory of stores: its children are stores, or homes of brokers with their stores in `store/`. Where
-there are homes, nothing else may be there: such a directory is more likely somebody's folder, and the stores are strangers. The
-broker's name does not stand in a store: option, else broker.conf, else the topic that a broker names after itself, else
-the directory's name. Java: a MessageQueue is (topic, brokerName, queueId).
+A cluster is one store, or a directory of stores: its children are stores, or homes of brokers with their stores in `store/`. A
+directory of homes may hold nothing else: otherwise it is more likely a user's folder with unrelated stores. A store does not contain
+its broker's name. The name is taken from the option, else from broker.conf, else from the topic that a broker names after itself, else
+from the directory. Java: a MessageQueue is (topic, brokerName, queueId).
 """
 
 from __future__ import annotations
@@ -72,14 +72,14 @@ def find_stores(path: str, file_system: FileSystem | None = None) -> list[str]:
 
 
 def broker_name_of(store: MessageStore, path: str) -> str:
-    """The name of a store's broker, where nobody gave it; `path` is the store's as the user wrote it, and as checkpoints have it.
+    """The name of a store's broker if the options do not name it; `path` is the store's as the user wrote it and checkpoints have it.
 
     Raises OptionError where the topics tell several names.
     """
     if name := _names_of(store).broker:
         return name
-    if told := named_brokers(_topics_of(store)):
-        rule = f"the topics of {store.root} have {len(told)} names of its broker: {names(told)}; say which one holds"
+    if known := named_brokers(_topics_of(store)):
+        rule = f"the topics of {store.root} have {len(known)} names of its broker: {names(known)}; say which one holds"
         raise OptionError("brokerName", f"{rule}, or give its broker.conf")
     parts = [part for part in path.split("/") if part]
     return parts[-2] if len(parts) > 1 and parts[-1] == HOME else parts[-1]
@@ -186,7 +186,7 @@ class Cluster:
                 store.queue_ids(topic)
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has in the store that has most: those of topics.json, and those that hold messages."""
+        """Number of queues of the topic in the store that has most: those of topics.json, and those that hold messages."""
         counts = [0]
         for store in self.stores.values():
             config = _topics_of(store).topics.get(topic)
@@ -232,19 +232,19 @@ class Cluster:
         return offsets.get(queue.topic, group, queue.queue_id) if offsets else None
 
     def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
-        """(commit log offset, store time) of the record at `offset - 1`; None if none is to be seen."""
+        """(commit log offset, store time) of the record at `offset - 1`; None if none is visible."""
         if (queue, offset) not in self._records_before:
             self.look_up({queue: offset})
         return self._records_before[queue, offset]
 
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
-        """Find what `record_before` will be asked for, all at once: much cheaper than one after the other.
+        """Look up many positions for `record_before` at once: much cheaper than one after the other.
 
         What was found holds until a refresh finds anything new.
         """
-        asked = [one for one in offsets.items() if one not in self._records_before]
+        wanted = [one for one in offsets.items() if one not in self._records_before]
         by_broker: dict[str, list[tuple[QueueId, int]]] = {}
-        for queue, offset in asked:
+        for queue, offset in wanted:
             by_broker.setdefault(queue.broker_name, []).append((queue, offset))
         for name, ones in by_broker.items():
             found = self.stores[name].positions([(queue.topic, queue.queue_id, offset - 1) for queue, offset in ones])
@@ -271,7 +271,7 @@ class Cluster:
         return offsets
 
     def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:
-        """What tasks read for a range, and as what they show it."""
+        """The physical ranges that tasks read for a range, each with the queue and offsets that rows show (None: its own)."""
         return [(piece, None)]
 
     def split(self, piece: Piece, request: RowRequest) -> QueueSplit:
@@ -284,7 +284,7 @@ class Cluster:
         return tuple(offsets_with_key(self.stores[piece.queue.broker_name], piece, key))
 
     def _proof(self, queue: QueueId, end: int) -> StoreProof:
-        """What a task must see that reads the queue up to offset `end`. Fingerprints are taken once a look at the cluster."""
+        """The proof that a task checks before it reads the queue up to `end`. Fingerprints are taken once per look at the cluster."""
         store = self.stores[queue.broker_name]
         if queue.broker_name not in self._fingerprints:
             self._fingerprints[queue.broker_name] = store.fingerprint()

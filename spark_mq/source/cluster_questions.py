@@ -1,7 +1,7 @@
-"""Requests to the name servers and brokers of one cluster, several in flight to each, by a thread that waits.
+"""Blocking requests to the name servers and brokers of one cluster, several in flight to each.
 
-The driver of a query asks here. All requests may be repeated: a connection that broke before its answers is made once more, because
-brokers hang up on those who were silent for two minutes. Not for several threads at once.
+For the driver of a query. All requests may be repeated: a connection that breaks before its answers is opened once more, because
+brokers close connections that were silent for two minutes. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ def addresses_of(info: ClusterInfo) -> dict[str, Addresses]:
 class Answered:
     """A server's answer to one request, whatever its code; typed where one asks for it."""
 
-    def __init__(self, address: str, asked: RemotingCommand, command: RemotingCommand) -> None:
+    def __init__(self, address: str, request: RemotingCommand, command: RemotingCommand) -> None:
         self.address = address
         self.command = command
-        self._asked = asked
+        self._request = request
 
     @property
     def code(self) -> int:
@@ -61,29 +61,31 @@ class Answered:
     def header(self, kind: type[H], *codes: int) -> H:
         """Raises ResponseError unless the code is SUCCESS, or one of these; MalformedResponseError."""
         self.expect(*codes)
-        return read_answer_header(kind, self.command, self.address, self._asked.code)
+        return read_answer_header(kind, self.command, self.address, self._request.code)
 
     def body(self, kind: type[B]) -> B:
         """Raises ResponseError unless the code is SUCCESS, MalformedResponseError."""
         self.expect()
-        return read_answer_body(kind, self.command, self.address, self._asked.code)
+        return read_answer_body(kind, self.command, self.address, self._request.code)
 
     def expect(self, *codes: int) -> None:
         """Raises ResponseError unless the code is SUCCESS, or one of these."""
         if self.code not in (ResponseCode.SUCCESS, *codes):
-            fields = self._asked.ext_fields or {}
+            fields = self._request.ext_fields or {}
             topic, group = fields.get("topic"), fields.get("consumerGroup")
-            what = request_text(self._asked.code)
+            what = request_text(self._request.code)
             raise response_error(self.code, self.command.remark, self.address, what, topic, group)
 
 
-def exchange(connection: BlockingConnection[int], asked: Sequence[RemotingCommand], timeout_ms: int) -> list[Answered]:
+def exchange(
+    connection: BlockingConnection[int], requests: Sequence[RemotingCommand], timeout_ms: int
+) -> list[Answered]:
     """The answers to requests over one connection, all in flight at once, in the requests' order. Raises what the connection does."""
-    connection.send(((command, number) for number, command in enumerate(asked)), timeout_ms)
+    connection.send(((command, number) for number, command in enumerate(requests)), timeout_ms)
     found: dict[int, RemotingCommand] = {}
-    while len(found) < len(asked):
+    while len(found) < len(requests):
         found.update(connection.receive(timeout_ms))
-    return [Answered(connection.address, command, found[number]) for number, command in enumerate(asked)]
+    return [Answered(connection.address, command, found[number]) for number, command in enumerate(requests)]
 
 
 class ClusterQuestions:
@@ -120,7 +122,7 @@ class ClusterQuestions:
         return self._ask_name_servers(make_call(RequestCode.GET_BROKER_CLUSTER_INFO)).body(ClusterInfo)
 
     def _ask_name_servers(self, command: RemotingCommand) -> Answered:
-        """The answer of the first name server that gives one; it is asked first the next time."""
+        """The answer of the first name server that gives one; the next request starts with that server."""
         tries: list[tuple[str, str]] = []
         for address in list(self._name_servers):
             try:
@@ -157,11 +159,11 @@ class ClusterQuestions:
         timeout_ms: int,
         failures: dict[str, ClientError] | None = None,
     ) -> dict[str, list[Answered]]:
-        begun: dict[str, _Exchange] = {}
+        started: dict[str, _Exchange] = {}
         try:
-            return self._answers(commands, timeout_ms, failures, begun)
+            return self._answers(commands, timeout_ms, failures, started)
         except BaseException:
-            for address, exchange in begun.items():
+            for address, exchange in started.items():
                 if not exchange.is_done:  # its answers would be taken for those of the next requests
                     self._drop(address)
             raise
@@ -171,15 +173,15 @@ class ClusterQuestions:
         commands: Mapping[str, Sequence[RemotingCommand]],
         timeout_ms: int,
         failures: dict[str, ClientError] | None,
-        begun: dict[str, _Exchange],
+        started: dict[str, _Exchange],
     ) -> dict[str, list[Answered]]:
         was_open = {address: address in self._open for address in commands}
         self._connect_all(address for address, is_open in was_open.items() if not is_open)
         answers: dict[str, list[Answered]] = {}
-        for address, asked in commands.items():
-            begun[address] = _Exchange(address, asked, timeout_ms)
-            self._try(begun[address], was_open[address], failures, begin=True)
-        for address, exchange in begun.items():
+        for address, requests in commands.items():
+            started[address] = _Exchange(address, requests, timeout_ms)
+            self._try(started[address], was_open[address], failures, begin=True)
+        for address, exchange in started.items():
             if failures is None or address not in failures:
                 self._try(exchange, was_open[address], failures, begin=False)
             if failures is None or address not in failures:
@@ -207,7 +209,7 @@ class ClusterQuestions:
             failures[exchange.address] = error
 
     def _connect_all(self, addresses: Iterable[str]) -> None:
-        """What fails is raised when that server is asked."""
+        """Connect in parallel. A failure is raised by the server's first request."""
         wanted = list(addresses)
         self._not_made.clear()
         if len(wanted) < 2:
@@ -240,10 +242,10 @@ class ClusterQuestions:
 class _Exchange:
     """Requests to one server and their answers, so many in flight."""
 
-    def __init__(self, address: str, asked: Sequence[RemotingCommand], timeout_ms: int) -> None:
+    def __init__(self, address: str, requests: Sequence[RemotingCommand], timeout_ms: int) -> None:
         self.address = address
         self._timeout_ms = timeout_ms
-        self._asked = asked
+        self._requests = requests
         self._sent = 0
         self._found: dict[int, RemotingCommand] = {}
 
@@ -253,10 +255,10 @@ class _Exchange:
 
     @property
     def is_done(self) -> bool:
-        return len(self._found) == len(self._asked)
+        return len(self._found) == len(self._requests)
 
     def answers(self) -> list[Answered]:
-        return [Answered(self.address, asked, self._found[number]) for number, asked in enumerate(self._asked)]
+        return [Answered(self.address, request, self._found[number]) for number, request in enumerate(self._requests)]
 
     def begin(self, connection: BlockingConnection[int]) -> None:
         """Send as many as may be in flight, from the first on."""
@@ -271,6 +273,6 @@ class _Exchange:
 
     def _send(self, connection: BlockingConnection[int]) -> None:
         most = len(self._found) + IN_FLIGHT
-        numbers = range(self._sent, min(most, len(self._asked)))
+        numbers = range(self._sent, min(most, len(self._requests)))
         self._sent = max(self._sent, numbers.stop)
-        connection.send((self._asked[number], number) for number in numbers)
+        connection.send((self._requests[number], number) for number in numbers)

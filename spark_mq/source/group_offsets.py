@@ -1,13 +1,13 @@
-"""Spark's offsets as a consumer group's, where RocketMQ's tools look: option commitOffsets.
+"""A query's offsets stored as a consumer group's, for RocketMQ's tools: option commitOffsets.
 
-What is stored is where the query reads on: the `start` that `latestOffset` is given, which is the end of the last batch that
-Spark has committed (its own `commit(end)` comes a batch late, and never for the last one). So a stored offset is never ahead
-of what was processed. It may be behind: by a second (writes are that rare at most), by the last batch of a query that was
-stopped or killed (made good when it starts again), and for as long as another writer or Apache's broker holds a store; a broker of ours
-on this machine takes the offsets over. A run of Trigger.AvailableNow ends with everything stored.
+The stored offset is the `start` argument of `latestOffset`: the end of the last batch that Spark has committed. (Spark's `commit(end)`
+comes a batch late, and never for the last batch.) So a stored offset is never ahead of the processed data. It may be behind: by a
+second, because there is at most one write a second; by the last batch of a query that was stopped or killed, until it starts again;
+and for as long as another writer or Apache's broker holds the store. If a spark_mq broker on this machine holds the store, it takes the
+offsets over. A run of Trigger.AvailableNow ends with everything stored.
 
-Offsets follow the query and nothing else: one that starts lower sets the group back, and another consumer of the same group
-would be overwritten. Give each query a group of its own.
+Offsets follow the query alone: a query that starts lower sets the group back, and overwrites another consumer of the same group.
+Give each query its own group.
 """
 
 from __future__ import annotations

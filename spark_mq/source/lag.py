@@ -1,15 +1,15 @@
-"""How far a query is behind, queue by queue, in rows, bytes and time: counted by the source, read from a query's progress.
+"""A query's lag for each queue, in rows, bytes and time: computed by the source, read from a query's progress.
 
-Nothing of a Python source reaches Spark's progress but the JSON of its offsets. `reportLatestOffset` therefore gives
+Only the JSON of its offsets gets from a Python source into Spark's progress. Therefore `reportLatestOffset` returns
 
     {"queues":        {"TopicA": {"broker-a": {"0": {"next": 120, "before": [9000, 1700000000000]}}}},
      "unread":        {"TopicA": {"broker-a": {"0": {"from": 100, "bytes": 20480}}}},
      "commitOffsets": {"group": "G", "skipped": {"broker-a": "…"}}}
 
-`queues` is where the queues end, in the checkpoint's shape; `unread` is what lies between where the batch being planned reads
-up to and there, of queues where that is anything (bytes null: not counted yet); `commitOffsets` is there with that option.
+`queues` holds the ends of the queues, in the checkpoint's shape. `unread` holds the distance from the end of the planned batch to the
+end of the queue, for queues where it is not empty (bytes null: not counted yet). `commitOffsets` appears with that option.
 
-A lag is what is left when the progress's batch is done. What is not known is None, never 0. Spark: KafkaMicroBatchStream.metrics
+The lag is the rest after the progress's batch. An unknown value is None, never 0. Spark: KafkaMicroBatchStream.metrics
 (offsetsBehindLatest), which has rows only.
 """
 
@@ -32,7 +32,7 @@ ENTRIES_A_LOOK = 4 << 20
 
 
 class QueueLag(NamedTuple):
-    """How far behind a query is in one queue. None = unknown; all three are 0 where it is caught up.
+    """A query's lag in one queue. None = unknown; all three are 0 without a lag.
 
     `rows` are offsets, gaps included. `bytes` are whole records, as the queue's entries tell their sizes. `time_ms` is the
     store time of the newest message less that of the last one read.
@@ -77,7 +77,7 @@ def sources_without_latest(progress: StreamingQueryProgress) -> list[int]:
 
 
 def source_metrics(lags: Collection[QueueLag]) -> dict[str, str]:
-    """What Spark's Kafka source puts into the metrics of a progress: offsets behind the latest, as text.
+    """Like the metrics of Spark's Kafka source in a progress: offsets behind the latest, as text.
 
     Empty where a lag is unknown, or where there is no queue. PySpark 4.2 takes no metrics from a Python source, so `sources[].metrics`
     of a progress stays empty. Spark: KafkaMicroBatchStream.metrics.
@@ -124,20 +124,20 @@ def _longest(values: Collection[int | None]) -> int | None:
 
 
 class Unread(NamedTuple):
-    """What of a queue lies behind `start`, the offset up to which a query has planned to read. None = not counted yet."""
+    """The unread part of a queue after `start`, the offset up to which a query has planned. None = not counted yet."""
 
     start: int
     bytes: int | None
 
 
 class QueueSizes(MessageSizes, Protocol):
-    """What counting asks of a cluster."""
+    """The cluster's methods for counting."""
 
     def minimum(self, queue: QueueId) -> int: ...
 
 
 def unread_without_sizes(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> dict[QueueId, Unread]:
-    """What `UnreadBytes.count` gives, where nobody tells sizes."""
+    """Like `UnreadBytes.count`, if sizes are unknown."""
     return {
         queue: Unread(starts[queue], None) for queue, end in ends.items() if queue in starts and starts[queue] < end
     }
@@ -170,7 +170,7 @@ class UnreadBytes:
     def count(
         self, starts: Mapping[QueueId, int], ends: Mapping[QueueId, int], sizes: QueueSizes
     ) -> dict[QueueId, Unread]:
-        """What lies between the two positions, of the queues of `ends` where that is anything.
+        """The unread part between the two positions, for queues of `ends` where it is not empty.
 
         A queue without a start (it is not in this run) is unread from its minimum.
         """
@@ -193,7 +193,7 @@ class UnreadBytes:
         return unread
 
     def _at(self, queue: QueueId, start: int, end: int, sizes: QueueSizes) -> _Counted:
-        """What was counted, from `start` on."""
+        """The counts, from `start` on."""
         known = self._counted.get(queue)
         if known is None or not known.start <= start < known.end <= end:
             return _Counted(start, start, 0)
@@ -207,7 +207,7 @@ class UnreadBytes:
 def latest_offset_json(
     latest: QueueOffsets, unread: Mapping[QueueId, Unread], commit_offsets: dict[str, Any] | None
 ) -> dict[str, Any]:
-    """What `reportLatestOffset` gives."""
+    """The result of `reportLatestOffset`."""
     tree: dict[str, dict[str, dict[str, dict[str, int | None]]]] = {}
     for queue, (start, size) in sorted(unread.items()):
         queues = tree.setdefault(queue.topic, {}).setdefault(queue.broker_name, {})

@@ -1,4 +1,4 @@
-"""A StreamingQueryListener that tells how far queries are behind.
+"""A StreamingQueryListener that reports the lag of queries.
 
 listener = spark_mq.LagListener()
 spark.streams.addListener(listener)
@@ -95,7 +95,7 @@ class LagListener(StreamingQueryListener):
         """The lags of the last report, whichever query it was of."""
         self._report = report
         self._queries: dict[UUID, Any] = {}
-        """By run: the end of a query's former run may be told after the start of the next."""
+        """By run: Spark may report the end of a query's earlier run after the start of the next."""
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
         """Keeps the query at hand: when its last progress comes it may have ended."""
@@ -156,9 +156,9 @@ def source_options(query: Any) -> list[dict[str, str]]:
 
 
 def latest_offset(options: Mapping[str, str], end_offset: str) -> str:
-    """What the source would have reported as its latest offset when the batch that ends there was planned, as it is now.
+    """The source's latest offset for the plan of the batch that ends there, as of now.
 
-    When Spark repeats a batch after a restart, it does not ask the source where the queues end, so the store is asked here.
+    When Spark repeats a batch after a restart, it does not ask the source for the ends of the queues, so this reads the store.
     Raises the named conditions, among them those of a store that is not there.
     """
     own = {name: value for name, value in options.items() if name.lower() != "commitoffsets"}

@@ -1,8 +1,8 @@
 """A cluster of running brokers as the QueryCluster whose data is pulled. Driver side.
 
-Offsets, positions and continuity are those of stores: a queue is (topic, broker name, queue id), and the record before a position is
-pulled to recognise a topic that was made again. So a checkpoint may be carried on by path and by nameServer where both are the same
-brokers. Brokers do not tell sizes ahead: lags have no bytes, and maxBytesPerTrigger is refused.
+Offsets, positions and continuity are the same as for stores: a queue is (topic, broker name, queue id), and the record before a
+position is pulled to recognise a topic that was made again. So one checkpoint works with path and with nameServer if both name the same
+brokers. Brokers do not report sizes ahead: lags have no bytes, and maxBytesPerTrigger is refused.
 
 A query's position is stored as a consumer group's by request 15, where `mqadmin consumerProgress` shows it (`LiveGroup`).
 
@@ -60,7 +60,7 @@ from storage.names import MASTER_ID, retry_topic
 from storage.rules.response_codes import ResponseCode
 
 OWN_GROUP = "TOOLS_CONSUMER"
-"""Who pulls where the query names no group: every broker has it. Java: MixAll.TOOLS_CONSUMER_GROUP."""
+"""The group for pulls if the query names none: every broker has it. Java: MixAll.TOOLS_CONSUMER_GROUP."""
 _LAST = 2**63 - 1
 
 
@@ -77,7 +77,7 @@ class LiveCluster:
         self._given_up: set[str] = set()
         self._understand: set[str] = set()
         """Addresses of the masters that understand the query's expression."""
-        self._asked_of: Mapping[str, Addresses] = {}
+        self._checked_at: Mapping[str, Addresses] = {}
         try:
             self._view.open()
             self._check_expression()
@@ -102,7 +102,7 @@ class LiveCluster:
         if changed:
             news = self._view.changed
             self._records_before = {key: place for key, place in self._records_before.items() if key[0] not in news}
-        if changed or self._asked_of is not self._view.brokers:
+        if changed or self._checked_at is not self._view.brokers:
             self._check_expression()
         return changed
 
@@ -117,9 +117,9 @@ class LiveCluster:
 
     def refuse_batch_topics(self, topics: Sequence[str]) -> None:
         """Raises OptionError for a topic whose queues hold batches. Brokers before 5.0 have none, and do not know the request."""
-        asked = [make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic)) for topic in topics]
+        requests = [make_call(RequestCode.GET_TOPIC_CONFIG, TopicRequest(topic=topic)) for topic in topics]
         answers = self._view.patiently(
-            lambda: self._questions.ask_all(dict.fromkeys(self._masters() if asked else (), asked))
+            lambda: self._questions.ask_all(dict.fromkeys(self._masters() if requests else (), requests))
         )
         for topic, answer in (pair for found in answers.values() for pair in zip(topics, found, strict=True)):
             config = answer.body(TopicConfig) if answer.code == ResponseCode.SUCCESS else TopicConfig()
@@ -169,8 +169,8 @@ class LiveCluster:
         if ends is None or ends.last_store_time_ms < timestamp_ms or ends.minimum >= ends.maximum:
             return None
         header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, time_ms=timestamp_ms)
-        asked = make_call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
-        guess = self._ask(queue, asked)[0].header(OffsetAnswer).queue_offset
+        request = make_call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+        guess = self._ask(queue, request)[0].header(OffsetAnswer).queue_offset
         time_of: Callable[[int], int | None] = lambda offset: self._time_at(queue, offset)  # noqa: E731
         found = first_not_older(timestamp_ms, guess, ends.minimum, ends.maximum, time_of)
         return found if found < ends.maximum else None
@@ -179,13 +179,13 @@ class LiveCluster:
         return self.offset_by_time(queue, timestamp_ms)
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
-        """What the group stored. A broker says 0 of a group that has stored nothing in a young queue, so its groups are asked first."""
-        asked = [make_call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
+        """The group's stored offset. For a young queue a broker answers 0 to a group without an offset, so first ask for its groups."""
+        requests = [make_call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
         header = QueryConsumerOffsetRequest(
             consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
         )
-        asked.append(make_call(RequestCode.QUERY_CONSUMER_OFFSET, header))
-        groups, offset = self._ask(queue, *asked)
+        requests.append(make_call(RequestCode.QUERY_CONSUMER_OFFSET, header))
+        groups, offset = self._ask(queue, *requests)
         if group not in groups.body(GroupList).groups or offset.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         return offset.header(OffsetAnswer).queue_offset
@@ -233,8 +233,8 @@ class LiveCluster:
     def _pull_one(self, queue: QueueId, offset: int) -> RemotingCommand:
         return PullRequests(queue, self._terms(PullFilter())).request(Ask(offset, offset + 1))
 
-    def _ask(self, queue: QueueId, *asked: RemotingCommand) -> list[Answered]:
-        return self._view.patiently(lambda: self._questions.ask(self._master(queue), asked))
+    def _ask(self, queue: QueueId, *requests: RemotingCommand) -> list[Answered]:
+        return self._view.patiently(lambda: self._questions.ask(self._master(queue), requests))
 
     def _masters(self) -> list[str]:
         """Of the brokers that have queues of the query, because others may be away; of all where none has."""
@@ -292,7 +292,7 @@ class LiveCluster:
 
         Raises ResponseError.
         """
-        self._asked_of = self._view.brokers
+        self._checked_at = self._view.brokers
         expression, kind = self._options.sub_expression, self._options.expression_type
         if expression is not None and kind != "TAG":
             self._view.patiently(lambda: self._ask_masters(PullFilter(expression, kind)))
@@ -301,9 +301,9 @@ class LiveCluster:
         topics = sorted({queue.topic for queue in self._view.queues}) or [
             self._group
         ]  # brokers look at the expression alone
-        asked = check_expression(topics[0], self._group, filter_)
+        request = check_expression(topics[0], self._group, filter_)
         new = [address for address in self._masters() if address not in self._understand]
-        for address, answers in self._questions.ask_all({address: [asked] for address in new}).items():
+        for address, answers in self._questions.ask_all({address: [request] for address in new}).items():
             answers[0].expect()
             self._understand.add(address)
 
@@ -314,7 +314,7 @@ class LiveCluster:
 
         def writer_of(
             broker_name: str,
-        ) -> WriteOffsets:  # made when it is first asked for: brokers join while a query runs
+        ) -> WriteOffsets:  # made at first use: brokers join while a query runs
             if broker_name not in made:
                 made[broker_name] = LiveGroup(self._questions, self._view, broker_name)
             return made[broker_name].write
@@ -371,8 +371,8 @@ def first_not_older(
     Brokers search for a time themselves. Releases before 5.0 give the nearest message, any of those of one millisecond, and begin in
     the file that the files' own times lead to, which copies do not keep. So their answer is where the search begins, and mostly ends.
 
-    `time_of` tells the store time of the first message at or behind an offset, None where there is none. It is asked twice where the
-    guess is right, and twice the logarithm of the distance where it is not.
+    `time_of` gives the store time of the first message at or after an offset, None if there is none. If the guess is right, it is
+    called twice; otherwise twice the logarithm of the distance.
 
     Java: MessageStore.getOffsetInQueueByTime, ConsumeQueue of 4.9.
     """
@@ -406,7 +406,7 @@ _WAS_RESET = "Offset has been previously reset"
 
 
 class LiveGroup:
-    """Writes one group's offsets at one broker, wherever that broker is when it is asked."""
+    """Writes one group's offsets at one broker; looks up the broker's address at each write."""
 
     def __init__(self, questions: ClusterQuestions, view: LiveView, broker_name: str) -> None:
         self._questions = questions
@@ -418,7 +418,7 @@ class LiveGroup:
         """Store the next offsets by (topic, queue id). Raises the client's errors."""
         if not self._is_made:
             self._is_made = self._make(group)
-        asked = [
+        requests = [
             make_call(
                 RequestCode.UPDATE_CONSUMER_OFFSET,
                 UpdateConsumerOffsetRequest(
@@ -427,7 +427,7 @@ class LiveGroup:
             )
             for (topic, queue_id), next_offset in offsets.items()
         ]
-        for answer in self._questions.ask(self._address(), asked):
+        for answer in self._questions.ask(self._address(), requests):
             answer.expect()
             if _WAS_RESET in (answer.command.remark or ""):
                 what = request_text(RequestCode.UPDATE_CONSUMER_OFFSET)
@@ -459,8 +459,8 @@ class LiveGroup:
             )
             self._questions.ask(self._address(), [make_call(RequestCode.UPDATE_AND_CREATE_TOPIC, header)])[0].expect()
         if entry.code != ResponseCode.SUCCESS or is_old:
-            asked = make_call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
-            self._questions.ask(self._address(), [asked])[0].expect()
+            request = make_call(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=config)
+            self._questions.ask(self._address(), [request])[0].expect()
         return is_old
 
     def _address(self) -> str:

@@ -1,8 +1,8 @@
-"""The queues of a query's topics at running brokers, as they were at the last look. Driver side.
+"""The queues of a query's topics at running brokers, as of the last look. Driver side.
 
-A look is one request (202) a topic and broker, at most every 100 ms, whatever Spark asks, and less often where it is many requests to
-one broker (`look_interval_ms`). Names (brokers, addresses, topics, queue counts) are looked at every 30 s, when a broker fails, and
-when a broker tells of queues that are not known. A broker that does not answer keeps the ends it had; after `timeout_ms` of that the
+A look is one request (202) for each topic and broker, at most every 100 ms, however often Spark polls, and less often if one broker
+gets many requests (`look_interval_ms`). Names (brokers, addresses, topics, queue counts) are read every 30 s, when a broker fails, and
+when a broker reports unknown queues. A broker that does not answer keeps its last known ends; after `timeout_ms` without an answer the
 query fails, because silence is no data loss.
 """
 
@@ -36,7 +36,7 @@ class TopicAtBroker(NamedTuple):
 
 
 class QueueEnds(NamedTuple):
-    """Where a queue begins and ends, and when its last message was stored (0: never)."""
+    """Begin and end of a queue, and the time of its last message (0: never)."""
 
     minimum: int
     maximum: int
@@ -44,7 +44,7 @@ class QueueEnds(NamedTuple):
 
 
 def readable_queues(topic: str, route: TopicRouteData | None) -> dict[TopicAtBroker, int]:
-    """How many queues of the topic can be read at each of its brokers; none where it is not there or not readable."""
+    """Number of readable queues of the topic at each of its brokers; none if it is missing or not readable."""
     datas = () if route is None else route.queue_datas
     return {
         TopicAtBroker(topic, data.broker_name): data.read_queue_count
@@ -54,7 +54,7 @@ def readable_queues(topic: str, route: TopicRouteData | None) -> dict[TopicAtBro
 
 
 def unreadable(topic: str, route: TopicRouteData | None) -> set[TopicAtBroker]:
-    """Where the topic is and may not be read."""
+    """Brokers where the topic exists and is not readable."""
     datas = () if route is None else route.queue_datas
     return {TopicAtBroker(topic, data.broker_name) for data in datas} - readable_queues(topic, route).keys()
 
@@ -72,7 +72,7 @@ def wanted_topics(subscription: Subscription, there: Iterable[str], system_topic
 
 
 def queue_ends(at: TopicAtBroker, read_queue_count: int, stats: TopicStatsTable) -> dict[QueueId, QueueEnds]:
-    """The queues that can be read. A broker tells of more where more can be written; those nobody can pull."""
+    """The readable queues. A broker also reports queues that are only writable; no client can pull those."""
     return {
         QueueId(at.topic, at.broker_name, queue.queue_id): QueueEnds(
             ends.min_offset, max(ends.min_offset, ends.max_offset), ends.last_update_time_ms
@@ -94,7 +94,7 @@ T = TypeVar("T")
 
 
 def look_interval_ms(requests: int) -> int:
-    """The time between two looks that are so many requests to the broker that is asked most: from 100 topics on it grows with them."""
+    """The time between two looks, by the most requests to one broker in a look: from 100 topics on it grows with their number."""
     return max(LOOK_INTERVAL_MS, -(-requests * 1_000 // MOST_REQUESTS_A_SECOND))
 
 
@@ -117,16 +117,16 @@ class LiveView:
         self.clusters: dict[str, str] = {}
         """The cluster's name of each broker."""
         self.topics: tuple[str, ...] = ()
-        """The names of all topics of the cluster; of a query that names its topics, as they were when it was asked for them."""
+        """The names of all topics of the cluster; if the query names its topics, as of its first look."""
         self.ends: dict[QueueId, QueueEnds] = {}
         self.queues: Sequence[QueueId] = ()
         """The same list as long as there are the same queues."""
         self.changed: set[QueueId] = set()
-        """What is new since the last look: queues whose ends are others, or that came or went."""
+        """Changes since the last look: queues with other ends, and queues that came or went."""
         self._counts: dict[TopicAtBroker, int] = {}
-        self._told: dict[TopicAtBroker, tuple[tuple[int, bytes], dict[QueueId, QueueEnds]]] = {}
+        self._answered: dict[TopicAtBroker, tuple[tuple[int, bytes], dict[QueueId, QueueEnds]]] = {}
         self._gone: set[TopicAtBroker] = set()
-        """Where a broker has said that it has no such topic."""
+        """Brokers that have answered that they have no such topic."""
         self._found: dict[TopicAtBroker, dict[QueueId, QueueEnds]] = {}
         self._silent_since: dict[str, int] = {}
         self._looked_ms: int | None = None
@@ -163,7 +163,7 @@ class LiveView:
         return bool(self.changed)
 
     def patiently(self, ask: Callable[[], T]) -> T:
-        """What asking brokers gives. What may pass is tried again until the time is over, wherever the brokers are by then."""
+        """The result of requests to brokers. After a failure that may pass it tries again until the time is over, at new addresses."""
 
         def look() -> None:
             self._names_due_ms = min(self._names_due_ms, self._clock() + RETRY_INTERVAL_MS)
@@ -184,7 +184,7 @@ class LiveView:
         )
 
     def await_brokers(self, names: Collection[str]) -> set[str]:
-        """Which of these are registered; those that are not are waited for, because they may be starting."""
+        """Those of the brokers that are registered; it waits for the others, because they may be starting."""
         began = self._clock()
         while not set(names) <= self.brokers.keys() and self._clock() - began < self._timeout_ms:
             time.sleep(LOOK_INTERVAL_MS / 1000)
@@ -193,11 +193,11 @@ class LiveView:
         return set(names) & self.brokers.keys()
 
     def read_queue_count(self, topic: str) -> int:
-        """How many queues of the topic can be read at the broker that has most."""
+        """Number of readable queues of the topic at the broker that has most."""
         return max((count for at, count in self._counts.items() if at.topic == topic), default=0)
 
     def master_of(self, broker_name: str) -> str:
-        """The address of the broker that alone is asked: a slave may be behind, and what it does not have yet is not lost.
+        """The address of the master, which alone answers: a slave may be behind, and messages that it does not have yet are not lost.
 
         Raises BrokerNotFoundError.
         """
@@ -246,22 +246,22 @@ class LiveView:
     def _look_at_queues(self) -> dict[str, ClientError]:
         """Ask every broker for its topics; returns the brokers that failed."""
         self._looked_ms = self._clock()
-        asked: dict[str, list[TopicAtBroker]] = {}
+        topics_at: dict[str, list[TopicAtBroker]] = {}
         failures: dict[str, ClientError] = {}
         for at in self._counts:
             try:
-                asked.setdefault(self.master_of(at.broker_name), []).append(at)
+                topics_at.setdefault(self.master_of(at.broker_name), []).append(at)
             except BrokerNotFoundError as error:
                 failures[at.broker_name] = error
-        self._interval_ms = look_interval_ms(max(map(len, asked.values()), default=0))
+        self._interval_ms = look_interval_ms(max(map(len, topics_at.values()), default=0))
         commands = {
             address: [make_call(RequestCode.GET_TOPIC_STATS_INFO, TopicRequest(topic=at.topic)) for at in ats]
-            for address, ats in asked.items()
+            for address, ats in topics_at.items()
         }
         failed: dict[str, ClientError] = {}
         answers = self._questions.ask_all(commands, failed)
         found = {at: self._found.get(at, {}) for at in self._counts}
-        for address, ats in asked.items():
+        for address, ats in topics_at.items():
             if address in failed:
                 failures.update(dict.fromkeys((at.broker_name for at in ats), failed[address]))
                 continue
@@ -278,15 +278,15 @@ class LiveView:
             self._gone.add(at)
             return {}
         self._gone.discard(at)
-        told = self._counts[at], bytes(answer.command.body)
-        known = self._told.get(at)
-        if known is not None and known[0] == told and answer.code == ResponseCode.SUCCESS:
+        answered = self._counts[at], bytes(answer.command.body)
+        known = self._answered.get(at)
+        if known is not None and known[0] == answered and answer.code == ResponseCode.SUCCESS:
             return known[1]
         stats = answer.body(TopicStatsTable)
         if any(queue.queue_id >= self._counts[at] for queue in stats.offset_table):  # maybe queues were added
             self._names_due_ms = min(self._names_due_ms, (self._looked_ms or 0) + RETRY_INTERVAL_MS)
-        self._told[at] = told, queue_ends(at, self._counts[at], stats)
-        return self._told[at][1]
+        self._answered[at] = answered, queue_ends(at, self._counts[at], stats)
+        return self._answered[at][1]
 
     def _take(self, found: dict[TopicAtBroker, dict[QueueId, QueueEnds]]) -> None:
         self._found = found

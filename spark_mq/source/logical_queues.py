@@ -3,8 +3,8 @@
     logical queue 3      |0 ────── broker-a, queue 1 ──────|   20,000 ─── broker-b, queue 0 ──▶      offsets in rows and checkpoint
     physical queues       0 … 12,345                          0 …                                    what is read
 
-A logical queue belongs to no broker, so it has the name that Java's clients give it, `__syslo__global__`. Offsets between two links are
-no message's. A link whose place is not decided yet is not read, neither is one whose broker's store is not among those that are read.
+A logical queue belongs to no broker; its broker name is `__syslo__global__`, as in Java's clients. Offsets between two links belong to
+no message. A link without a decided place is not read, and neither is a link whose broker's store is not in the cluster.
 Java: TopicQueueMappingUtils.getMockBrokerName, PullMessageProcessor.rewriteRequestForStaticTopic, LogicQueueMappingItem.
 """
 
@@ -43,7 +43,7 @@ class Link(NamedTuple):
     """Whether a message was ever put there, though all may have expired."""
 
     def cut(self, logical_start: int, logical_end: int) -> QueueRange | None:
-        """What of these logical offsets it holds, in physical ones; None if nothing."""
+        """The physical range for these logical offsets; None if empty."""
         start, end = max(self.start, logical_start - self.delta), min(self.end, logical_end - self.delta)
         return QueueRange(self.queue, start, end) if start < end else None
 
@@ -170,7 +170,7 @@ class LogicalCluster(Cluster):
         return end
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
-        """What the group stored in the newest link in which it stored anything. Java: ConsumerManageProcessor."""
+        """The group's stored offset in the newest link that has one. Java: ConsumerManageProcessor."""
         if queue.broker_name != LOGICAL_BROKER:
             return super().group_offset(group, queue)
         for item in reversed(self._chains.get(queue, ())):
@@ -181,7 +181,7 @@ class LogicalCluster(Cluster):
         return None
 
     def physical_positions(self, offsets: Mapping[QueueId, int]) -> dict[QueueId, int]:
-        """Where a group stands in the physical queues: of each logical queue in the link that it reads next."""
+        """A group's physical offsets: for each logical queue, in the link that it reads next."""
         found = {}
         for queue, offset in offsets.items():
             if queue.broker_name != LOGICAL_BROKER:

@@ -1,4 +1,4 @@
-"""Where a query stands in every queue, and the JSON that says so.
+"""A query's position in every queue, and its JSON.
 
 A queue is (topic, broker name, queue id). Its offset is the *next* queue offset to read, so that `start`
 (inclusive) and `end` (exclusive) of a batch are two such positions. RocketMQ's topics have no identity, so a
@@ -9,9 +9,9 @@ Two JSON shapes, both `topic → broker → queue id`:
     checkpoint  {"TopicA": {"broker-a": {"0": {"next": 12, "before": [4096, 1700000000000]}}}}
     user        {"TopicA": {"broker-a": {"0": 12}}}   or, with one broker, {"TopicA": {"0": 12}}
 
-Spark decides by comparing texts whether there is anything new, so the checkpoint's text is a function of the
-position alone: topics and brokers are sorted as text, queue ids as numbers, and a queue that did not move
-keeps the `before` it had, even if that record has expired since.
+Spark compares texts to decide whether there is new data, so the checkpoint's text is a function of the position alone:
+topics and brokers are sorted as text, queue ids as numbers, and a queue that did not move keeps its `before`, even if
+that record has expired since.
 
 Spark: KafkaSourceOffset, JsonUtils.
 """
@@ -120,7 +120,7 @@ class QueueOffsets(Mapping[QueueId, QueueOffset]):
     ) -> QueueOffsets:
         """The position with exactly the queues of `ends`, at these next offsets.
 
-        `record_before(queue, offset)` is asked only for queues that moved and for `broken` ones (another
+        `record_before(queue, offset)` is called only for queues that moved and for `broken` ones (another
         topic stands there now): these must not look unmoved when the new queue happens to end at the same
         offset.
         """

@@ -191,17 +191,17 @@ def parse_columns(text: str, option: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions(ClusterOptions):
-    """What a reader was asked for. `parse` makes it and refuses what makes no sense."""
+    """A reader's options. `parse` makes them and refuses values that make no sense."""
 
     sub_expression: Annotated[
         str | None,
-        Option(parse_text, "what brokers filter by, in place of tags: `TagA || TagB`, or SQL92"),
+        Option(parse_text, "the brokers' filter, in place of tags: `TagA || TagB`, or SQL92"),
     ] = None
     expression_type: Annotated[
         Literal["TAG", "SQL92"],
         Option(
             parse_expression_type,
-            "the language of subExpression: TAG, or SQL92, which brokers must have switched on (enablePropertyFilter)",
+            "the language of subExpression: TAG, or SQL92 (needs enablePropertyFilter at the brokers)",
             shown="TAG",
         ),
     ] = "TAG"
@@ -215,24 +215,24 @@ class SourceOptions(ClusterOptions):
     ] = 120_000
     pull_from_slave: Annotated[
         bool,
-        Option(parse_boolean, "go on at a slave where the master suggests that"),
+        Option(parse_boolean, "read from a slave when the master suggests it"),
     ] = False
 
     path: Annotated[
         str | None,
-        Option(parse_store_path, "a store, or a directory of stores = a cluster; local or any fsspec URL"),
+        Option(parse_store_path, "a store, or a directory of stores (a cluster); local or any fsspec URL"),
     ] = None
     paths: Annotated[
         tuple[str, ...],
-        Option(parse_paths, "several of them as a JSON list; what `load([a, b])` sends"),
+        Option(parse_paths, "several stores as a JSON list; `load([a, b])` sets it"),
     ] = ()
     conf: Annotated[
         str | None,
         Option(parse_path, "the broker's configuration file", shown="broker.conf beside or in the store"),
     ] = None
-    broker_name: Annotated[
-        str | None, Option(parse_text, "the name of the store's broker", shown="as the store tells")
-    ] = None
+    broker_name: Annotated[str | None, Option(parse_text, "the name of the store's broker", shown="from the store")] = (
+        None
+    )
 
     topic: Annotated[str | None, Option(parse_text, "the one topic to read")] = None
     subscribe: Annotated[tuple[str, ...], Option(parse_comma_list, "topics to read: `a,b`")] = ()
@@ -246,18 +246,18 @@ class SourceOptions(ClusterOptions):
     ] = frozenset()
     allow_empty: Annotated[
         bool,
-        Option(parse_boolean, "let subscribePattern match no topic (yet); else that is an error"),
+        Option(parse_boolean, "subscribePattern may match no topic (yet); else that is an error"),
     ] = False
     include_system_topics: Annotated[
         bool,
-        Option(parse_boolean, "a pattern matches RocketMQ's own topics too"),
+        Option(parse_boolean, "subscribePattern also matches RocketMQ's own topics"),
     ] = False
     logical: Annotated[
         bool,
         Option(
             parse_boolean,
-            "show static topics by their logical queues and offsets, as clients do, with broker `__syslo__global__`; else by "
-            "physical ones",
+            "show static topics with logical queues and offsets, like clients, and broker `__syslo__global__`; "
+            "else with physical ones",
         ),
     ] = False
     queue_id: Annotated[tuple[int, ...], Option(parse_queue_ids, "only these queues of the topics: `0,1`")] = ()
@@ -266,8 +266,8 @@ class SourceOptions(ClusterOptions):
         Edge | Literal["group"] | AtOffsets | None,
         Option(
             parse_start,
-            "where a new query starts: earliest, latest (streaming), group (what consumerGroup stored), or "
-            'JSON with every queue: `{"t": {"broker-a": {"0": 12}}}`, -2 earliest, -1 latest',
+            "where a new query starts: earliest, latest (streaming), group (the stored offsets of "
+            'consumerGroup), or JSON with every queue: `{"t": {"broker-a": {"0": 12}}}`, -2 earliest, -1 latest',
             shown="latest (streaming), earliest (batch)",
         ),
     ] = None
@@ -275,19 +275,19 @@ class SourceOptions(ClusterOptions):
         TimePoint | None,
         Option(
             parse_time,
-            "start at the first message stored at or after: ms since the epoch, ISO-8601 (UTC unless it says "
-            "otherwise), or `-10m` before the query's start; wins over the next and over startingOffsets",
+            "start at the first message stored at or after this time: ms since the epoch, ISO-8601 (default "
+            "UTC), or `-10m` before the query's start; overrides startingOffsetsByTimestamp and startingOffsets",
         ),
     ] = None
     starting_offsets_by_timestamp: Annotated[
         Mapping[NamedQueue, int] | None,
-        Option(parse_times, "the same in ms for each queue, as JSON; wins over startingOffsets"),
+        Option(parse_times, "the same in ms for each queue, as JSON; overrides startingOffsets"),
     ] = None
     starting_offsets_by_timestamp_strategy: Annotated[
         NoMatch | None,
         Option(
             parse_no_match,
-            "a queue without a message that new: error, or latest = its end (an empty one starts there)",
+            "for a queue without such a message: error, or latest (start at its end). An empty queue starts at its end",
             shown="error; latest for `-10m`",
         ),
     ] = None
@@ -299,51 +299,52 @@ class SourceOptions(ClusterOptions):
         TimePoint | None,
         Option(
             parse_time,
-            "stop before the first message stored at or after; wins over the next and over endingOffsets",
+            "stop before the first message stored at or after this time; overrides endingOffsetsByTimestamp and "
+            "endingOffsets",
             "batch",
         ),
     ] = None
     ending_offsets_by_timestamp: Annotated[
         Mapping[NamedQueue, int] | None,
-        Option(parse_times, "the same in ms for each queue, as JSON; wins over endingOffsets", "batch"),
+        Option(parse_times, "the same in ms for each queue, as JSON; overrides endingOffsets", "batch"),
     ] = None
     fail_on_data_loss: Annotated[
         bool,
         Option(
             parse_boolean,
-            "fail when messages expired unread or a topic was deleted or made again; else warn and go on",
+            "fail when unread messages expired, or a topic was deleted or recreated; else warn and continue",
         ),
     ] = True
 
     max_offsets_per_trigger: Annotated[
         int | None,
-        Option(parse_positive_long, "rows of a micro-batch at most, in proportion to backlog", "streaming"),
+        Option(parse_positive_long, "maximum rows of a micro-batch, shared among queues by their backlog", "streaming"),
     ] = None
     min_offsets_per_trigger: Annotated[
-        int | None, Option(parse_positive_long, "rows worth a micro-batch", "streaming")
+        int | None, Option(parse_positive_long, "minimum rows of a micro-batch", "streaming")
     ] = None
     max_trigger_delay: Annotated[
         int,
-        Option(parse_duration_ms, "wait for minOffsetsPerTrigger so long at most", "streaming", "15m"),
+        Option(parse_duration_ms, "maximum wait for minOffsetsPerTrigger", "streaming", "15m"),
     ] = 15 * 60 * 1000
     max_bytes_per_trigger: Annotated[
         int | None,
         Option(
             parse_size_bytes,
-            "bytes of a micro-batch (`64m`), but at least one message a queue",
+            "maximum bytes of a micro-batch (`64m`), but at least one message a queue",
             "streaming",
         ),
     ] = None
     min_partitions: Annotated[
-        int | None, Option(parse_positive_int, "split large queues into about so many partitions")
+        int | None, Option(parse_positive_int, "split large queues into about this many partitions")
     ] = None
-    max_records_per_partition: Annotated[int | None, Option(parse_positive_long, "rows of one partition at most")] = (
+    max_records_per_partition: Annotated[int | None, Option(parse_positive_long, "maximum rows of one partition")] = (
         None
     )
 
     tags: Annotated[
         tuple[str, ...] | None,
-        Option(parse_tags, "only messages with one of: `TagA || TagB`", shown="*"),
+        Option(parse_tags, "only messages with one of these tags: `TagA || TagB`", shown="*"),
     ] = None
     key: Annotated[
         str | None,
@@ -353,7 +354,7 @@ class SourceOptions(ClusterOptions):
         bool,
         Option(
             parse_boolean,
-            "let Spark's filters cut the read, where the session pushes them; only for a DataFrame that is used with one filter",
+            "let Spark's pushed filters reduce the read; only for a DataFrame that is used with one filter",
             "batch",
         ),
     ] = False
@@ -361,32 +362,32 @@ class SourceOptions(ClusterOptions):
         tuple[str, ...],
         Option(
             parse_columns,
-            "only these, `topic,body`, where `*` stands for all but those to be asked for; "
-            "or `kafka` = the columns of Spark's Kafka source",
+            "only these (`topic,body`), where `*` means all default columns; or `kafka`: the columns of Spark's "
+            "Kafka source",
             shown="*",
         ),
     ] = COLUMN_NAMES
-    include_headers: Annotated[bool, Option(parse_boolean, "with columns=kafka, the column headers too")] = False
-    decompress: Annotated[bool, Option(parse_boolean, "inflate compressed bodies")] = True
+    include_headers: Annotated[bool, Option(parse_boolean, "with columns=kafka: add the column headers")] = False
+    decompress: Annotated[bool, Option(parse_boolean, "decompress bodies")] = True
     verify_crc: Annotated[bool, Option(parse_boolean, "check the CRC of every body")] = False
     mode: Annotated[
         Literal["FAILFAST", "PERMISSIVE"],
         Option(
             parse_mode,
-            "a message whose body does not decompress, or with verifyCrc has another CRC: FAILFAST fails the query and names the "
-            "message; PERMISSIVE gives a row with a null `body` and the reason in the column `_corrupt`",
+            "for a body that does not decompress, or with verifyCrc has a wrong CRC: FAILFAST fails the query "
+            "and names the message; PERMISSIVE returns a row with null `body` and the reason in column `_corrupt`",
             shown="FAILFAST",
         ),
     ] = "FAILFAST"
 
     consumer_group: Annotated[
-        str | None, Option(parse_text, "the group of startingOffsets=group and commitOffsets")
+        str | None, Option(parse_text, "the group for startingOffsets=group and commitOffsets")
     ] = None
     commit_offsets: Annotated[
         bool,
         Option(
             parse_boolean,
-            "store finished offsets as consumerGroup's, where tools look",
+            "store finished offsets as offsets of consumerGroup, for RocketMQ's tools",
             "streaming",
         ),
     ] = False
@@ -518,7 +519,7 @@ class SourceOptions(ClusterOptions):
 
     @property
     def stream_start(self) -> Limit:
-        """Where a streaming query without a checkpoint starts."""
+        """The start of a streaming query without a checkpoint."""
         return self._start(Edge.LATEST)
 
     @property
@@ -584,7 +585,7 @@ def option_rows() -> list[OptionRow]:
 
 
 def _refuse_start_beyond_end(option: str, starts: Mapping[NamedQueue, int], ends: Mapping[NamedQueue, int]) -> None:
-    """Where both are given as numbers, it needs no store to see that they cross."""
+    """Refuse a start after the end if both are numbers; this check needs no store."""
     for queue, start in starts.items():
         end = ends.get(queue, LATEST)
         if 0 <= end < start:

@@ -1,8 +1,8 @@
 """Spark's partitions: splits that know how they are read, from files or from brokers; and Python's garbage collection meanwhile.
 
-A plan over many queues is hundreds of thousands of new objects, none of them in a cycle: Python looks at all the others again each so
-many of them, which takes longer than the plan itself (`collected_later`). A worker of Spark has Python look at everything after each
-task, 50 ms with Arrow and Numba loaded, for objects of modules, which stay anyway (`leave_modules_alone`).
+A plan over many queues makes hundreds of thousands of objects, none of them in a cycle. Garbage collection during the plan takes longer
+than the plan itself (`collected_later`). A Spark worker runs a full collection after each task: 50 ms with Arrow and Numba loaded,
+spent on objects of modules, which stay anyway (`leave_modules_alone`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # a task needs no planning
     from spark_mq.source.query_cluster import Split
 
 BATCH_BYTES = 2 << 20
-"""What the JVM takes at a time: such a batch is still in the processor's cache when rows are made of it."""
+"""Bytes of a batch for the JVM: small enough to stay in the processor's cache until the JVM makes rows of it."""
 ROWS_A_COLUMN = 256
 """A batch has so many rows for each of its columns at least, where there are so many: each column costs a few calls on both sides."""
 

@@ -1,8 +1,8 @@
-"""The messages of a range of one queue, pulled from its broker with several requests in flight, and the split of a task.
+"""The messages of a range of one queue, pulled from its broker with several requests in flight; and a task's split for it.
 
-It begins at the master. What can pass (a broken connection, a busy broker, no answer) is tried again, at the queue's slaves too, until
-nothing has come for `timeout_ms`; no try goes beyond that. While tries fail the name servers are asked where the broker is now. What a
-slave says of a queue's ends counts for nothing: it may be behind its master.
+Pulls start at the master. After a failure that can pass (a broken connection, a busy broker, no answer) the pull is repeated, also at
+the queue's slaves, until nothing has come for `timeout_ms`; no try goes beyond that. While tries fail, the name servers are asked for
+the broker's address. A slave's answer about the ends of a queue is ignored: it may be behind its master.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class PullReader:
         verify_crc: bool = False,
         wanted: Wanted | None = None,
     ) -> None:
-        """`wanted` is what will be asked of all messages."""
+        """`wanted`: the parts of messages that the query needs."""
         self._queue = queue
         self._addresses = dict(sorted(addresses.items()))
         self._terms = terms
@@ -228,12 +228,12 @@ class PullReader:
         return self._terms.may_leave_master and self._suggestions_count and broker_id in self._addresses
 
     def _leave(self, window: PullWindow[Body]) -> None:
-        """Hang up; what was in flight is asked for again, wherever the next connection goes."""
+        """Close the connection; requests in flight are repeated over the next one."""
         self.close()
         window.withdraw()
 
     def _left_ms(self) -> int:
-        """How long a try may take, at least 1 ms."""
+        """The time for a try, at least 1 ms."""
         left = self._last_news + self._terms.timeout_ms / 1000 - time.monotonic()
         return max(round(1000 * left), 1)
 
@@ -306,8 +306,8 @@ class PullSplit:
 
 
 def addresses_now(broker_name: str, settings: ClientSettings, timeout_ms: int) -> Addresses:
-    """The broker's addresses by broker id; none where no name server tells in time. The time is shared among them."""
-    share_ms = max(timeout_ms // (2 * len(settings.name_servers)), 1)  # each is connected to, then asked
+    """The broker's addresses by broker id; none if no name server answers in time. The name servers share the time."""
+    share_ms = max(timeout_ms // (2 * len(settings.name_servers)), 1)  # half to connect to each, half for its answer
     hurried = replace(
         settings,
         connect_timeout_ms=min(settings.connect_timeout_ms, share_ms),

@@ -1,7 +1,7 @@
-"""The records of pull answers as slices of decoded records, as files give them. Pure. No Python loop over messages.
+"""The records of pull answers as slices of decoded records, the same as from files. Pure. No Python loop over messages.
 
-An answer's body is log records one behind another. Several answers are decoded at once; the only loop goes over the rank of a record
-in its answer (32 turns by default), because a record's place is known when the one before it is.
+An answer's body is log records one after the other. Several answers are decoded at once; the only loop goes over the rank of a record
+in its answer (32 turns by default), because the length of a record gives the place of the next.
 
     answers  |r0|r1|r2|   |r0|r1|r2|r3|   |r0|
     turn 0    ^            ^               ^
@@ -35,7 +35,7 @@ class PulledPart(NamedTuple):
 
 
 class PulledRecordError(ValueError):
-    """Bytes that are no whole records, or records that were not asked for; the text says which rule they break."""
+    """Bytes that are no whole records, or records that were not requested; the text says which rule they break."""
 
 
 def slice_of(
@@ -88,13 +88,13 @@ def first_gap(parts: Sequence[PulledPart], offsets: np.ndarray) -> int | None:
     """The first offset of the parts that has no message among these; None if each has one."""
     if sum(part.end - part.start for part in parts) == len(offsets):
         return None
-    asked = np.concatenate([np.arange(part.start, part.end) for part in parts])
-    missing = asked[~np.isin(asked, offsets)]
+    wanted = np.concatenate([np.arange(part.start, part.end) for part in parts])
+    missing = wanted[~np.isin(wanted, offsets)]
     return int(missing[0]) if len(missing) else None
 
 
 def record_positions(buffer: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where the records of answers that lie at [starts, ends) of the buffer begin, and whose answer each is, in order.
+    """The begins of the records of answers at [starts, ends) of the buffer, and the answer of each, in order.
 
     Raises PulledRecordError where sizes do not add up.
     """

@@ -3,17 +3,17 @@
 Requests carry their own subscription (flag 4): the broker needs no heartbeat of the group, and stores nothing but the group's pull
 offset, which shows in its consume statistics. Java: DefaultMQPullConsumerImpl, PullMessageRequestHeader.
 
-A broker gives at most 32 messages or 256 KiB a pull, fewer from disk, and says only in the answer where to go on. In a queue without
-gaps the next offsets are known ahead, so the window asks for offset, offset + stride, offset + 2 × stride …, each up to where the next
-one begins. An answer that ends short leaves a rest, which is asked for before anything new, and teaches a smaller stride. Of several
-rests the first is asked for first, by strides, so that few parts wait for it. After some answers that were full the stride is
-doubled: what comes of it is a longer answer, or a rest of the usual size.
+A broker returns at most 32 messages or 256 KiB in a pull, fewer from disk, and only its answer says where to continue. In a queue
+without gaps the next offsets are known ahead, so the window requests offset, offset + stride, offset + 2 × stride …, each up to the
+begin of the next. A short answer leaves a rest. The window requests rests before anything new, the first rest first, in steps of a
+stride, so that few parts wait for it; a short answer also lowers the stride. After some full answers the stride is doubled; then the
+answer is longer, or it leaves a rest of the usual size.
 
-    asked    |---- a ----|---- b ----|---- c ----|
+    request  |---- a ----|---- b ----|---- c ----|
     answered |---- a ----|-- b -|    |---- c ----|
     next                        |-b'-|           |---- d ----|         a, b are given; c waits for b'
 
-Where the broker filters, an answer may cover more than was asked for; the offsets that others were asked for are theirs.
+If the broker filters, an answer may cover more than its request; offsets of another request are left to that request's answer.
 
     code                              means                                                                       outcome
     0  FOUND                          records; offsets without one, up to the next, are gaps or did not match     Found
@@ -27,8 +27,8 @@ Where the broker filters, an answer may cover more than was asked for; the offse
                                       OFFSET_OVERFLOW_BADLY, NO_MESSAGE_IN_QUEUE: the queue ends before here      Ended
                                       OFFSET_RESET: the group was reset, which does not matter here               Again
 
-A consumer that counts messages in place of following the next offset pulls the same place for ever where nothing matches. The
-broker names the status in the remark; numbers decide wherever they can, so that another remark changes little.
+A consumer that counts messages, and ignores the next offset, pulls the same place for ever if nothing matches. The broker names the
+status in the remark; the decision uses numbers wherever possible, so that a different remark changes little.
 Java: PullMessageProcessor, DefaultPullMessageResultHandler, GetMessageStatus.
 """
 
@@ -97,7 +97,7 @@ class PullWindow(Generic[T]):
         return len(self._in_flight)
 
     def asks(self) -> list[Ask]:
-        """What to ask for now; it is in flight from here on."""
+        """The next asks; they are in flight from here on."""
         asks: list[Ask] = []
         while len(self._in_flight) < self._depth:
             has_room = len(self._in_flight) + len(self._parts) < 2 * self._depth
@@ -116,7 +116,7 @@ class PullWindow(Generic[T]):
         return asks
 
     def answer(self, ask: Ask, next_offset: int, content: T) -> None:
-        """The answer to an ask in flight covers the offsets up to `next_offset`, which is behind the asked one."""
+        """Take the answer to an ask in flight. It covers the offsets up to `next_offset`, which is after the requested offset."""
         self._in_flight.remove(ask)
         end = min(next_offset, ask.end)
         if end < min(ask.end, self.end):
@@ -136,18 +136,18 @@ class PullWindow(Generic[T]):
             self._stride, self._full_answers = min(2 * self._stride, MOST_STRIDE), 0
 
     def withdraw(self) -> None:
-        """Everything in flight is asked for again: the connection is gone."""
+        """Request everything in flight again: the connection is gone."""
         self._rests += self._in_flight
         heapify(self._rests)
         self._in_flight.clear()
 
     def again(self, ask: Ask) -> None:
-        """An ask in flight that was not answered is asked for again."""
+        """Repeat an ask in flight that was not answered."""
         self._in_flight.remove(ask)
         heappush(self._rests, ask)
 
     def cut(self, end: int) -> None:
-        """The range ends before: nothing from there on is asked for any more, or given."""
+        """Move the range's end back: nothing from there on is requested or returned."""
         self.end = max(min(end, self.end), self.position)
         self._frontier = min(self._frontier, self.end)
         self._rests = [Ask(ask.offset, min(ask.end, self.end)) for ask in self._rests if ask.offset < self.end]
@@ -170,7 +170,7 @@ MOST_BYTES = 262_144
 
 
 class PullFilter(NamedTuple):
-    """What the broker gives: tags (by their hashes alone, so the reader compares texts again) or properties by SQL92."""
+    """The broker's filter: tags (by their hashes alone, so the reader compares texts again) or properties by SQL92."""
 
     expression: str = "*"
     type: str = "TAG"
@@ -181,13 +181,13 @@ EVERYTHING = PullFilter()
 
 @dataclass(frozen=True, slots=True)
 class PullTerms:
-    """How a query pulls: the same for all its splits. Its repr shows no secret."""
+    """Settings of a query's pulls, the same for all its splits. Its repr shows no secret."""
 
     settings: ClientSettings
     group: str
     filter: PullFilter = EVERYTHING
     timeout_ms: int = 120_000
-    """How long a task tries to reach a broker before it fails."""
+    """Longest time that a task tries to reach a broker before it fails."""
     may_leave_master: bool = False
     """Whether it goes on at a slave where the master suggests that; it does where the master does not answer."""
 
@@ -228,7 +228,7 @@ def check_expression(topic: str, group: str, filter_: PullFilter) -> RemotingCom
 
 
 def pull_answer(command: RemotingCommand, address: str, queue: QueueId, group: str) -> PullAnswer:
-    """What a broker answered to a pull. Raises ResponseError where it refused, MalformedResponseError where it makes no sense."""
+    """A broker's answer to a pull. Raises ResponseError for a refusal, MalformedResponseError for an answer that makes no sense."""
     what = request_text(RequestCode.PULL_MESSAGE)
     if command.code not in PULL_CODES:
         raise response_error(command.code, command.remark, address, what, queue.topic, group)
@@ -248,7 +248,7 @@ def pull_answer(command: RemotingCommand, address: str, queue: QueueId, group: s
 
 
 def no_news(reason: str, address: str, queue: QueueId, group: str) -> ResponseError:
-    """What an answer amounts to that says nothing of the queue: a broker that is busy."""
+    """The error for an answer that says nothing about the queue: the broker counts as busy."""
     what = request_text(RequestCode.PULL_MESSAGE)
     return ResponseError(ResponseCode.SYSTEM_BUSY, reason, address, what, queue.topic, group)
 
@@ -277,26 +277,26 @@ class PullAnswer(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The records of [asked offset, `next_offset`) that are to be seen, in the answer's body."""
+    """The visible records of [requested offset, `next_offset`), in the answer's body."""
 
     next_offset: int
 
 
 class Nothing(NamedTuple):
-    """No message of [asked offset, `next_offset`) is to be seen."""
+    """No message of [requested offset, `next_offset`) is visible."""
 
     next_offset: int
 
 
 class Lost(NamedTuple):
-    """The messages of [asked offset, `next_offset`) are gone."""
+    """The messages of [requested offset, `next_offset`) are gone."""
 
     next_offset: int
     reason: str
 
 
 class Ended(NamedTuple):
-    """The queue ends at `maximum`, at or before the asked offset."""
+    """The queue ends at `maximum`, at or before the requested offset."""
 
     maximum: int
     reason: str
@@ -317,8 +317,8 @@ class Misfit(NamedTuple):
 Outcome = Found | Nothing | Lost | Ended | Again | Misfit
 
 
-def outcome_of(asked: int, answer: PullAnswer) -> Outcome:
-    """What the answer says of the queue from the asked offset on."""
+def outcome_of(requested: int, answer: PullAnswer) -> Outcome:
+    """What the answer says about the queue from the requested offset on."""
     code, remark, next_offset, minimum, maximum, _, body = answer
     if next_offset < 0:
         return Misfit(f"the next offset is {next_offset}")
@@ -327,24 +327,24 @@ def outcome_of(asked: int, answer: PullAnswer) -> Outcome:
     if remark == "OFFSET_RESET" and not body:
         return Again("the group's offset was reset")
     match code:
-        case ResponseCode.SUCCESS if next_offset > asked:
+        case ResponseCode.SUCCESS if next_offset > requested:
             return Found(next_offset)
         case ResponseCode.SUCCESS:
-            return Misfit(f"records, and next offset {next_offset} is not behind {asked}, the requested one")
-        case ResponseCode.PULL_RETRY_IMMEDIATELY if next_offset <= asked:
+            return Misfit(f"records, and next offset {next_offset} is not behind {requested}, the requested one")
+        case ResponseCode.PULL_RETRY_IMMEDIATELY if next_offset <= requested:
             return Again(remark or "no answer to the pull")
         case ResponseCode.PULL_RETRY_IMMEDIATELY if remark == "MESSAGE_WAS_REMOVING":
-            return Lost(next_offset, f"the messages from {asked} to {next_offset} are deleted from the log")
-        case ResponseCode.PULL_RETRY_IMMEDIATELY if minimum <= asked and remark != "OFFSET_FOUND_NULL":
+            return Lost(next_offset, f"the messages from {requested} to {next_offset} are deleted from the log")
+        case ResponseCode.PULL_RETRY_IMMEDIATELY if minimum <= requested and remark != "OFFSET_FOUND_NULL":
             return Nothing(next_offset)
-        case _ if next_offset > asked:
-            return Lost(next_offset, _beginning(asked, next_offset, minimum, remark))
-        case _ if maximum <= asked or next_offset < asked:
-            return Ended(min(maximum, asked), f"the queue ends at {maximum}")
+        case _ if next_offset > requested:
+            return Lost(next_offset, _beginning(requested, next_offset, minimum, remark))
+        case _ if maximum <= requested or next_offset < requested:
+            return Ended(min(maximum, requested), f"the queue ends at {maximum}")
     return Again(remark or f"code {code} without news")
 
 
-def _beginning(asked: int, next_offset: int, minimum: int, remark: str) -> str:
-    if minimum > asked:
+def _beginning(requested: int, next_offset: int, minimum: int, remark: str) -> str:
+    if minimum > requested:
         return f"the queue begins at {minimum}"
-    return f"no entry from {asked} to {next_offset} can be read ({remark})"
+    return f"no entry from {requested} to {next_offset} can be read ({remark})"

@@ -1,7 +1,6 @@
-"""What planning asks of where the data is: a directory of stores (`cluster.py`), or a cluster of brokers. Driver side.
+"""The interface of planning to the data: a directory of stores (`cluster.py`), or a cluster of brokers. Driver side.
 
-One Protocol stands between the readers and the data, so that options, starts, limits, continuity, lag and checkpoints are the same
-lines for both.
+One Protocol for both, so that options, starts, limits, continuity, lag and checkpoints share the same code.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ class QueryCluster(Positions, MessageSizes, Protocol):
 
     @property
     def place(self) -> str:
-        """Where the data is, for texts: the stores' directories, or the name servers."""
+        """The place of the data, for texts: the stores' directories, or the name servers."""
         ...
 
     def refresh(self) -> bool:
-        """Look at what the brokers did meanwhile; returns whether they did anything. Cheap: asked every few milliseconds."""
+        """Read the news of the brokers; returns whether there are any. Cheap: called every few milliseconds."""
         ...
 
     def queues(self) -> Sequence[QueueId]:
@@ -72,7 +71,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def queue_count(self, topic: str) -> int:
-        """How many queues the topic has at the broker that has most."""
+        """Number of queues of the topic at the broker that has most."""
         ...
 
     def is_system_topic(self, topic: str) -> bool: ...
@@ -98,24 +97,24 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
-        """(commit log offset, store time) of the record at `offset - 1`; None if none is to be seen."""
+        """(commit log offset, store time) of the record at `offset - 1`; None if none is visible."""
         ...
 
     def look_up(self, offsets: Mapping[QueueId, int]) -> None:
-        """Find what `record_before` will be asked for, all at once: much cheaper than one after the other."""
+        """Look up many positions for `record_before` at once: much cheaper than one after the other."""
         ...
 
     def facts(self, queue: QueueId) -> QueueFacts | None:
-        """What there is of a queue now; None where it is not there."""
+        """The facts about a queue now; None if it does not exist."""
         ...
 
     @property
     def tells_sizes(self) -> bool:
-        """Whether `bytes_between` and `offset_at_bytes` can be asked."""
+        """Whether `bytes_between` and `offset_at_bytes` work."""
         ...
 
     def physical(self, piece: QueueRange) -> list[tuple[QueueRange, ShownAs | None]]:
-        """What tasks read for a range, and as what they show it."""
+        """The physical ranges that tasks read for a range, each with the queue and offsets that rows show (None: its own)."""
         ...
 
     def physical_positions(self, offsets: Mapping[QueueId, int]) -> Mapping[QueueId, int]:
@@ -123,7 +122,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def split(self, piece: Piece, request: RowRequest) -> Split:
-        """How a task reads a piece of a physical queue."""
+        """The split by which a task reads a piece of a physical queue."""
         ...
 
     def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
@@ -134,7 +133,7 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         ...
 
     def group_offsets(self, group: str) -> GroupOffsets:
-        """What writes the group's positions. Raises OptionError for a group or a place that takes none."""
+        """The writer of the group's positions. Raises OptionError for a group or a place that takes none."""
         ...
 
     def close(self) -> None: ...

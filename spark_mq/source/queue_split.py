@@ -1,6 +1,6 @@
 """Ranges of one queue, read from the store's files by a task. Stateless; opens what it needs.
 
-Everything a task knows stands in its `QueueSplit`: the reader that planned it lives in another process.
+A task knows only its `QueueSplit`: the reader that planned it lives in another process.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class QueueMark(NamedTuple):
 
 
 class QueueSight(NamedTuple):
-    """What a task sees of a queue: `message_end` is where the message of the mark's entry ends, None where no entry is."""
+    """A task's view of a queue: `message_end` is the end of the message of the mark's entry, None if there is no entry."""
 
     has_files: bool
     first_offset: int
@@ -50,12 +50,12 @@ class QueueSight(NamedTuple):
 
 
 class StoreProof(NamedTuple):
-    """What the driver saw: the log, how far it reaches, and the last entry that a split reads. None: not known.
+    """The driver's view: the log, its end, and the last entry that a split reads. None: unknown.
 
     A task must see that store before it may call anything expired. The driver takes a proof a split, the task checks it each time
-    that it opens the files. What a machine does not see is not lost, whatever failOnDataLoss says: StoreNotSharedError. A store that
-    has changed under the query fails the task too where it cannot be told from another one (a topic was made again, a recovery has
-    cut the log); the query, planned anew, then finds out what was lost.
+    that it opens the files. A store that this machine does not see is not data loss, whatever failOnDataLoss says:
+    StoreNotSharedError. A store that has changed under the query also fails the task if it looks like another store (a topic was made
+    again, a recovery has cut the log); when the query is planned again, it finds out what was lost.
     """
 
     log: LogFingerprint | None = None
@@ -171,7 +171,7 @@ def _slices(files: _SplitFiles, start: int, end: int) -> Iterator[QueueSlice]:
 
 
 def _tags_codes(tags: frozenset[str] | None, topic: str) -> frozenset[int] | None:
-    """What entries of messages with these tags show; None where entries do not tell.
+    """The codes in entries of messages with these tags; None if entries do not show them.
 
     Entries of the schedule topic hold the time of delivery in place of the tag's hash.
     """

@@ -1,9 +1,9 @@
-"""What a query reads: which queues of a cluster, how far one micro-batch goes in each, and ranges of offsets as splits. Pure.
+"""The queues that a query reads, the end of one micro-batch in each, and ranges of offsets as splits. Pure.
 
-Queues are selected anew at each look at the cluster, so that new topics and queues join a running query.
+Queues are selected again at each look at the cluster, so that new topics and queues join a running query.
 
-Limits are prorated over queues, a minimum is worth waiting for, an end can be frozen. Positions are next offsets a queue; `starts`
-holds every queue of `available` (a new one at its minimum, a recreated one at its new beginning).
+Limits are divided over queues; a query can wait for a minimum of rows; ends can be frozen. A position is the next offset of a queue;
+`starts` holds every queue of `available` (a new one at its minimum, a recreated one at its new beginning).
 
 Sizes of ranges are offsets, an upper bound of rows: some offsets hold no visible message.
 
@@ -58,7 +58,7 @@ class Subscription:
         return sorted(q for q in chosen if not self.queue_ids or q.queue_id in self.queue_ids)
 
     def missing(self, queues: Iterable[QueueId], *, brokers: Collection[str]) -> list[str]:
-        """What was named, topics or assigned queues, and is not there. A pattern names nothing."""
+        """Named topics or assigned queues that do not exist. A pattern names nothing."""
         there = set(queues)
         if self.assigned:
             return [str(queue) for queue in sorted(self.assigned_queues(brokers) - there)]
@@ -209,7 +209,7 @@ def is_delayed(
     """Whether to wait because fewer than `min_offsets` are there and `max_delay_ms` has not passed.
 
     `last_batch_ms` is when this function last said no, None at first: then nothing is held back, as with
-    Kafka's. Neither is it where the clock was set back since: nobody knows how long that is.
+    Kafka's. The same if the clock was set back since: the elapsed time is unknown.
     """
     if limits.min_offsets is None or last_batch_ms is None:
         return False
@@ -229,7 +229,7 @@ def plan_end(
     Each queue gets its part of a limit in proportion to its backlog. A queue with a backlog always gets at
     least one message, so a batch is over `max_offsets` by less than one offset a queue, and over `max_bytes`
     by at most one message a queue: both limits are soft by that much, and no large message blocks a query.
-    `sizes` is asked only if there is a limit in bytes.
+    `sizes` is used only if there is a limit in bytes.
     """
     ends = dict(available)
     if limits.max_offsets is not None:
@@ -277,7 +277,7 @@ def _backlog(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> dict
 
 @dataclass(frozen=True, slots=True)
 class FrozenEnd:
-    """What Trigger.AvailableNow reads up to: the ends at its first look, and no queue that appears later."""
+    """The target of Trigger.AvailableNow: the ends at its first look, and no queue that appears later."""
 
     ends: Mapping[QueueId, int]
 

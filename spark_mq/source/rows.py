@@ -1,7 +1,7 @@
-"""The columns of a message, and slices of decoded records as Arrow batches of those that a query asks for. Pure.
+"""The columns of a message, and Arrow batches with a query's columns from slices of decoded records. Pure.
 
-A column has a Spark type, an Arrow type, and a function from a slice to its values; only requested columns are decoded. The same for
-records of files and for pulled ones. Spark: KafkaRecordToRowConverter; `columns=kafka` gives exactly that source's schema.
+A column has a Spark type, an Arrow type, and a function from a slice to its values; only requested columns are decoded. Records from
+files and pulled records use the same code. Spark: KafkaRecordToRowConverter; `columns=kafka` gives exactly that source's schema.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class RowSource:
     queue_id: int
     decompress: bool = True
     partition_base: int = 0
-    all_properties: bool = False  # asked for as a column: single ones are then taken from the whole
+    all_properties: bool = False  # requested as a column: single properties are then taken from the map
     permissive: bool = False
     corrupt: dict[int, str] = field(default_factory=dict)
     """Row → why it is corrupt, as far as was looked."""
@@ -102,7 +102,7 @@ class RowSource:
 
 
 class Values(NamedTuple):
-    """How the values of a column come out of a slice, and what of its records that takes."""
+    """A column's function from a slice to its values, and the parts of records that it needs."""
 
     of: Callable[[RowSource], pa.Array]
     wanted: Wanted = Wanted()
@@ -205,7 +205,7 @@ _CORRUPT = Column(
     "STRING",
     pa.string(),
     True,
-    "why the body is no body, null of a sound message; with mode=PERMISSIVE",
+    "why the body is corrupt; null if it is sound; only with mode=PERMISSIVE",
     _corrupt,
 )
 
@@ -213,13 +213,13 @@ COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
         Column("topic", "STRING", pa.string(), False, "topic", _TOPIC),
-        Column("broker_name", "STRING", pa.string(), False, "the broker whose store it is",
+        Column("broker_name", "STRING", pa.string(), False, "the store's broker",
                _constant(lambda source: source.broker_name, pa.string())),
         Column("queue_id", "INT", pa.int32(), False, "queue within the topic and broker",
                _constant(lambda source: source.queue_id, pa.int32())),
         Column("queue_offset", "BIGINT", pa.int64(), False, "position in the queue, from 0",
                _OFFSET),
-        Column("msg_id", "STRING", pa.string(), False, "offset message id: store host and place in the commit log, hex",
+        Column("msg_id", "STRING", pa.string(), False, "offset message id: store host and commit log offset, hex",
                _message_id),
         Column("unique_key", "STRING", pa.string(), True, "the id that clients show (property UNIQ_KEY)",
                _text("UNIQ_KEY")),
@@ -237,22 +237,23 @@ COLUMNS: dict[str, Column] = {
                _host("store_host")),
         Column("flag", "INT", pa.int32(), False, "the client's flag", _field("flag")),
         Column("sys_flag", "INT", pa.int32(), False, "bits: compression, transaction, IPv6 (MessageSysFlag)", _field("sys_flag")),
-        Column("reconsume_times", "INT", pa.int32(), False, "how often consumption failed before", _field("reconsume_times")),
+        Column("reconsume_times", "INT", pa.int32(), False, "how often consumption has failed", _field("reconsume_times")),
         Column("body_crc", "INT", pa.int32(), False, "CRC-32 of the stored body, top bit cleared", _field("body_crc")),
-        Column("prepared_transaction_offset", "BIGINT", pa.int64(), False, "place of the half message it commits, else 0",
+        Column("prepared_transaction_offset", "BIGINT", pa.int64(), False,
+               "commit log offset of the half message that it commits, else 0",
                _field("prepared_transaction_offset")),
-        Column("commitlog_offset", "BIGINT", pa.int64(), False, "place of the record in the commit log", _field("commitlog_offset")),
-        Column("store_size", "INT", pa.int32(), False, "bytes of the whole record", _field("size_bytes")),
+        Column("commitlog_offset", "BIGINT", pa.int64(), False, "offset of the record in the commit log", _field("commitlog_offset")),
+        Column("store_size", "INT", pa.int32(), False, "size of the whole record, bytes", _field("size_bytes")),
         Column("origin_topic", "STRING", pa.string(), False,
-               "where consumers failed on it first (property RETRY_TOPIC), else its topic; to be asked for",
+               "the topic where consumption first failed (property RETRY_TOPIC), else its topic; only on request",
                _or_own("RETRY_TOPIC", _TOPIC)),
         Column("origin_msg_id", "STRING", pa.string(), False,
-               "its id there (property ORIGIN_MESSAGE_ID), else its own; to be asked for",
+               "its id there (property ORIGIN_MESSAGE_ID), else its own; only on request",
                _or_own("ORIGIN_MESSAGE_ID", _message_id)),
         Column("real_topic", "STRING", pa.string(), True,
-               "where it goes, or went, by way of a delay or a transaction (property REAL_TOPIC); to be asked for",
+               "target topic of a delayed or transactional message (property REAL_TOPIC); only on request",
                _text("REAL_TOPIC")),
-        Column("real_queue_id", "INT", pa.int32(), True, "its queue there (property REAL_QID); to be asked for",
+        Column("real_queue_id", "INT", pa.int32(), True, "target queue (property REAL_QID); only on request",
                Values(_number_of_real_queue, Wanted(properties=frozenset({"REAL_QID"})))),
         _CORRUPT,
     )
@@ -280,23 +281,23 @@ KAFKA_COLUMNS: dict[str, Column] = {
 
 KAFKA_HEADERS = "headers"
 CORRUPT_COLUMN = "_corrupt"
-"""What a row has only with mode=PERMISSIVE, and then always, last unless it is named."""
+"""The column that exists only with mode=PERMISSIVE, and then always; it is last unless it is named."""
 EARLIER_PLACE_COLUMN_NAMES = ("origin_topic", "origin_msg_id", "real_topic", "real_queue_id")
-"""What a row has only where it is asked for: in retry, dead-letter, schedule, timer and half topics it says whose message it is."""
+"""Columns only on request: in retry, dead-letter, schedule, timer and half topics they name the original message."""
 COLUMN_NAMES = tuple(name for name in COLUMNS if name not in (*EARLIER_PLACE_COLUMN_NAMES, CORRUPT_COLUMN))
-"""What a row has unless option `columns` or a schema says otherwise."""
+"""The columns of a row unless option `columns` or a schema says otherwise."""
 KAFKA_COLUMN_NAMES = tuple(name for name in KAFKA_COLUMNS if name not in (KAFKA_HEADERS, CORRUPT_COLUMN))
 
 
 def columns_named(names: Sequence[str], *, kafka: bool, permissive: bool = False) -> list[Column]:
-    """The columns in the order asked for. The body of a permissive read can be null."""
+    """The columns in the requested order. The body of a permissive read can be null."""
     table = KAFKA_COLUMNS if kafka else COLUMNS
     columns = [table[name] for name in names]
     return [column._replace(nullable=True) if permissive and column.values is _body else column for column in columns]
 
 
 def wanted_of(columns: Sequence[Column]) -> Wanted:
-    """What of records these columns show."""
+    """The parts of records that these columns need."""
     return Wanted.union(column.values.wanted for column in columns)
 
 
@@ -325,14 +326,14 @@ def to_record_batch(source: RowSource, columns: Sequence[Column], schema: pa.Sch
 
 
 def rows_with_tags(source: RowSource, tags: frozenset[str]) -> np.ndarray:
-    """Which rows of a slice carry one of the tags, by their text: hashes in the queue collide."""
+    """The rows of a slice with one of the tags, by text: hashes in the queue collide."""
     has = pc.is_in(source.text("TAGS"), pa.array(sorted(tags), pa.string()))
     return np.asarray(has.to_numpy(zero_copy_only=False), bool)
 
 
 @dataclass(frozen=True, slots=True)
 class RowRequest:
-    """What a query wants of each message: the same for all its partitions."""
+    """A query's needs of each message: the same for all its partitions."""
 
     column_names: tuple[str, ...]
     kafka: bool = False
@@ -409,7 +410,7 @@ def _wanted_rows(source: RowSource, request: RowRequest) -> np.ndarray | None:
 
 
 def rows_with_key(source: RowSource, key: str) -> np.ndarray:
-    """Which rows have this key or unique key."""
+    """The rows with this key or unique key."""
     lists = pc.split_pattern(source.text("KEYS").fill_null(""), " ")
     rows = np.repeat(np.arange(source.count), pc.list_value_length(lists).to_numpy())
     equal = pc.equal(lists.flatten(), key).to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""From options to queues and to what is wanted of each message: shared by batch and streaming readers."""
+"""From options to queues and to the wanted parts of each message; shared by batch and streaming readers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _topics_of_users(cluster: QueryCluster) -> list[str]:
 
 
 def _advice(option: str, missing: Sequence[str], topics: Sequence[str]) -> str:
-    """What to put behind topics or queues that are not there: the name that was meant, and which ones there are."""
+    """The end of an error about missing topics or queues: the nearest name, and the existing ones."""
     if option == "topic" and names_several(missing[0]):
         return "; topic takes one name: give several in the option subscribe, as a,b"
     near = "" if option == "assign" else advice(missing[0], topics)
@@ -103,8 +103,8 @@ def request_of(
     nullable: Collection[str] = (),
     tags: frozenset[str] | None = None,
 ) -> RowRequest:
-    """What tasks do to each message. `tags` of a pushed filter narrow those of the option."""
-    of_option = frozenset(tags_asked) if (tags_asked := options.wanted_tags) is not None else None
+    """The needs of tasks of each message. `tags` of a pushed filter narrow those of the option."""
+    of_option = frozenset(option_tags) if (option_tags := options.wanted_tags) is not None else None
     if tags is not None and of_option is not None:
         tags = tags & of_option
     return RowRequest(

@@ -1,17 +1,17 @@
-"""From where to where a query reads each queue: at its first start, and after a look at what is still there.
+"""The first and last offset that a query reads in each queue, from its options and the bounds of the queue.
 
-What a user asks for is one of
+The options give one of
 
     EARLIEST | LATEST    the minimum, the end
     AtOffsets            an offset a queue, -2 earliest, -1 latest
     AtTime, AtTimes      the first message stored at or after a time: one for all, or one a queue
     AtGroup              what a consumer group has stored
 
-and is resolved once, by asking `Positions`. Meanings are those of Spark's Kafka connector: JSON names every
-queue of the query; a start that no message is new enough for is an error or the end, by strategy; for an end
-it is the queue's end; an offset outside the queue is data loss. Departures: an empty queue starts at its end
-under either strategy (there is nothing to miss, and most topics have queues nobody wrote to), and for a
-relative time the strategy's default is `latest` (an idle queue has nothing from the last ten minutes).
+which is resolved once, with `Positions`. The meaning is that of Spark's Kafka connector: JSON names every queue of the
+query; if no message is new enough for a start time, the strategy gives an error or the queue's end, and for an end time
+it is the queue's end; an offset outside the queue is data loss. Departures: an empty queue starts at its end under
+either strategy (there is nothing to miss, and most topics have queues without messages), and for a relative time the
+strategy's default is `latest` (an idle queue has nothing from the last ten minutes).
 
 Spark: KafkaOffsetRangeLimit, KafkaOffsetReaderAdmin.
 """
@@ -35,7 +35,7 @@ from spark_mq.source.offsets import EARLIEST, LATEST, NamedQueue, QueueId, Queue
 
 
 class Positions(Protocol):
-    """What resolving asks of a store or a cluster."""
+    """The store's or cluster's methods for resolving."""
 
     def minimum(self, queue: QueueId) -> int:
         """The first offset that is still there."""
@@ -60,7 +60,7 @@ class Edge(enum.Enum):
 
 
 class NoMatch(enum.Enum):
-    """What a starting time means for a queue that holds no message that new."""
+    """The result of a starting time for a queue without a message that new."""
 
     ERROR = "error"
     LATEST = "latest"
@@ -95,7 +95,7 @@ class AtGroup:
 
 
 Limit = Edge | AtOffsets | AtTime | AtTimes | AtGroup
-"""What a user asks for (KafkaOffsetRangeLimit). An end is never AtGroup."""
+"""A start or end from the options (KafkaOffsetRangeLimit). An end is never AtGroup."""
 
 
 class Resolved(NamedTuple):
@@ -114,27 +114,27 @@ def resolve_start(
     now_ms: int,
     fail_on_data_loss: bool,
 ) -> Resolved:
-    """Where a query begins in each of its queues.
+    """The first offset of a query in each of its queues.
 
     `brokers` are all brokers of the cluster. Raises QueuesNotMatchedError, NoOffsetForTimestampError,
-    NoGroupOffsetsError, and DataLossError unless `fail_on_data_loss` is false: then a queue whose asked
+    NoGroupOffsetsError, and DataLossError unless `fail_on_data_loss` is false: then a queue whose wanted
     offset is gone begins at its minimum.
     """
-    asked: dict[QueueId, int]
+    wanted: dict[QueueId, int]
     match limit:
         case Edge():
-            asked = dict.fromkeys(queues, EARLIEST if limit is Edge.EARLIEST else LATEST)
+            wanted = dict.fromkeys(queues, EARLIEST if limit is Edge.EARLIEST else LATEST)
         case AtOffsets(option, offsets):
-            asked = _one_each(offsets, queues, brokers, option)
+            wanted = _one_each(offsets, queues, brokers, option)
         case AtTime(time):
             strategy = limit.strategy()
-            asked = {q: _start_at(q, time.at(now_ms), strategy, positions) for q in queues}
+            wanted = {q: _start_at(q, time.at(now_ms), strategy, positions) for q in queues}
         case AtTimes(option, times_ms, no_match):
             times = _one_each(times_ms, queues, brokers, option)
-            asked = {q: _start_at(q, ms, no_match or NoMatch.ERROR, positions) for q, ms in times.items()}
+            wanted = {q: _start_at(q, ms, no_match or NoMatch.ERROR, positions) for q, ms in times.items()}
         case AtGroup(group):
-            asked = _group_offsets(group, queues, positions)
-    return _within_bounds(asked, positions, "starting", fail_on_data_loss)
+            wanted = _group_offsets(group, queues, positions)
+    return _within_bounds(wanted, positions, "starting", fail_on_data_loss)
 
 
 def resolve_end(
@@ -146,25 +146,25 @@ def resolve_end(
     now_ms: int,
     fail_on_data_loss: bool,
 ) -> Resolved:
-    """Where a batch query ends in each of its queues, exclusive.
+    """The end of a batch query in each of its queues, exclusive.
 
     A time is the first message that is *not* read; where none is that new, the queue is read to its end.
     Raises as `resolve_start` does; without `fail_on_data_loss` an end that is not there is the queue's own.
     """
-    asked: dict[QueueId, int]
+    wanted: dict[QueueId, int]
     match limit:
         case Edge():
-            asked = dict.fromkeys(queues, EARLIEST if limit is Edge.EARLIEST else LATEST)
+            wanted = dict.fromkeys(queues, EARLIEST if limit is Edge.EARLIEST else LATEST)
         case AtOffsets(option, offsets):
-            asked = _one_each(offsets, queues, brokers, option)
+            wanted = _one_each(offsets, queues, brokers, option)
         case AtTime(time):
-            asked = {q: _end_at(q, time.at(now_ms), positions) for q in queues}
+            wanted = {q: _end_at(q, time.at(now_ms), positions) for q in queues}
         case AtTimes(option, times_ms, _):
             times = _one_each(times_ms, queues, brokers, option)
-            asked = {q: _end_at(q, ms, positions) for q, ms in times.items()}
+            wanted = {q: _end_at(q, ms, positions) for q, ms in times.items()}
         case AtGroup():
             raise TypeError("a query cannot end at a consumer group's offsets")
-    return _within_bounds(asked, positions, "ending", fail_on_data_loss)
+    return _within_bounds(wanted, positions, "ending", fail_on_data_loss)
 
 
 def check_order(starts: Mapping[QueueId, int], ends: Mapping[QueueId, int]) -> None:
@@ -201,7 +201,7 @@ def _end_at(queue: QueueId, timestamp_ms: int, positions: Positions) -> int:
 
 
 def _group_offsets(group: str, queues: Collection[QueueId], positions: Positions) -> dict[QueueId, int]:
-    """What the group stored. Queues that it has not reached yet are new to it and begin at their minimum."""
+    """The group's stored offsets. Queues that it has not reached yet are new to it and begin at their minimum."""
     stored = {queue: positions.group_offset(group, queue) for queue in queues}
     if queues and all(offset is None for offset in stored.values()):
         raise NoGroupOffsetsError(group)
@@ -214,10 +214,12 @@ _BEHIND_END = (
 )
 
 
-def _within_bounds(asked: Mapping[QueueId, int], positions: Positions, which: str, fail_on_data_loss: bool) -> Resolved:
+def _within_bounds(
+    wanted: Mapping[QueueId, int], positions: Positions, which: str, fail_on_data_loss: bool
+) -> Resolved:
     offsets: dict[QueueId, int] = {}
     losses: list[str] = []
-    for queue, offset in sorted(asked.items()):
+    for queue, offset in sorted(wanted.items()):
         minimum = positions.minimum(queue)
         maximum = max(positions.maximum(queue), minimum)
         if offset == EARLIEST:
@@ -227,7 +229,7 @@ def _within_bounds(asked: Mapping[QueueId, int], positions: Positions, which: st
         elif minimum <= offset <= maximum:
             offsets[queue] = offset
         else:
-            # As Kafka's reset policy has it: what was asked for cannot be had, so take all that there is.
+            # As in Kafka's reset policy: the wanted offset is gone, so take everything that is left.
             offsets[queue] = minimum if which == "starting" or offset < minimum else maximum
             chosen = f"{offsets[queue]} is taken" if not fail_on_data_loss else "correct the option"
             loss = f"queue {queue}: the {which} offset {offset} is outside [{minimum}, {maximum}]; {chosen}"

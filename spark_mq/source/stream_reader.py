@@ -1,7 +1,7 @@
 """The streaming source, driver side: offsets, limits, continuity, partitions. Spark: KafkaMicroBatchStream.
 
-Lives in one process for a query's run and keeps the stores open. Polled every few milliseconds when idle: a look costs one
-read at the log's end while nothing happens.
+Lives in one process for a query's run and keeps the stores open. Spark polls it every few milliseconds when idle: without news a
+poll costs one read at the log's end.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # What Spark asks of the driver's reader
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """One of Spark's limits stands for all of ours: it only tells "respect the options" from Trigger.Once's "ignore them"."""
+        """One of Spark's limits stands for all options: it only separates "respect the options" from Trigger.Once's "ignore them"."""
         limits = self.options.read_limits
         if limits.max_offsets is not None:
             return ReadMaxRows(limits.max_offsets)
@@ -85,7 +85,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @named_for_spark()
     @collected_later()
     def initialOffset(self) -> dict[str, Any]:
-        """Asked twice by Spark; a relative start must not give two answers."""
+        """Spark calls this twice; a relative start must give the same answer."""
         if self._initial is None:
             self._initial = self._resolve_start()
         return self._given(self._initial)
@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @named_for_spark()
     @collected_later()
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Where the queues end, and what the batch just planned leaves unread (`lag.py`)."""
+        """The ends of the queues, and the part that the planned batch leaves unread (`lag.py`)."""
         ends = self._available()
         is_read_to_end = self._position.next_offsets() == ends
         self._reported = self._position if is_read_to_end else self._moved(self._reported, ends)
@@ -182,7 +182,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._reported = QueueOffsets()
             self._unread.forget(broken)
         if self._group is not None:
-            # Where a run of AvailableNow has nothing left to read, nobody asks again.
+            # If a run of AvailableNow has nothing left to read, Spark does not call again.
             at_once = self._frozen is not None and starts == available
             self._group.store(self.cluster.physical_positions(starts), at_once=at_once)
         limits = self._limits(limit)
@@ -225,7 +225,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return has_news
 
     def _available(self) -> dict[QueueId, int]:
-        """Where every queue of the query ends, by the last look."""
+        """The end of every queue of the query, by the last look."""
         there = self.cluster.queues()
         if self._selected is None or self._selected[0] is not there:
             queues = self.options.subscription.select(
@@ -237,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._ends
 
     def _starts(self, start: QueueOffsets, available: dict[QueueId, int]) -> tuple[dict[QueueId, int], list[QueueId]]:
-        """Where each available queue is read from, and which queues stand for another topic than they did."""
+        """The start in each available queue, and the queues that now belong to another topic."""
         starts: dict[QueueId, int] = {}
         losses, broken = self._losses_of_missing(start, start.keys() - available.keys()), []
         known = ((queue, position) for queue, position in start.items() if queue in available)
@@ -265,14 +265,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not missing:
             return []
         self.cluster.refuse_lost_queues({queue.broker_name for queue in missing})
-        asked_for, brokers = self._asked_for(missing), self.cluster.brokers
+        selected, brokers = self._named_by_options(missing), self.cluster.brokers
         if len(missing) == len(start):
-            refuse_other_checkpoint(missing, asked_for, brokers, self.options.place_option)
+            refuse_other_checkpoint(missing, selected, brokers, self.options.place_option)
         return [
             loss_of(
                 queue,
                 start[queue].next,
-                is_asked_for=queue in asked_for,
+                is_selected=queue in selected,
                 brokers=brokers,
                 option=self.options.place_option,
             )
@@ -281,10 +281,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _is_only_not_shown(self, queue: QueueId) -> bool:
         """Whether an unread queue is just empty: a cluster shows such queues, a store has no files of them."""
-        return queue.broker_name in self.cluster.brokers and bool(self._asked_for([queue]))
+        return queue.broker_name in self.cluster.brokers and bool(self._named_by_options([queue]))
 
-    def _asked_for(self, queues: Collection[QueueId]) -> set[QueueId]:
-        """Which of the queues the options name, whether they are there or not."""
+    def _named_by_options(self, queues: Collection[QueueId]) -> set[QueueId]:
+        """Those of the queues that the options name, whether they exist or not."""
         selected = self.options.subscription.select(
             queues, brokers=self.cluster.brokers, is_system_topic=self.cluster.is_system_topic
         )
@@ -298,7 +298,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._await_brokers(end.keys())
             self.cluster.refuse_lost_queues({queue.broker_name for queue in end} - set(self.cluster.brokers))
             refuse_other_checkpoint(
-                end.keys(), self._asked_for(end.keys()), self.cluster.brokers, self.options.place_option
+                end.keys(), self._named_by_options(end.keys()), self.cluster.brokers, self.options.place_option
             )
         ends = end.next_offsets()
         before, starts = self._looked_up
@@ -311,7 +311,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return list(into_partitions(splits, *limits))
 
     def _check_ends(self, ends: dict[QueueId, int]) -> None:
-        """A batch that is replayed after a restart may have lost its end: a broker's recovery cut the log."""
+        """A batch that is replayed after a restart may have lost its end, if a broker's recovery cut the log."""
         losses = [
             f"queue {queue} ends at {self.cluster.maximum(queue)}, before the end of a batch that the checkpoint has planned, {end}: "
             f"the store is older than the checkpoint, or a recovery has cut its log\nBring the newer store back, or name it in "
@@ -328,15 +328,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def refuse_other_checkpoint(
-    queues: Collection[QueueId], asked_for: Collection[QueueId], brokers: Collection[str], option: str = "path"
+    queues: Collection[QueueId], selected: Collection[QueueId], brokers: Collection[str], option: str = "path"
 ) -> None:
-    """Raises CheckpointOfAnotherQueryError where none of the checkpoint's queues is of this query.
+    """Raises CheckpointOfAnotherQueryError if none of the checkpoint's queues belongs to this query.
 
-    That is an error whatever failOnDataLoss says: there is nothing to go on with, and a new checkpoint gives the same. Where some
+    That is an error whatever failOnDataLoss says: there is no position to continue from, and a new checkpoint gives the same. If some
     queues are common, the others are losses, each with its own cause (`loss_of`).
 
-    `asked_for` are those of them that the options name, whether they are there or not; `brokers` are those whose data is
-    read, `option` says where.
+    `selected`: those of the queues that the options name, whether they exist or not. `brokers`: the brokers whose data is read;
+    `option`: the option that says where.
     """
     if not queues:
         return
@@ -346,7 +346,7 @@ def refuse_other_checkpoint(
             f"it holds offsets of broker {names(named)}, and {option} leads to {_THE_STORE[option]}{names(sorted(brokers))}",
             f"Correct {option}. If the broker's name has changed, set brokerName to the old one. {_OWN_CHECKPOINT}",
         )
-    if not asked_for:
+    if not selected:
         topics = sorted({queue.topic for queue in queues})
         raise CheckpointOfAnotherQueryError(
             f"it holds offsets of {names(topics)}, which the query's options do not ask for", _OWN_CHECKPOINT
@@ -354,11 +354,11 @@ def refuse_other_checkpoint(
 
 
 def loss_of(
-    queue: QueueId, next_offset: int, *, is_asked_for: bool, brokers: Collection[str], option: str = "path"
+    queue: QueueId, next_offset: int, *, is_selected: bool, brokers: Collection[str], option: str = "path"
 ) -> str:
     """Why a queue of the checkpoint is not read any more, and on a second line what to do.
 
-    It is not asked for, of a broker that is not there, or gone.
+    Either the options do not name it, or its broker is missing, or the queue is gone.
     """
     if queue.broker_name not in brokers and option != "path":
         return (
@@ -372,7 +372,7 @@ def loss_of(
             f"{names(sorted(brokers))}\nMount the store of {queue.broker_name}. If that broker is gone for good, set failOnDataLoss to "
             "false to go on without its queues"
         )
-    if not is_asked_for:
+    if not is_selected:
         return (
             f"queue {queue} at offset {next_offset} is in the checkpoint, and the query's options do not ask for it any more\n"
             f"Ask for it again. To go on without it, set failOnDataLoss to false; its offset is then forgotten. {_OWN_CHECKPOINT}"

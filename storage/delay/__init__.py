@@ -1,4 +1,4 @@
-"""Messages that are due later: parked in system topics, delivered to their own when their time has come.
+"""Delayed messages: parked in system topics, delivered to their own when they are due.
 
 A service over an open store: imports the facade, `messages` and `tables`. Begin with `schedule.py`; the timer begins with
 `timer_store.py`. Java: ScheduleMessageService, TimerMessageStore.

@@ -1,20 +1,20 @@
 """Delivery of the delay levels: messages of SCHEDULE_TOPIC_XXXX that are due go to their own topics. Java: ScheduleMessageService.
 
-The queue of a level is delivered in order, up to the first message that is not due. Due is what an entry's tags code says
-(CommitLog.checkMessageAndReturnSize), or what claims to be further ahead than its level's delay: then the clock went back.
-A delivered record is the parked one with its own topic and queue: properties (DELAY, REAL_TOPIC and REAL_QID among them), born time,
+The queue of a level is delivered in order, up to the first message that is not due. The due time is the entry's tags code
+(CommitLog.checkMessageAndReturnSize). A time further ahead than the level's delay counts as now: the clock went back.
+A delivered record is the parked one with its own topic and queue: properties (including DELAY, REAL_TOPIC and REAL_QID), born time,
 born host and number of retries stay, and it belongs to no transaction. The first half of this file decides that, pure; the second
 delivers.
 
 A round of deliveries: mark · records, put in the order of the mark · their sync · delayOffset.json · mark dropped.
 Commit point: the rename to delayOffset.json. A crash before it leaves a part of the round in the log; the next delivery finds by
-the mark how much, saves that progress, and goes on from it. So a killed delivery puts each message once, as long as one of us
-goes on; after a power loss one may come twice, whose record was torn where no checksum covers it. A broker that opens the store
+the mark how much, saves that progress, and continues. So a killed delivery puts each message once, as long as this package
+continues. After a power loss a message may come twice if its record was torn where no checksum covers it. A broker that opens the store
 after such a crash delivers the round again, at most ROUND_ROWS messages.
 
 Not delivered, as in Java, and reported: messages whose real topic is the half topic, and messages without a readable real topic or
-queue. Departures: where Java stands still before a message that its put path refuses for ever (a topic name that is too long), or
-would leave its directory, the message is passed over and reported too; an unreadable delayOffset.json without .bak is an error and
+queue. Departures: Java stops at a message that its put path always refuses (a too long topic name), or would leave its directory;
+here the message is skipped and reported too. An unreadable delayOffset.json without .bak is an error and
 not an empty table, which would deliver everything again.
 """
 
@@ -47,13 +47,13 @@ from storage.store import MessageStore
 from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 
 ROUND_ROWS = SLICE_ROWS
-"""How many messages a crash leaves to be looked for."""
+"""How many messages must be searched after a crash."""
 _FIRST_BLOCK = 64
-_INTEGER = re.compile(r"\+?0*([0-9]{1,10})")  # an int of Python's takes no more than 4,300 digits, zeros too
+_INTEGER = re.compile(r"\+?0*([0-9]{1,10})")  # Python's int takes at most 4,300 digits, including zeros
 _INT_MAX = 2**31 - 1
 
 DeliverTimes = Callable[[int, int, int], np.ndarray]
-"""When the messages of a level at queue offsets [start, end) are due, int64 ms; 0 where no message is."""
+"""Due times of a level's messages at queue offsets [start, end), int64 ms; 0 where there is no message."""
 _COLUMNS = ("flag", "born_time_ms", "reconsume_times", "body_crc", "body_size_bytes")
 
 
@@ -67,9 +67,9 @@ class LevelPlan:
     start: int
     end: int
     maximum: int
-    """Where the queue ends: what lies behind `end` waits."""
+    """The end of the queue: messages from `end` on wait."""
     next_due_ms: int | None
-    """When the first message at or behind `end` is due; None if there is none."""
+    """When the first message at or after `end` is due; None if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,16 +77,16 @@ class DeliveryPlan:
     """What all levels have to deliver."""
 
     levels: tuple[LevelPlan, ...]
-    """Those of broker.conf that have a queue or an offset."""
+    """The levels of broker.conf with a queue or an offset."""
     stranded: Mapping[int, int]
-    """Level → messages that nobody delivers, because broker.conf has fewer levels (as a broker leaves them)."""
+    """Level → messages that are never delivered, because broker.conf has fewer levels (a broker leaves them, too)."""
 
     def starts(self) -> dict[int, int]:
-        """The offsets to go on from; none for a level that has neither an offset nor messages."""
+        """The offsets to continue from; none for a level that has neither an offset nor messages."""
         return {plan.level: plan.start for plan in self.levels if plan.saved is not None or plan.maximum}
 
     def rounds(self, row_count: int = ROUND_ROWS) -> Iterator[tuple[DueRange, ...]]:
-        """The due ranges in order, cut so that a round has at most `row_count` queue offsets."""
+        """The due ranges in order, split into rounds of at most `row_count` queue offsets."""
         ranges: list[DueRange] = []
         room = row_count
         for plan in self.levels:
@@ -112,10 +112,10 @@ def plan_deliveries(
     *,
     max_messages: int | None = None,
 ) -> DeliveryPlan:
-    """What is due at `now_ms`, level by level, at most `max_messages` of all.
+    """What is due at `now_ms`, level by level, at most `max_messages` in total.
 
     `saved` are the file's offsets, `queues` the minimum and maximum offset of each queue by its level. A level that the file does not
-    name begins at 0, one whose offset lies outside the queue at its nearer end. Java: correctDelayOffset, executeOnTimeUp.
+    name begins at 0; one whose offset lies outside the queue begins at the nearer end. Java: correctDelayOffset, executeOnTimeUp.
     """
     plans = []
     queues = {**dict.fromkeys(saved, (0, 0)), **queues}
@@ -141,7 +141,7 @@ def _start(saved: int | None, queue: tuple[int, int]) -> int:
 def _due_end(
     level: int, start: int, maximum: int, deliver_times: DeliverTimes, now_ms: int, delay_ms: int
 ) -> tuple[int, int | None]:
-    """The first offset that is not due, and when it is."""
+    """The first offset that is not due, and its due time."""
     at, block_size = start, _FIRST_BLOCK
     while at < maximum:
         times = correct_deliver_times(deliver_times(level, at, min(maximum, at + block_size)), now_ms, delay_ms)
@@ -153,7 +153,7 @@ def _due_end(
 
 
 def correct_deliver_times(deliver_times_ms: np.ndarray, now_ms: int, delay_ms: int) -> np.ndarray:
-    """Times that are further ahead than the level's delay become now. Java: correctDeliverTimestamp."""
+    """Times further ahead than the level's delay become now. Java: correctDeliverTimestamp."""
     return np.where(deliver_times_ms > now_ms + delay_ms, now_ms, deliver_times_ms)
 
 
@@ -161,12 +161,12 @@ def correct_deliver_times(deliver_times_ms: np.ndarray, now_ms: int, delay_ms: i
 
 
 class DueMessages(NamedTuple):
-    """What is to be put for n parked records."""
+    """The messages to put for n parked records."""
 
     rows: np.ndarray
     """The rows that are delivered, ascending."""
     messages: InnerMessages
-    """These messages, with the topics and queues they were sent to."""
+    """These messages, with the topics and queues that they were sent to."""
     half_count: int
     """Rows that are discarded because their topic is the half topic."""
     refused: tuple[tuple[int, str], ...]
@@ -174,7 +174,7 @@ class DueMessages(NamedTuple):
 
 
 def due_messages(records: Records, batch_topics: frozenset[str] = frozenset()) -> DueMessages:
-    """What parked records become. Java: ScheduleMessageService.messageTimeUp."""
+    """The messages that parked records become. Java: ScheduleMessageService.messageTimeUp."""
     properties = decode_property_maps(records.raw_properties())
     topics = properties.values_of(REAL_TOPIC)
     topic_names, topic_codes = _distinct(topics)
@@ -234,19 +234,17 @@ class DueRange(NamedTuple):
 
 
 class DeliveryMark(NamedTuple):
-    """One round of deliveries that may be under way.
+    """One round of deliveries, noted before it starts, so that the next delivery can continue a killed one.
 
-    What a delivery is about to put, noted down first, so that one that was killed is gone on with and not begun again.
-
-    The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. A
-    delivery holds the store, so what stands in the log of a delivery that was killed stands at that place, row after row, and is
-    known by its bytes. Others may append behind it, so the next delivery saves that progress first, and drops the mark.
+    The mark says where the log ended before the first record of a round, and which messages the round delivers, in order. A delivery
+    holds the store, so the records of a killed one are in the log from that place on, row after row, and are recognised by their bytes.
+    Others may append after them, so the next delivery first saves that progress, and drops the mark.
 
     The file is ROOT/spark_mq/delivery.json; a broker does not read it, and delivers such messages twice.
     """
 
     log_end: int
-    """Where the first record goes."""
+    """Log offset of the first record."""
     ranges: tuple[DueRange, ...]
 
     def is_current(self, offsets: Mapping[int, int]) -> bool:
@@ -255,17 +253,17 @@ class DeliveryMark(NamedTuple):
 
 
 def save_mark(file_system: LocalFileSystem, root: str, mark: DeliveryMark) -> None:
-    """Note a round down, durably."""
+    """Write the mark of a round, durably."""
     file_system.replace(_path(root), json.dumps(mark._asdict()).encode())
 
 
 def drop_mark(file_system: LocalFileSystem, root: str) -> None:
-    """Forget the round; one that comes back with a power loss is no longer current."""
+    """Delete the mark; one that comes back with a power loss is not current."""
     file_system.unlink(_path(root))
 
 
 def read_mark(file_system: LocalFileSystem, root: str) -> DeliveryMark | None:
-    """The round that was under way; None if there was none. Raises StateFileError for a file that this module did not write."""
+    """The unfinished round; None if there is none. Raises StateFileError for a file that this module did not write."""
     path = _path(root)
     content = file_system.read_file(path)
     if content is None:
@@ -279,23 +277,23 @@ def read_mark(file_system: LocalFileSystem, root: str) -> DeliveryMark | None:
 
 
 def record_marks(records: Records, topics: pa.Array, queue_ids: np.ndarray) -> pa.Table:
-    """What tells that a delivered record is a certain message's: everything but place, hosts and store time."""
+    """What identifies a delivered record's message: all fields except place, hosts and store time."""
     return pa.table(
         {
             "topic": topics.cast(pa.large_binary()),
             "queue_id": pa.array(queue_ids, pa.int32()),
-            "properties": with_crc_room(records.raw_properties()),  # without the record's own sum
+            "properties": with_crc_room(records.raw_properties()),  # without the record's own checksum
             **{name: pa.array(records.column(name)) for name in _COLUMNS},
         }
     )
 
 
 def head_found_in(found: Sequence[pa.Table], expected: Sequence[pa.Table]) -> int:
-    """How many rows of `expected`, from the first on, are among those of `found`, in their order. Either is of one round at most."""
+    """How many rows of `expected`, from the first on, are among those of `found`, in their order. Each is at most one round."""
     theirs = iter(_rows(found))
     count = 0
     for row in _rows(expected):
-        if row not in theirs:  # looks from where the one before was found
+        if row not in theirs:  # searches from the previous match
             break
         count += 1
     return count
@@ -311,11 +309,11 @@ def _path(root: str) -> str:
 
 
 DELIVERY = ("after-mark", "amid-delivery", "after-delivery", "after-delivery-sync", "after-delivery-save")
-"""The failpoints of a round, in the order in which it passes them."""
+"""The failpoints of a round, in order."""
 
 
 class Undeliverable(NamedTuple):
-    """A due message that stays where it is, passed over."""
+    """A due message that is skipped and stays in its queue."""
 
     level: int
     queue_offset: int
@@ -330,26 +328,26 @@ class DeliveryReport:
     delivered: Mapping[int, int]
     """Level → messages put."""
     pending: Mapping[int, int]
-    """Level → messages that wait; levels where none does are left out."""
+    """Level → waiting messages; levels without any are omitted."""
     next_due_ms: int | None
-    """When the first of them is due."""
+    """When the first waiting message is due."""
     lateness_p50_ms: int
-    """Store time less deliver time of the messages put, their median."""
+    """Median of store time minus delivery time of the messages put."""
     lateness_max_ms: int
     corrected: Mapping[int, tuple[int, int]]
-    """Level → the offset that delayOffset.json had, outside the queue, and the one taken instead."""
+    """Level → the offset of delayOffset.json, outside the queue, and the one used instead."""
     missing_levels: Mapping[int, int]
-    """Level that delayOffset.json, which is there, did not name → messages delivered of it from the queue's beginning on. What another
-    broker has delivered of them is there twice now. Empty where there is no such file: so a new store is."""
+    """Level that an existing delayOffset.json did not name → messages delivered from the queue's beginning. Those that another broker
+    had delivered are there twice now. Empty without such a file: then the store is new."""
     found_delivered: int
-    """Messages of a round that was killed which stood in the log already, and were not put again."""
+    """Messages of a killed round that were in the log already, and were not put again."""
     half_count: int
-    """Half messages with a delay, discarded."""
+    """Discarded half messages with a delay."""
     undeliverable_count: int
     undeliverable: tuple[Undeliverable, ...]
     """The first REPORTED_ROWS of them."""
     stranded: Mapping[int, int]
-    """Level above the last of broker.conf → messages that nobody delivers."""
+    """Level above the last of broker.conf → messages that are never delivered."""
 
     @property
     def delivered_count(self) -> int:
@@ -359,9 +357,9 @@ class DeliveryReport:
 def deliver_due(store: MessageStore, now_ms: int, *, max_messages: int | None = None) -> DeliveryReport:
     """Deliver what is due at `now_ms`, at most `max_messages`; the store is open for writing.
 
-    When this returns, records and progress are on the disk. A level is delivered before the next one is begun.
-    Raises StateFileError for a delayOffset.json or a mark that cannot be read, MessageIllegalError for a message over a limit that
-    was lowered since (a broker stands still before it too), StoreNotWritableError, OSError.
+    When this returns, records and progress are on the disk. A level is finished before the next one is started.
+    Raises StateFileError for an unreadable delayOffset.json or mark, MessageIllegalError for a message over a limit that
+    was lowered since (a broker stops there too), StoreNotWritableError, OSError.
     """
     files = store.writer.file_system
     offsets = read_table(f"{store.root}/config/{DELAYS_FILE}", DelayOffsets.load, files.read_file)
@@ -369,7 +367,7 @@ def deliver_due(store: MessageStore, now_ms: int, *, max_messages: int | None = 
 
 
 def read_plan(store: MessageStore, now_ms: int, *, max_messages: int | None = None) -> DeliveryPlan:
-    """What a store, open for reading or writing, has to deliver at `now_ms`; changes nothing."""
+    """The due deliveries of a store, open for reading or writing, at `now_ms`; changes nothing."""
     offsets = store.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets()
     return _Delivery(store, offsets, now_ms).plan(max_messages)
 
@@ -405,7 +403,7 @@ class _Delivery:
         return self._report(plan)
 
     def _go_on(self, mark: DeliveryMark) -> None:
-        """Save how far a delivery that was killed has come."""
+        """Save the progress of a killed delivery."""
         if mark.is_current(self.offsets.offsets):
             progress = self._progress_in_log(mark)
             self.store.flush()
@@ -428,7 +426,7 @@ class _Delivery:
         if not (codes <= MAX_EXT_ADDRESS).any():
             return codes
         times = self.store.queues.ext(SCHEDULE_TOPIC, level - 1).tags_codes(codes)
-        for row in np.flatnonzero((codes <= MAX_EXT_ADDRESS) & (times == 0)).tolist():  # units that are lost
+        for row in np.flatnonzero((codes <= MAX_EXT_ADDRESS) & (times == 0)).tolist():  # lost units
             delays_ms = self.store.config.delay.delays_ms
             times[row] = deliver_time_ms(level, self.store.store_time(queue, start + row), delays_ms)
         return times
@@ -465,7 +463,7 @@ class _Delivery:
                 yield range_, part
 
     def _progress_in_log(self, mark: DeliveryMark) -> dict[int, int]:
-        """Level → the offset behind the round's last message that stands in the log behind the mark; expired ones are passed over."""
+        """Level → the offset after the round's last message that is in the log after the mark; expired ones are skipped."""
         levels, offsets, expected = [], [], []
         for range_, part in self._slices([one for range_ in mark.ranges if (one := self._what_is_left(range_))]):
             due = due_messages(part.records, self.store.queues.batch_topics)
@@ -486,7 +484,7 @@ class _Delivery:
         }
 
     def _what_is_left(self, range_: DueRange) -> DueRange | None:
-        """Of the messages of a range those that the queue holds."""
+        """The part of a range that the queue still holds."""
         start = max(range_.start, self.store.min_offset(SCHEDULE_TOPIC, range_.level - 1))
         end = min(range_.end, self.store.max_offset(SCHEDULE_TOPIC, range_.level - 1))
         return DueRange(range_.level, start, end) if start < end else None

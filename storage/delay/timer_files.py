@@ -26,7 +26,7 @@ from storage.format.delay import (
 )
 
 ALL_TICKS = 1 << 62
-"""An end behind every tick."""
+"""A tick after all others."""
 _PAGE_BYTES = 4096
 _PAGE_SLOTS = _PAGE_BYTES // SLOT.itemsize
 
@@ -34,8 +34,8 @@ _PAGE_SLOTS = _PAGE_BYTES // SLOT.itemsize
 class TimerWheel:
     """The slots of ROOT/timerwheel: for each tick of the next days the newest unit of the timer log that is due then.
 
-    It is read whole and changed in memory; `save` writes the pages that changed. A slot is never emptied: it belongs to a tick as long
-    as it names that tick, and the next tick that needs its place takes it over. `was_there` = there was such a file. Java: TimerWheel.
+    It is read whole and changed in memory; `save` writes the changed pages. A slot is never emptied: it belongs to the tick that it
+    names until another tick needs its place. `was_there` = the file existed. Java: TimerWheel.
     """
 
     def __init__(self, file_system: LocalFileSystem, root: str) -> None:
@@ -47,7 +47,7 @@ class TimerWheel:
         self.was_there = file_system.exists(self._path) and self._read()
 
     def _read(self) -> bool:
-        """Most of a wheel are holes, which are not read. An empty file counts as none, as in Java."""
+        """Read the file without its holes, which are most of it. An empty file counts as missing, as in Java."""
         found = self._file_system.open_file(self._path)
         if found.size_bytes not in (0, self.slots.nbytes):
             reason = f"it has {found.size_bytes} bytes, and a timer wheel {self.slots.nbytes}"
@@ -61,7 +61,7 @@ class TimerWheel:
     # What stands in it
 
     def waiting(self, start_tick: int, end_tick: int) -> np.ndarray:
-        """The slots of ticks [start, end), by tick; a copy. Tick 0 is that of slots never used."""
+        """The slots of ticks [start, end), by tick; a copy. Unused slots have tick 0."""
         rows = np.flatnonzero((self.slots["tick"] >= max(1, start_tick)) & (self.slots["tick"] < end_tick))
         found = self.slots[rows]
         found = found[(found["tick"] % WHEEL_SLOTS == rows) & (found["last_position"] != NO_POSITION)]
@@ -70,9 +70,9 @@ class TimerWheel:
     # Changing it
 
     def enter(self, ticks: np.ndarray, positions: np.ndarray, changes: np.ndarray) -> np.ndarray:
-        """Link units in the order of their positions into the slots of their ticks; returns what each has before it in its slot.
+        """Link units in the order of their positions into the slots of their ticks; returns the previous unit of each slot.
 
-        `changes` is what each adds to its slot's count. No two of the ticks may have the same slot. Java: doEnqueue, putSlot.
+        `changes` is added to the slots' counts. No two of the ticks may have the same slot. Java: doEnqueue, putSlot.
         """
         if not len(ticks):
             return np.empty(0, np.int64)
@@ -101,9 +101,9 @@ class TimerWheel:
         return is_new
 
     def revise(self, ticks: np.ndarray, positions: np.ndarray) -> None:
-        """Let slots end at units that the log holds and the wheel may not know. Java: reviseSlot.
+        """Set slots to end at units that the log holds and the wheel may not know. Java: reviseSlot.
 
-        Departure: a slot that comes to its tick only now counts what it gets; Java leaves the number of the slot's former tick.
+        Departure: a slot that belonged to another tick starts its count anew; Java keeps the former tick's count.
         """
         distinct, first, counts = np.unique(ticks, return_index=True, return_counts=True)
         last = len(ticks) - 1 - np.unique(ticks[::-1], return_index=True)[1]
@@ -116,14 +116,14 @@ class TimerWheel:
         self._touch(rows)
 
     def behind(self, position: int, start_tick: int) -> np.ndarray:
-        """The slots from a tick on whose newest unit is at or behind a place in the log, where there is none. Java: checkPhyPos."""
+        """The slots from a tick on whose newest unit is at or after the log's end. Java: checkPhyPos."""
         slots = self.waiting(start_tick, ALL_TICKS)
         return slots[slots["last_position"] >= position]
 
     def empty(self, ticks: np.ndarray) -> None:
-        """Let nothing wait for these ticks.
+        """Empty the slots of these ticks.
 
-        Java leaves such slots, and then links a unit to itself when the log has grown so far: its timer goes round in it for ever.
+        Java keeps such slots, and then links a unit to itself when the log has grown so far: its timer loops forever.
         """
         rows = ticks % WHEEL_SLOTS
         self.slots["first_position"][rows] = self.slots["last_position"][rows] = NO_POSITION
@@ -136,13 +136,13 @@ class TimerWheel:
         self._dirty_pages.update(np.unique(rows // _PAGE_SLOTS).tolist())
 
     def drop(self) -> None:
-        """Delete the file. Durable on return; nothing else may be asked of it then."""
+        """Delete the file. Durable on return; the object must not be used afterwards."""
         if self._file_system.exists(self._path):
             self._file_system.unlink(self._path)
             self._file_system.sync(self._path.rpartition("/")[0])
 
     def save(self) -> None:
-        """What changed, onto the disk. The units that it names are there already."""
+        """Write and sync what changed. The units that it names must be on the disk already."""
         if not self.was_there:
             self._file_system.create_file(self._path, self.slots.nbytes)
             self._file_system.sync(self._path.rpartition("/")[0])
@@ -184,8 +184,8 @@ class UnitRun(NamedTuple):
 class TimerLog:
     """The log under ROOT/timerlog: a unit for each message that waits, appended and never changed. Java: TimerLog, MappedFileQueue.
 
-    Files are read through maps and written by position. Where the log ends stands nowhere: it is the first place that holds no unit,
-    looked for from where the checkpoint says that log and wheel are on the disk. `end` is where the next unit goes; `walk` finds it.
+    Files are read through maps and written by position. No file says where the log ends: it is the first place without a unit,
+    searched from where the checkpoint says that log and wheel are on the disk. `end` is the place of the next unit; `walk` finds it.
     """
 
     def __init__(self, file_system: LocalFileSystem, root: str, file_size_bytes: int) -> None:
@@ -215,15 +215,15 @@ class TimerLog:
 
     @property
     def files_end(self) -> int:
-        """Where the last file ends; 0 of a log without files."""
+        """The end of the last file; 0 without files."""
         return self._starts[-1] + self.file_size_bytes if self._starts else 0
 
     # Reading
 
     def walk(self, position: int) -> Iterator[UnitRun]:
-        """The units from a position on, to the first place that holds none, which is `end` then. Java: recoverAndRevise.
+        """The units from a position on, to the first place without one, which becomes `end`. Java: recoverAndRevise.
 
-        Begins at the file that holds `position`, at its place of a unit at or before it.
+        Begins in the file of `position`, at the unit at or before it.
         """
         self.end = min(self._starts, default=0)
         for start in self._starts:
@@ -241,7 +241,7 @@ class TimerLog:
                 return
 
     def units_at(self, positions: np.ndarray) -> np.ndarray:
-        """The units at these positions; zeros, which are no unit, where none can be."""
+        """The units at these positions; zeros, which are no unit, at impossible ones."""
         found = np.zeros(len(positions), UNIT)
         starts = positions // self.file_size_bytes * self.file_size_bytes
         for start in np.unique(starts).tolist():
@@ -263,14 +263,14 @@ class TimerLog:
                 yield UnitRun(positions[sound], units[sound])
 
     def last_unit(self) -> np.void | None:
-        """The unit before `end`; None of a log without units."""
+        """The unit before `end`; None if there is none."""
         at_start = self.end in self._starts or self.end == self.files_end
         position = self._last_place(self.end - self.file_size_bytes) if at_start else self.end - UNIT_SIZE
         unit = self.units_at(np.array([position], np.int64)) if position >= 0 else np.zeros(1, UNIT)
         return unit[0] if is_unit(unit)[0] else None
 
     def _last_place(self, start: int) -> int:
-        """Where a full file has its last unit. Java: getOffsetForLastUnit."""
+        """Position of the last unit of a full file. Java: getOffsetForLastUnit."""
         return start + ((self.file_size_bytes - FILLER_SIZE) // UNIT_SIZE - 1) * UNIT_SIZE
 
     def _open(self, start: int) -> ReadableFile:
@@ -284,7 +284,7 @@ class TimerLog:
     # Writing
 
     def places(self, count: int) -> np.ndarray:
-        """Where the next `count` units go, int64. Java: TimerLog.append."""
+        """Positions of the next `count` units, int64. Java: TimerLog.append."""
         runs, position = [np.empty(0, np.int64)], self.end
         while count:
             file_end = (position // self.file_size_bytes + 1) * self.file_size_bytes
@@ -321,7 +321,7 @@ class TimerLog:
             self._starts = sorted([*self._starts, start])
 
     def cut(self) -> None:
-        """Delete and zero what stands behind `end`, so that nothing there is taken for a unit later. Java: truncateDirtyFiles.
+        """Delete and zero all data after `end`, so that it is not taken for units later. Java: truncateDirtyFiles.
 
         Departure: Java leaves the bytes of the last file in place.
         """
@@ -337,7 +337,7 @@ class TimerLog:
                 self._unsynced.add(self._path(start))
 
     def delete_expired(self, minimum_commitlog_offset: int) -> int:
-        """Delete files from the first on whose last unit points before the commit log; returns how many.
+        """Delete the first files, as long as their last unit points before the commit log; returns how many.
 
         Never the last file. Java: deleteExpiredFileByOffsetForTimerLog.
         """
@@ -363,13 +363,13 @@ class TimerLog:
         self._starts.remove(start)
 
     def drop(self) -> None:
-        """Delete all files. Durable on return; nothing else may be asked of it then."""
+        """Delete all files. Durable on return; the object must not be used afterwards."""
         for start in list(self._starts):
             self._forget(start)
         self.sync()
 
     def sync(self) -> None:
-        """Everything written so far onto the disk."""
+        """Sync everything written so far."""
         for path in sorted(self._unsynced, reverse=True):
             self._file_system.sync(path)
         self._unsynced.clear()

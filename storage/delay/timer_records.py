@@ -1,22 +1,22 @@
-"""What records of the timer's topic say, and what becomes of them when their slot is due; n records at a time.
+"""Records of the timer's topic, decoded, and the messages that they become when their slot is due; n records at a time.
 
-A delivered record is the parked one with its own topic and queue, and three properties more:
+A delivered record is the parked one with its own topic and queue, and three more properties:
 
     TIMER_OUT_MS       when it was due, as the sender said
     TIMER_ENQUEUE_MS   when it was entered in the wheel
     TIMER_DEQUEUE_MS   when it left it
 
-REAL_TOPIC and REAL_QID stay: Java takes them from the object when the text is made already. A rolled record goes to the timer's queue
+REAL_TOPIC and REAL_QID stay: Java removes them from the object after the text is made. A rolled record goes to the timer's queue
 again, with these and TIMER_ROLL_TIMES. Java: TimerMessageStore.convert, convertMessage, doPut, MessageClientIDSetter.getUniqID.
 
-Behind its last checkpoint a timer may have put messages; they are found in the commit log, so that nothing is put twice. A timer that
-is killed, or a broker's that is stopped while it delivers, leaves such messages. Each of these records tells by its properties from
-which unit of the timer log it came: real topic, unique key, TIMER_OUT_MS, and TIMER_ENQUEUE_MS, the unit's write time (Java, of a
-message that never had a unit: the greatest long). So the timer that goes on looks once at the records that are not older than the
-checkpoint's read time. Messages without a unique key, which no client sends, are not told apart.
+A killed timer, or a broker's that is stopped while it delivers, may have put messages after its last checkpoint. They are found in the
+commit log, so that nothing is put twice. The properties of each such record show from which unit of the timer log it came: real
+topic, unique key, TIMER_OUT_MS, and TIMER_ENQUEUE_MS, the unit's write time (in Java, for a message without a unit: the greatest
+long). So the next timer reads once the records that are not older than the checkpoint's read time. Messages without a unique key, which
+no client sends, are not distinguished.
 
-A timer of ours that came to its end, and has not found anything put later than now (by a clock that went back), leaves a seal: the
-checkpoint as it wrote it last, in ROOT/spark_mq/timer_seal. As long as the checkpoint is the same nobody else has delivered, and there
+A timer of ours that ended normally, and found no put later than now (by a clock that went back), leaves a seal: the
+checkpoint as it wrote it last, in ROOT/spark_mq/timer_seal. While the checkpoint is the same, no other process has delivered, and there
 is nothing to look for.
 """
 
@@ -51,7 +51,7 @@ from storage.rules.inner_messages import InnerMessages
 from storage.rules.sizes import timer_record_limit
 
 TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"
-_WHOLE_NUMBER = r"^[+-]?0*[0-9]{1,19}$"  # what is longer fits no long, and no int of Python's either
+_WHOLE_NUMBER = r"^[+-]?0*[0-9]{1,19}$"  # a longer number fits no long
 _CLOSED = pa.scalar("\x02", pa.large_string())
 _END = pa.scalar("", pa.large_string())
 
@@ -61,19 +61,19 @@ class TimerRecords(NamedTuple):
 
     records: Records
     out_ms: np.ndarray
-    """int64: when it is due; 0 where that is unreadable."""
+    """int64: when it is due; 0 if unreadable."""
     topics: pa.Array
-    """string: where it goes then; null where it does not say."""
+    """string: the real topic; null if there is none."""
     queue_ids: np.ndarray
-    """int32; −1 where it is unreadable."""
+    """int32; −1 if unreadable."""
     keys: pa.Array
-    """string: topic + "+" + unique key, by which a deletion names it; null where it has none. Java: buildDeleteKey."""
+    """string: topic + "+" + unique key, by which a deletion names it; null without one. Java: buildDeleteKey."""
     deleted_keys: pa.Array
-    """string: the message that it deletes; null for a message proper."""
+    """string: the key of the message that it deletes; null for a message."""
     roll_times: np.ndarray
-    """int64: how often it was put back already."""
+    """int64: how often it was rolled."""
     rules: Mapping[int, str]
-    """Row → why nobody can deliver it. Java's timer stands still at such a record for ever."""
+    """Row → why it cannot be delivered. Java's timer stops at such a record forever."""
 
     @property
     def is_deletion(self) -> np.ndarray:
@@ -82,13 +82,13 @@ class TimerRecords(NamedTuple):
 
     @property
     def is_sound(self) -> np.ndarray:
-        """Which rows no rule is against."""
+        """Which rows violate no rule."""
         sound = np.ones(len(self.records), bool)
         sound[list(self.rules)] = False
         return sound
 
     def take(self, rows: np.ndarray) -> TimerRecords:
-        """Some of them, by a mask."""
+        """The rows of a mask."""
         if rows.all():
             return self
         kept, numbers = pa.array(rows), np.cumsum(rows) - 1
@@ -105,7 +105,7 @@ class TimerRecords(NamedTuple):
 
 
 def read_timer_records(records: Records, max_message_size: int) -> TimerRecords:
-    """What whole records of the timer's topic say."""
+    """Decode whole records of the timer's topic."""
     properties = decode_property_maps(records.raw_properties())
     topics, unique_keys = properties.values_of(REAL_TOPIC), properties.values_of("UNIQ_KEY")
     out_ms = whole_numbers(properties.values_of(TIMER_OUT_MS), pa.int64())
@@ -136,7 +136,7 @@ def read_timer_records(records: Records, max_message_size: int) -> TimerRecords:
 
 
 class LastRolls:
-    """How often messages were put back at most, of those that were; what was put back is the same message as before."""
+    """The greatest roll count of each message that was put back; a message that is put back stays the same message."""
 
     def __init__(self, parts: Iterable[TimerRecords]) -> None:
         """`parts` are all records of the queue."""
@@ -152,7 +152,7 @@ class LastRolls:
         self._rolls = found["rolls_max"].to_numpy()
 
     def are_older(self, timed: TimerRecords) -> np.ndarray:
-        """Which rows stand in the queue again, further behind."""
+        """Which rows have a later copy in the queue."""
         rows = pc.index_in(_names(timed), self._names)
         is_rolled = rows.is_valid().to_numpy(zero_copy_only=False)
         older = np.zeros(len(is_rolled), bool)
@@ -161,17 +161,17 @@ class LastRolls:
 
 
 def _names(timed: TimerRecords) -> pa.Array:
-    """What tells a message; null without a key."""
+    """Names that identify messages; null without a key."""
     return pc.binary_join_element_wise(timed.keys, pa.array(timed.out_ms).cast(pa.string()), " ")
 
 
 def due_messages(
     timed: TimerRecords, is_rolled: np.ndarray, entered_ms: np.ndarray, now_ms: int, *, appends_crc: bool = False
 ) -> tuple[InnerMessages, np.ndarray]:
-    """What is to be put for each record: its message, or where `is_rolled` itself again; and which of them a record can hold.
+    """For each record its message, or where `is_rolled` the record itself again; and which of them a record can hold.
 
-    `entered_ms` is when each was entered in the wheel. Rows with a rule against them, and deletions that are not rolled, give no
-    sense.
+    `entered_ms` is when each was entered in the wheel. The results for rows that violate a rule, and for deletions that are not
+    rolled, are meaningless.
     """
     messages = InnerMessages.of_records(timed.records)
     rolled = pa.array(is_rolled)
@@ -196,7 +196,7 @@ def due_messages(
 
 
 def cancelled_rows(keys: pa.Array, deleted_keys: pa.Array, ticks: np.ndarray, is_rolled: np.ndarray) -> np.ndarray:
-    """Which messages a deletion of their own slot takes away. `ticks` are the slots. Java: TimerDequeueGetMessageService."""
+    """Which messages a deletion in their own slot removes. `ticks` are the slots. Java: TimerDequeueGetMessageService."""
     is_deletion = deleted_keys.is_valid().to_numpy(zero_copy_only=False)
     deleting = is_deletion & ~is_rolled
     cancelled = np.zeros(len(ticks), bool)
@@ -210,7 +210,7 @@ def cancelled_rows(keys: pa.Array, deleted_keys: pa.Array, ticks: np.ndarray, is
 
 
 def concat_messages(parts: Sequence[InnerMessages]) -> InnerMessages:
-    """Messages of several log files as one."""
+    """Concatenate the messages of several log files."""
     if len(parts) == 1:
         return parts[0]
     hosts = [part.born_hosts for part in parts if part.born_hosts is not None]
@@ -225,7 +225,7 @@ def concat_messages(parts: Sequence[InnerMessages]) -> InnerMessages:
 
 
 def _wide(hosts: np.ndarray, width: int) -> np.ndarray:
-    """Hosts with zeros behind them."""
+    """Hosts padded with zeros."""
     rows = np.zeros((len(hosts), width), np.uint8)
     rows[:, : hosts.itemsize] = np.ascontiguousarray(hosts).view(np.uint8).reshape(len(hosts), hosts.itemsize)
     return rows.view(f"V{width}")[:, 0]
@@ -241,7 +241,7 @@ def whole_numbers(texts: pa.Array, kind: pa.DataType) -> pa.Array:
     texts = pc.replace_substring_regex(pc.utf8_ltrim(texts, "+"), r"^(-?)0+([0-9])", r"\1\2")
     try:
         return texts.cast(kind)
-    except pa.ArrowInvalid:  # one is too great: they are looked at alone
+    except pa.ArrowInvalid:  # one is too great: check them one by one
         bound = 1 << (kind.bit_width - 1)
         values = [None if text is None else int(text) for text in texts.to_pylist()]
         return pa.array([value if value is not None and -bound <= value < bound else None for value in values], kind)
@@ -252,7 +252,7 @@ def _filled(numbers: pa.Array, otherwise: int) -> np.ndarray:
 
 
 def _are_topics(topics: pa.Array) -> np.ndarray:
-    """Which of them a record and a queue's directory can have for a topic; each different one is looked at once."""
+    """Which of them are possible as a topic of a record and of a queue's directory; each different one is checked once."""
     distinct = topics.dictionary_encode()
     sound = np.array([_is_topic(topic) for topic in distinct.dictionary.to_pylist()] + [False])
     return sound[distinct.indices.fill_null(len(sound) - 1).to_numpy()]
@@ -268,7 +268,7 @@ def _is_topic(topic: str) -> bool:
 
 
 def _with_properties(properties: pa.Array, added: Mapping[str, pa.Array]) -> pa.Array:
-    """Property strings with these set, in place of what they had of the name; a row with null keeps what it has."""
+    """Property strings with these properties set, replacing present ones; a row with null is unchanged."""
     for name, values in added.items():
         properties = _without(properties, name, values.is_valid())
     pieces = [
@@ -281,7 +281,7 @@ def _with_properties(properties: pa.Array, added: Mapping[str, pa.Array]) -> pa.
 
 
 def _without(properties: pa.Array, name: str, rows: pa.Array) -> pa.Array:
-    """Property strings, those of some rows without a name."""
+    """Property strings, without a property in some rows."""
     pattern = f"(^|\x02){name}\x01[^\x02]*"
     has = pc.and_(rows, pc.match_substring_regex(properties, pattern)).to_numpy(zero_copy_only=False)
     some = np.flatnonzero(has)
@@ -295,7 +295,7 @@ def _without(properties: pa.Array, name: str, rows: pa.Array) -> pa.Array:
 
 
 def _closed(properties: pa.Array) -> pa.Array:
-    """Property strings with the last 0x02, which some clients leave out."""
+    """Property strings with the last 0x02, which some clients omit."""
     is_open = pc.and_not(pc.greater(pc.binary_length(properties), 0), pc.ends_with(properties, pattern="\x02"))
     if not pc.any(is_open).as_py():
         return properties
@@ -311,12 +311,12 @@ _MARK = f"\x02{TIMER_DEQUEUE_MS}\x01"
 
 
 def is_sealed(file_system: LocalFileSystem, root: str, checkpoint: TimerCheckpoint) -> bool:
-    """Whether the checkpoint is the last one of a timer of ours that came to its end."""
+    """Whether the checkpoint is the last one of a timer of ours that ended normally."""
     return file_system.read_file(_seal(root)) == encode_timer_checkpoint(checkpoint)
 
 
 def seal(file_system: LocalFileSystem, root: str, checkpoint: TimerCheckpoint) -> None:
-    """This checkpoint knows everything that was put."""
+    """Note that this checkpoint covers everything that was put."""
     if not is_sealed(file_system, root, checkpoint):
         file_system.replace(_seal(root), encode_timer_checkpoint(checkpoint))
 
@@ -326,7 +326,7 @@ def _seal(root: str) -> str:
 
 
 class PutBefore:
-    """Messages that have been put already, each as often as it was; the last of them at `latest_ms`."""
+    """Messages that were put already, with their counts; the last of them at `latest_ms`."""
 
     def __init__(self, names: Iterable[str] = (), latest_ms: int = -1) -> None:
         self._names = Counter(names)
@@ -336,7 +336,7 @@ class PutBefore:
         return self._names.total()
 
     def take(self, keys: pa.Array, out_ms: np.ndarray, entered_ms: np.ndarray) -> np.ndarray:
-        """Which of these have been put. Each is found once."""
+        """Which of these were put. Each is found once."""
         taken = np.zeros(len(keys), bool)
         if not self._names:
             return taken
@@ -350,20 +350,20 @@ class PutBefore:
 
 
 def put_since(log: CommitLog, log_end: int, read_time_ms: int) -> PutBefore:
-    """What timers have put into the log out of slots from a time on."""
+    """The messages that timers have put into the log from slots since a time."""
     names: list[str] = []
     latest_ms = -1
     for _, records in log.walk(_start(log, log_end, read_time_ms), check_crc=False):
         recent = records.take(records.column("store_time_ms") >= read_time_ms)
         for name, put_ms in _names_in(recent) if len(recent) else ():
-            if put_ms > read_time_ms:  # else its slot was before
+            if put_ms > read_time_ms:  # else its slot was earlier
                 names.append(name)
                 latest_ms = max(latest_ms, put_ms)
     return PutBefore(names, latest_ms)
 
 
 def _start(log: CommitLog, log_end: int, since_ms: int) -> int:
-    """The start of the last file whose first record is older, of the first one if none is."""
+    """The start of the last file whose first record is older, or of the first one."""
     files = [file for file in log.files if file.start < log_end]
     for file in reversed(files):
         if _first_store_time(log, file) < since_ms:
@@ -400,7 +400,7 @@ def _names_in(records: Records) -> Iterator[tuple[str, int]]:
 
 
 def _unit_names(keys: pa.Array, out_ms: np.ndarray, entered_ms: np.ndarray) -> pa.Array:
-    """What tells a unit's message; null without a key."""
+    """Names that identify the units' messages; null without a key."""
     return pc.binary_join_element_wise(
         keys, *(pa.array(times).cast(pa.string()) for times in (out_ms, entered_ms)), " "
     )

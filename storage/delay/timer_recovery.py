@@ -1,18 +1,18 @@
-"""Wheel, log and place in the queue as the last timer left them, stopped or killed, ours or Apache's. Java: TimerMessageStore.recover.
+"""Restores wheel, log and queue offset as the last timer (ours or Apache's) left them. Java: TimerMessageStore.recover.
 
-1. The log is walked from a little before where the checkpoint says that log and wheel are on the disk; what stands behind its end is
+1. The log is walked from a little before the place where the checkpoint says that log and wheel are on the disk; data after its end is
    cut.
-2. The wheel learns the units found; slots that end behind the log's end get what the log has, or nothing.
-3. The queue is gone on with where the checkpoint says that everything is entered. Units found in step 1 tell which messages behind
-   that are entered too, so that none is entered twice. If the log is shorter than the checkpoint says, the queue is gone on with
-   behind the message of its last unit, or with its first message; what was due before the last delivery is then not entered again.
+2. The found units are entered in the wheel; slots that end beyond the log's end get what the log has, or nothing.
+3. The queue continues where the checkpoint says that everything is entered. The units of step 1 show which later messages are
+   entered too, so that none is entered twice. If the log is shorter than the checkpoint says, the queue continues after the message of
+   the log's last unit, or at its first message; messages due before the last delivery are not entered again then.
 
-A store that has followed another one begins anew, with the queue's first message: wheel and log go, and what its master had delivered
-by its own account (`storage/tables/delay_progress.py`) is not entered.
+A store that has followed another one starts again with the queue's first message: wheel and log are deleted, and messages that its
+master had delivered by its own account (`storage/tables/delay_progress.py`) are not entered.
 
-Departures. Java begins at the message behind the log's last unit: messages that were never entered because they were due are delivered
-twice, and after a crash what was entered since the last flush too. Without a wheel Java's walk covers two files of the log, here all.
-Java forgets what was due more than seven days ago, here it is delivered.
+Departures. Java starts at the message after the log's last unit: messages that were never entered because they were due are delivered
+twice, and after a crash those entered since the last flush too. Without a wheel Java walks two files of the log, here all.
+Java drops messages that were due more than seven days ago; here they are delivered.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _LOOK_BACK_BYTES = UNIT_SIZE << 16
 
 
 class RecoveredTimer(NamedTuple):
-    """Where a timer goes on."""
+    """Where a timer continues."""
 
     wheel: TimerWheel
     log: TimerLog
@@ -53,15 +53,15 @@ class RecoveredTimer(NamedTuple):
     queue_offset: int
     """The first message to enter, unless it is one of `entered`."""
     entered: np.ndarray
-    """Units behind `checkpoint.log_position`: of messages that `checkpoint.queue_offset` does not count yet."""
+    """Units after `checkpoint.log_position`: of messages that `checkpoint.queue_offset` does not cover yet."""
     log_is_whole: bool
     """Whether the timer log reaches as far as the checkpoint says."""
     followed: FollowedTimer | None = None
-    """How far the timer of a master was that this store has followed, where its own begins anew."""
+    """How far the former master's timer was, if this store has followed it and its own timer starts anew."""
 
 
 def recover_timer(store: MessageStore, file_system: LocalFileSystem) -> RecoveredTimer:
-    """Read and mend; nothing but the log's tail is changed on the disk, unless the timer begins anew.
+    """Read and mend. On the disk only the log's tail changes, unless the timer starts anew.
 
     Raises StoreRefusedError for files of a wrong length, StateFileError.
     """
@@ -90,9 +90,9 @@ def recover_timer(store: MessageStore, file_system: LocalFileSystem) -> Recovere
 
 
 def _anew(store: MessageStore, file_system: LocalFileSystem, followed: FollowedTimer) -> RecoveredTimer:
-    """Of a store that has followed another one: its own wheel and log, if it has any, are older than what its master has delivered.
+    """Start anew in a store that has followed another one: its own wheel and log, if any, are older than its master's deliveries.
 
-    The checkpoint forgets them first: a broker that comes before all is entered again begins with the queue, too.
+    The checkpoint forgets them first: a broker that opens the store before all is entered again starts with the queue, too.
     """
     checkpoint = read_timer_checkpoint(file_system, store.root)
     checkpoint = checkpoint._replace(log_position=0, queue_offset=0, master_queue_offset=0)
@@ -106,7 +106,7 @@ def _anew(store: MessageStore, file_system: LocalFileSystem, followed: FollowedT
 
 
 def _reaches(log: TimerLog, checkpoint: TimerCheckpoint) -> bool:
-    """A checkpoint may name the next file's beginning where the log ends in the filler before it."""
+    """Whether the log reaches the checkpoint, which may name the next file's start if the log ends in the filler before it."""
     next_file = -(-log.end // log.file_size_bytes) * log.file_size_bytes
     is_at_filler = log.end >= next_file - 2 * UNIT_SIZE and checkpoint.log_position == next_file
     return log.end >= checkpoint.log_position or is_at_filler
@@ -123,7 +123,7 @@ def _revise(wheel: TimerWheel, runs: list[UnitRun], precision_ms: int) -> None:
 
 
 def _mend_slots_behind(wheel: TimerWheel, log: TimerLog, first_tick: int, precision_ms: int) -> None:
-    """Slots whose newest unit the log does not have end at the newest that it has."""
+    """Slots whose newest unit is not in the log end at the newest that is."""
     broken = wheel.behind(log.end, first_tick)
     if not len(broken):
         return
@@ -135,7 +135,7 @@ def _mend_slots_behind(wheel: TimerWheel, log: TimerLog, first_tick: int, precis
 
 
 def _behind_last_unit(store: MessageStore, log: TimerLog) -> int:
-    """The queue offset behind the message of the log's last unit; the queue's first one where that is not to be found.
+    """The queue offset after the message of the log's last unit; the queue's first one if that is not found.
 
     Java: reviseQueueOffset.
     """

@@ -1,22 +1,22 @@
 """Delivery at any time: messages of rmq_sys_wheel_timer wait in the timer's wheel and go to their own topics. Java: TimerMessageStore.
 
-`deliver_timed` does at one go what a broker's timer does all the time, on the same files, so that each of the two can go on from the
-other. A pass:
+`deliver_timed` does in one run what a broker's timer does continuously, on the same files, so that each of the two can continue the
+other's work. A pass:
 
     enter     the queue's new messages into log and wheel: of each slot the deletions are known before its messages leave
     deliver   the slots before now, tick by tick: messages to their topics, deleted ones nowhere, those that only went as far as the
               window reaches (rolled) to the end of the timer's queue, from where they are entered again
 
-Order of writes. Entering: commit log synced · checkpoint's master offset, so that a broker goes on behind the log's last unit · units,
+Order of writes. Entering: commit log synced · checkpoint's master offset, so that a broker continues after the log's last unit · units,
 synced · wheel, synced · checkpoint. Delivering, for each group of slots: records · their sync · checkpoint's read time. Commit point:
-the sync of the checkpoint. A crash before it: what was entered is found in the timer log and not entered again, what was put in the
-commit log and not put again (`timer_records.py`), whichever process was killed. A broker that opens the store after such a crash
+the sync of the checkpoint. After a crash before it, entered units are found in the timer log and put records in the commit log, and
+neither is repeated (`timer_records.py`), whichever process was killed. A broker that opens the store after such a crash
 delivers the group again, at most PUT_ROWS messages or one slot.
 
 Departures. Every message gets a unit in the log, also one that is due already (Java delivers that at once, and again after its next
-start): it enters the first slot that has not been delivered. A deletion that comes late therefore still finds its message, if no
-delivery was in between. A record at which Java's timer stands still for ever is reported and passed over; its unit goes into a slot
-that is over, so that a broker, too, goes on behind it.
+start): it enters the first slot that has not been delivered. So a late deletion still finds its message, if no
+delivery was in between. A record at which Java's timer stops forever is reported and skipped; its unit goes into a past slot,
+so that a broker, too, continues after it.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ from storage.tables.delay_progress import forget_followed_timer, write_timer_che
 from storage.tables.document import CountedTopics
 
 REPORTED_ROWS = 100
-"""How many messages that cannot be delivered a report names one by one."""
+"""How many undeliverable messages a report lists."""
 
 
 class UndeliverableTimed(NamedTuple):
-    """A message that stays in the timer's topic, passed over."""
+    """A message that is skipped and stays in the timer's topic."""
 
     commitlog_offset: int
     rule: str
@@ -83,30 +83,30 @@ class TimerReport:
     """The counts of one `deliver_timed`."""
 
     entered: int = 0
-    """Messages entered in the wheel, rolled ones each time."""
+    """Messages entered in the wheel; a rolled one counts each time."""
     delivered: int = 0
     rolled: int = 0
-    """Messages put back to the timer's queue, because they wait for longer than the wheel's window."""
+    """Messages put back to the timer's queue, because they wait longer than the wheel's window."""
     cancelled: int = 0
-    """Messages that a deletion took away."""
+    """Messages that a deletion removed."""
     pending: int = 0
-    """Messages that wait in the wheel now, less deletions."""
+    """Messages that wait in the wheel now, minus deletions."""
     next_due_ms: int | None = None
-    """When the first of them is due."""
+    """When the first waiting message is due."""
     lateness_p50_ms: int = 0
-    """Store time less TIMER_OUT_MS of the messages delivered, their median; by up to a tick more than the asked time's."""
+    """Median of store time minus TIMER_OUT_MS of the messages delivered; up to a tick more than from the requested time."""
     lateness_max_ms: int = 0
     found_delivered: int = 0
-    """Messages that stood in the log already, put by a timer that was killed since, and were not put again."""
+    """Messages that a killed timer had put into the log already; they were not put again."""
     missing: int = 0
-    """Units whose record is not in the commit log any more, or is another one."""
+    """Units whose record has expired from the commit log, or is another one."""
     undeliverable_count: int = 0
     undeliverable: tuple[UndeliverableTimed, ...] = ()
     """The first REPORTED_ROWS of them."""
 
     @property
     def delivered_count(self) -> int:
-        """As of the delay levels' report."""
+        """Named as in the delay levels' report."""
         return self.delivered
 
 
@@ -123,18 +123,18 @@ TIMER = (
     "timer-put-sync",
     "timer-delivered",
 )
-"""The failpoints of a pass, in the order in which it passes them."""
+"""The failpoints of a pass, in order."""
 PUT_ROWS = 8_192
 PUT_BYTES = 32 << 20
 _SCAN_WASTE = 8
-"""So many units are read for one wanted, before links are followed."""
+"""How many units are read for each wanted one, before links are followed instead."""
 _Found = list[tuple[np.ndarray, np.ndarray]]
 
 
 def deliver_timed(store: MessageStore, now_ms: int) -> TimerReport:
     """Deliver what the timer has due at `now_ms`; `store` is open for writing.
 
-    Does nothing where no message ever had a deliver time, or where timerWheelEnable is false (as a broker). Raises StoreRefusedError
+    Does nothing if no message ever had a delivery time, or timerWheelEnable is false (as a broker). Raises StoreRefusedError
     for timer files that do not fit the configuration, StoreNotWritableError, OSError.
     """
     timer = store.config.timer
@@ -184,15 +184,15 @@ class _TimerRun:
         self._undeliverable: list[UndeliverableTimed] = []
 
     def catch_up(self) -> None:
-        """Enter and deliver until nothing before now waits.
+        """Enter and deliver until no message before now waits.
 
-        Where rolled messages are due themselves meanwhile, slots are delivered only up to the first of these, which is then entered
-        in its own slot, beside what may delete it.
+        If rolled messages become due meanwhile, slots are delivered only up to the first of them. It is then entered
+        in its own slot, beside its possible deletion.
         """
         week_ago = self._now_tick - SLOTS_OF_WEEK + BLANK_SLOTS
         if self._followed is None:
             self._deliver(week_ago)
-        else:  # nothing is entered yet, and nothing is to be saved before all is
+        else:  # nothing is entered yet, and nothing may be saved before all is
             self._read_tick = max(self._read_tick, week_ago)
         self._enter()
         while self._read_tick < self._now_tick:
@@ -202,13 +202,13 @@ class _TimerRun:
     # Entering
 
     def _enter(self) -> None:
-        """The timer's queue from where it was left, to its end. Java: enqueue, doEnqueue."""
+        """Enter the timer's queue from the last offset to its end. Java: enqueue, doEnqueue."""
         queue, end = self._store.queues.get(TIMER_TOPIC, 0), self._store.max_offset(TIMER_TOPIC, 0)
         start = max(self._queue_offset, self._store.min_offset(TIMER_TOPIC, 0))
         if self._stops_entering:
             return
         if queue is None or start >= end:
-            self._follow_nobody()
+            self._end_following()
             return
         self._store.flush()
         self._save(master_queue_offset=end)
@@ -228,10 +228,10 @@ class _TimerRun:
             place["last_read_time_ms"] = self._read_tick * self._precision_ms
         self._save(**place)
         reach("timer-entered")
-        self._follow_nobody()
+        self._end_following()
 
-    def _follow_nobody(self) -> None:
-        """What this store has entered says from now on what was delivered, and no longer what its master said."""
+    def _end_following(self) -> None:
+        """Forget the former master's progress: from now on this store's own entries say what was delivered."""
         if self._followed is not None:
             forget_followed_timer(self._files, self._store.root)
             self._followed = self._last_rolls = None
@@ -245,7 +245,7 @@ class _TimerRun:
         if self._followed is not None:
             read_time_ms, queue_offset = self._followed
         was_entered = slice_.queue_offsets < queue_offset
-        # What came behind the last delivery, be it that it was due before, waits for the next one.
+        # Messages that came after the last delivery wait for the next one, even if they were due before.
         is_over = was_entered & timed.is_sound & (timed.out_ms < read_time_ms)
         is_over &= slice_.records.column("store_time_ms") < read_time_ms
         if self._last_rolls is not None:
@@ -267,7 +267,7 @@ class _TimerRun:
         self._count_topics(timed.topics, np.where(enters, changes, 0))
 
     def _are_entered(self, places: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
-        """Which messages have units that the timer's queue offset does not count yet."""
+        """Which messages have units that the timer's queue offset does not cover yet."""
         units = self._entered_before
         if not len(units):
             return np.zeros(len(places), bool)
@@ -279,7 +279,7 @@ class _TimerRun:
     # Delivering
 
     def _deliver(self, end_tick: int) -> None:
-        """The slots before a tick, or before the first rolled message that is due itself before it. Java: dequeue."""
+        """Deliver the slots before a tick, or before the first rolled message that is due before it. Java: dequeue."""
         if end_tick <= self._read_tick:
             return
         due = due_units(self._wheel, self.log, self._read_tick, end_tick, self._precision_ms)
@@ -306,7 +306,7 @@ class _TimerRun:
         return max(first, self._read_tick + 1)
 
     def _records_of(self, units: np.ndarray) -> Iterator[tuple[np.ndarray, TimerRecords]]:
-        """The units' records, a log file at a time, with the rows of the units; units without theirs are left out."""
+        """The units' records, a log file at a time, with the rows of the units; units without a record are omitted."""
         order = np.argsort(units["commitlog_offset"], kind="stable")
         places = units["commitlog_offset"][order].astype(np.int64)
         sizes = units["record_size_bytes"][order].astype(np.int64)
@@ -349,7 +349,7 @@ class _TimerRun:
             self._pass_over(timed, {row: rule for row, rule in timed.rules.items() if leaves[row]})
             full = np.flatnonzero(leaves & timed.is_sound & ~fits)
             self._pass_over(timed, dict.fromkeys(full.tolist(), "its properties have no room left"))
-            # A deletion that found its message has counted for both; one that did not counts no longer.
+            # A deletion that found its message has counted for both; one that did not stops counting.
             spent = np.where(leaves | ~timed.is_deletion, 0, 1) - cancelled
             self._count_topics(timed.topics, np.where(leaves, -unit_changes(units["magic"]), spent))
             is_put = self._put_before.take(timed.keys, timed.out_ms, entered_ms) & leaves
@@ -396,12 +396,12 @@ class _TimerRun:
             write_timer_checkpoint(self._files, self._store.root, self._checkpoint)
 
     def _break_seal(self) -> None:
-        """From the first put on, a timer that goes on must look for what was put."""
+        """From the first put on, a later timer must look for what was put."""
         if is_sealed(self._files, self._store.root, self._checkpoint):
             self._save(version_counter=self._checkpoint.version_counter + 1)
 
     def finish(self) -> None:
-        """Counts that changed into config/timermetrics; what nobody needs any longer is deleted."""
+        """Write changed counts into config/timermetrics; delete files that are not needed any more."""
         before = self._store.state(METRICS_FILE, TimerMetrics.load) or TimerMetrics()
         after = before.with_changes(self._waiting, now_ms=self._now_ms)
         if after is not before:
@@ -431,7 +431,7 @@ class _TimerRun:
 
 
 def _cancelled(group: DueUnits, found: list[tuple[np.ndarray, TimerRecords]]) -> np.ndarray:
-    """Which of the group's units a deletion takes away."""
+    """Which of the group's units a deletion removes."""
     cancelled = np.zeros(len(group.units), bool)
     if found and (group.units["magic"] & MAGIC_DELETE).any():
         rows = np.concatenate([numbers for numbers, _ in found])
@@ -442,7 +442,7 @@ def _cancelled(group: DueUnits, found: list[tuple[np.ndarray, TimerRecords]]) ->
 
 
 class WheelTime(NamedTuple):
-    """What decides over slots."""
+    """The times and limits that decide about slots."""
 
     now_tick: int
     read_tick: int
@@ -453,10 +453,10 @@ class WheelTime(NamedTuple):
 
 
 def plan_units(timed: TimerRecords, enters: np.ndarray, time: WheelTime) -> tuple[np.ndarray, np.ndarray]:
-    """The messages' units, but for the links between them, and the ticks of their slots. Pure. Java: TimerMessageStore.doEnqueue.
+    """The messages' units, except the links between them, and the ticks of their slots. Pure. Java: TimerMessageStore.doEnqueue.
 
-    A message that is due already waits in the first slot that has not been delivered. One beyond the window stops on its way, after
-    a window or, so that enough is left for the second round, half of one. One that does not enter gets a slot that is over.
+    A message that is due already gets the first slot that has not been delivered. One beyond the window gets a slot on its way: after
+    a window or, to leave enough for the second round, half of one. One that does not enter gets a past slot.
     """
     precision, window = time.precision_ms, time.window
     write_ms = max(time.now_tick, time.read_tick) * precision
@@ -478,9 +478,9 @@ def plan_units(timed: TimerRecords, enters: np.ndarray, time: WheelTime) -> tupl
 
 
 def are_of(units: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
-    """Which units are those of messages that stand at their places and ask for these times.
+    """Which units belong to the messages at their places, which request these times.
 
-    A log that was cut may hold other messages there since. A rolled unit does not say its message's time.
+    A log that was cut may have other messages there now. A rolled unit does not hold its message's time.
     """
     due_ms, write_ms = due_times_ms(units), units["write_time_ms"].astype(np.int64)
     was_due = (out_ms < due_ms) & (due_ms <= write_ms)
@@ -488,12 +488,12 @@ def are_of(units: np.ndarray, out_ms: np.ndarray) -> np.ndarray:
 
 
 def unit_changes(magic: np.ndarray) -> np.ndarray:
-    """What units add to their slots' and topics' counts: a message one, a deletion minus one."""
+    """The changes of slots' and topics' counts by units: a message one, a deletion minus one."""
     return np.where(magic & MAGIC_DELETE, -1, 1).astype(np.int32)
 
 
 class DueUnits(NamedTuple):
-    """Units by tick and, within one, by place."""
+    """Units by tick and, within a tick, by place."""
 
     ticks: np.ndarray
     """int64: the slot of each."""
@@ -505,12 +505,12 @@ class DueUnits(NamedTuple):
         return np.asarray(self.units["magic"] & MAGIC_ROLL != 0)
 
     def before(self, tick: int) -> DueUnits:
-        """Those of slots before a tick."""
+        """The units of slots before a tick."""
         count = int(np.searchsorted(self.ticks, tick))
         return DueUnits(self.ticks[:count], self.units[:count])
 
     def groups(self) -> Iterator[DueUnits]:
-        """Whole slots, together PUT_ROWS messages and PUT_BYTES at most; one slot may have more."""
+        """Whole slots, together at most PUT_ROWS messages and PUT_BYTES; a single slot may have more."""
         bytes_before = np.concatenate(([0], np.cumsum(self.units["record_size_bytes"], dtype=np.int64)))
         ends = [*(np.flatnonzero(np.diff(self.ticks)) + 1).tolist(), len(self.ticks)]
         start = 0
@@ -521,7 +521,7 @@ class DueUnits(NamedTuple):
                 start = end
 
     def puts(self) -> Iterator[np.ndarray]:
-        """Masks of the units in order, each of about PUT_ROWS and PUT_BYTES at most."""
+        """Masks of the units in order, each of at most about PUT_ROWS and PUT_BYTES."""
         sizes = np.cumsum(self.units["record_size_bytes"], dtype=np.int64)
         numbers = np.maximum.accumulate(np.maximum(np.arange(len(self.units)) // PUT_ROWS, sizes // PUT_BYTES))
         for number in np.unique(numbers).tolist():
@@ -531,8 +531,8 @@ class DueUnits(NamedTuple):
 def due_units(wheel: TimerWheel, log: TimerLog, start_tick: int, end_tick: int, precision_ms: int) -> DueUnits:
     """All units of the slots of ticks [start, end).
 
-    A slot links its units from the newest to the oldest, so a full slot is a long way to go. Where most units of a stretch of the
-    log are due, the stretch is read as a whole instead; both give the same. Java: TimerMessageStore.dequeue.
+    A slot links its units from the newest to the oldest, so following a full slot is slow. If most units of a part of the
+    log are due, that part is read as a whole instead; both give the same result. Java: TimerMessageStore.dequeue.
     """
     slots = wheel.waiting(start_tick, end_tick)
     if not len(slots):
@@ -554,7 +554,7 @@ def due_units(wheel: TimerWheel, log: TimerLog, start_tick: int, end_tick: int, 
 def _scanned(
     log: TimerLog, slots: np.ndarray, first: int, last: int, precision_ms: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The slots' units, out of all in a stretch of the log."""
+    """The slots' units, filtered from all in a part of the log."""
     found: _Found = []
     for run in log.units_between(first, last):
         rows = np.isin(due_times_ms(run.units) // precision_ms, slots["tick"])
@@ -563,7 +563,7 @@ def _scanned(
 
 
 def _linked(log: TimerLog, slots: np.ndarray, precision_ms: int) -> tuple[np.ndarray, np.ndarray]:
-    """The slots' units from the newest to the oldest of each, a step in all slots at once."""
+    """The slots' units, each slot from its newest to its oldest, one step in all slots at once."""
     found: _Found = []
     ticks, positions = slots["tick"].astype(np.int64), slots["last_position"].astype(np.int64)
     while len(positions):
@@ -583,7 +583,7 @@ def _joined(found: _Found) -> tuple[np.ndarray, np.ndarray]:
 
 
 class TimerMetrics(CountedTopics):
-    """How many messages of each topic wait in the timer, less deletions that wait for theirs: `config/timermetrics`.
+    """How many messages of each topic wait in the timer, minus waiting deletions: `config/timermetrics`.
 
     Java: TimerMetrics.
     """

@@ -1,7 +1,7 @@
-"""Where each queue of a store begins and ends, followed while another process writes. Java: getMinOffsetInQueue, getMaxOffsetInQueue.
+"""Where each queue begins and ends, followed while another process writes. Java: getMinOffsetInQueue, getMaxOffsetInQueue.
 
-A look costs one read at the log's end while nothing happens, and otherwise in proportion to the queues that got messages: the
-log's new records name them.
+A look costs one read at the log's end if nothing happened, and otherwise in proportion to the queues that got messages: the log's new
+records name them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage.queues.store import ConsumeQueueStore
 QueueName = tuple[str, int]
 
 _PAUSES = 20
-"""Times as long as they took to list, all queues are not listed again."""
+"""After a listing of all queues, the next one waits this many times as long as it took."""
 _LONGEST_PAUSE_MS = 60_000
 _TOPICS_A_LOOK = 4_096
 _QUEUES_TOGETHER = 8_192
@@ -27,7 +27,7 @@ DISCOVERY_INTERVAL_MS = 1_000
 
 
 class QueueEnds:
-    """The visible ends of all queues, as the plan of opening found them and `follow` moves them on."""
+    """The visible ends of all queues: as opening found them, then moved on by `follow`."""
 
     def __init__(
         self,
@@ -50,24 +50,24 @@ class QueueEnds:
         self._next_discovery_ms = 0
         self._discovered_ms = clock()  # opening has just listed them
         self.dispatched_end = plan.greatest_end
-        """Where the last record ends that any queue knows, or knew."""
+        """The log offset where the last record ends that a queue knows, or knew."""
 
     @property
     def log_end(self) -> int:
-        """Where the validated log ends."""
+        """End of the validated log."""
         return self._tail.end
 
     @property
     def last_record(self) -> RecordIdentity | None:
-        """The last record of the validated log that was seen; None where none was."""
+        """The last known record of the validated log; None if there is none."""
         return self._tail.last_record
 
     def log_was_cut(self) -> bool:
-        """Whether the log no longer holds what was seen of it: then nothing here is true any more."""
+        """Whether the log lost a part that was seen: then all ends here are wrong."""
         return self._tail.was_cut()
 
     def follow(self) -> bool:
-        """Look at new records, queues and topics; returns whether anything changed."""
+        """Look for new records, queues and topics; returns whether anything changed."""
         changed = self._tail.advance()
         changed |= self._discover()
         found = ((name, self._queues.look_for(*name)) for name in list(self._tail.pending))
@@ -77,9 +77,9 @@ class QueueEnds:
         return changed
 
     def _follow_queues(self, pending: Sequence[tuple[QueueName, ConsumeQueue]]) -> bool:
-        """Move the ends of many queues on: one read each, and one look into the log for all of them.
+        """Move the ends of many queues on: one read each, and one read of the log for all of them.
 
-        A queue that did not just get a few entries more is followed alone.
+        A queue that did not just get a few more entries is followed alone.
         """
         grown = GrownQueues.look(
             [(queue, self._ends.get(name, 0), self._last_places.get(name, -1)) for name, queue in pending],
@@ -98,27 +98,27 @@ class QueueEnds:
         return changed
 
     def position(self, name: QueueName, offset: int) -> QueuePosition | None:
-        """Where the message at that offset lies, if it was noted and nothing has happened to it since."""
+        """The place of the message at that offset, if it was noted and is still valid."""
         for at, position in self._positions.get(name, ()):
             if at == offset and position.commitlog_offset >= self._log.minimum:
                 return position
         return None
 
     def note_position(self, name: QueueName, offset: int, position: QueuePosition) -> None:
-        """Remember a message if it is its queue's last one. It is known until the queue has grown twice: a stream asks for the place
-        that it has read up to, and for the new end.
+        """Remember a message if it is its queue's last one, until the queue has grown twice: a stream requests the place that it has
+        read up to, and the new end.
 
-        What was noted holds as long as the queue's end does: `follow` compares the entry before the end when there are new ones.
+        A note is valid as long as the queue's end: `follow` compares the entry before the end when there are new ones.
         """
         if offset == self._ends.get(name, 0) - 1:
             self._positions[name] = (offset, position), *self._positions.get(name, ())[:1]
 
     def maximum(self, topic: str, queue_id: int) -> int:
-        """The queue offset behind the last message; 0 of a queue that is not there."""
+        """The queue offset after the last message; 0 if the queue does not exist."""
         return self._ends.get((topic, queue_id), 0)
 
     def last_message_end(self, topic: str, queue_id: int) -> int | None:
-        """Where in the log the message before the maximum ends; None where that is not known, or no message."""
+        """The log offset where the message before the maximum ends; None if unknown or there is no message."""
         place = self._last_places.get((topic, queue_id), -1)
         return place if place >= 0 else None
 
@@ -131,7 +131,7 @@ class QueueEnds:
             return self._minimums[name]
         try:
             found = queue.first_offset_at(self._log.minimum, self.maximum(*name))
-        except OffsetOutOfRangeError:  # its files expired, or the topic was deleted, since they were listed
+        except OffsetOutOfRangeError:  # since the listing its files expired, or the topic was deleted
             self._next_discovery_ms = self._discovered_ms = 0
             self._discover()
             queue.list_files()
@@ -141,14 +141,14 @@ class QueueEnds:
         return found
 
     def known_bounds(self, name: QueueName) -> tuple[int, int] | None:
-        """Minimum and maximum of a queue that has been asked for since files of the log expired; None of the others."""
+        """Minimum and maximum of a queue whose minimum is known for the log's present files; else None."""
         minimum = self._minimums.get(name) if self._minimums_of == self._log.minimum else None
         return None if minimum is None else (minimum, self._ends[name])
 
     def _discover(self) -> bool:
-        """List the queue directories now and then, for deleted topics and queues without messages; returns whether any came or went.
+        """List the queue directories now and then, to find deleted topics and queues without messages; returns whether any changed.
 
-        Of very many topics a share is looked into at a time: all within a minute, or at the next look after it.
+        With very many topics each look covers a share: all within a minute, or at the next look after it.
         """
         now_ms = self._clock()
         if now_ms < self._next_discovery_ms:
@@ -183,7 +183,7 @@ class QueueEnds:
             if end > start:
                 end = queue.visible_end(end, self._log, self._tail.end)
             last_place = queue.greatest_end(end)
-        except OffsetOutOfRangeError:  # a file expired under our eyes: the next look finds it gone
+        except OffsetOutOfRangeError:  # a file expired meanwhile: the next look finds it gone
             return self._ends[name] != before
         self._moved(name, end, last_place)
         return end != before
@@ -195,20 +195,18 @@ class QueueEnds:
             del self._tail.pending[name]
 
     def _is_another(self, name: tuple[str, int], queue: ConsumeQueue) -> bool:
-        """Whether another record stands where the queue ended: its topic was deleted and made again."""
+        """Whether another record is at the queue's old end: its topic was deleted and made again."""
         return name in self._last_places and queue.greatest_end(self._ends[name]) != self._last_places[name]
 
 
 class DispatchedEnds:
-    """What the writer of a store has dispatched. `log` is the reader's own, whose first file says what has expired.
+    """The ends that a store's own writer has dispatched. `log` is the reader's own, whose first file says what has expired.
 
-    For one thread at a time, beside the writer's.
-
-    Java: ConsumeQueue.getMinOffsetInQueue, getMaxOffsetInQueue.
+    For one thread at a time, besides the writer's. Java: ConsumeQueue.getMinOffsetInQueue, getMaxOffsetInQueue.
     """
 
     def __init__(self, ends: StoreEnds, dispatched_end: Callable[[], int], log: CommitLog) -> None:
-        """`dispatched_end` says up to where queues know the log."""
+        """`dispatched_end` gives the log offset up to which queues know the log."""
         self._ends = ends
         self._dispatched_end = dispatched_end
         self._log = log
@@ -217,11 +215,11 @@ class DispatchedEnds:
 
     @property
     def dispatched_end(self) -> int:
-        """Up to where queues know the log."""
+        """The log offset up to which queues know the log."""
         return self._dispatched_end()
 
     def maximum(self, topic: str, queue_id: int) -> int:
-        """The queue offset behind the last entry; 0 of a queue that is not there."""
+        """The queue offset after the last entry; 0 if the queue does not exist."""
         return self._ends.readable_ends.get((topic, queue_id), 0)
 
     def minimum(self, queue: ConsumeQueue) -> int:
@@ -238,6 +236,6 @@ class DispatchedEnds:
         return found
 
     def forget(self, topic: str) -> None:
-        """Its queues may begin anew."""
+        """Drop what is known of a topic: its queues may begin anew."""
         for name in [name for name in self._minimums if name[0] == topic]:
             del self._minimums[name]

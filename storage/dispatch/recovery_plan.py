@@ -1,4 +1,4 @@
-"""What the passes of a recovery pass on to each other and to the caller (`storage/recovery/passes.py`)."""
+"""Values that the passes of a recovery pass to each other and to the caller (`storage/recovery/passes.py`)."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ _WARNINGS = 5
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """What the four reading passes found. Queue ends are queue offsets, the others places in the log."""
+    """What the four reading passes found. Queue ends are queue offsets, other ends are log offsets."""
 
     was_clean: bool
     walk_start: int
     log_end: int
-    greatest_end: int  # where the last record that any queue knows ends, the log's end at most
-    last_record: RecordIdentity | None  # the last valid one walked over
+    greatest_end: int  # where the last record that a queue knows ends, at most the log's end
+    last_record: RecordIdentity | None  # the last valid one of the walk
     failure: CorruptRecordError | None  # why the walk stopped; None at free space
     damage: StoreDamagedError | None
     written_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     visible_ends: dict[tuple[str, int], int] = field(default_factory=dict)
     last_places: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Where in the log the last message before a visible end ends, −1 of a queue without messages; of queues of which it is known."""
+    """End position of the last visible message of each known queue; −1 if the queue is empty."""
     maybe_torn: frozenset[tuple[str, int]] = frozenset()
-    """After an unclean stop: queues of whose last entry place and size may be there, and not the tags code."""
+    """After an unclean stop: queues whose last entry may have place and size, but not its tags code."""
     zero_until: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Up to which queue offset nothing but zeros was seen behind a written end."""
+    """Queue offset up to which only zeros follow a written end."""
     gaps: tuple[LogGap, ...] = ()
-    """Files that the log lacks amid others."""
+    """Files that are missing between others of the log."""
     held_from: int | None = None
-    """Behind this record's end the log is not dispatched, as it was not confirmed; None = it is, to its end."""
+    """The log is not dispatched after this record's end, as it was not confirmed; None = all of it is dispatched."""
 
     @property
     def dispatch_end(self) -> int:
-        """Up to where queues and index are to know the log."""
+        """The log offset up to which queues and index must know the log."""
         return self.log_end if self.held_from is None else self.held_from
 
     @property
@@ -49,12 +49,12 @@ class RecoveryPlan:
 
 
 class LoweredOffset(NamedTuple):
-    """A number of a table that counted further than the log goes (`storage/recovery/offsets_ahead.py`)."""
+    """A table's number that was ahead of the log (`storage/recovery/offsets_ahead.py`)."""
 
     file: str
-    """Under config/."""
+    """Its name under config/."""
     name: str
-    """Of what: a group with topic and queue, a level, the timer."""
+    """What the number belongs to: a group with topic and queue, a level, the timer."""
     before: int
     after: int
 
@@ -74,26 +74,26 @@ class RecoveryReport:
     added_entries: int = 0
     rebuilt_queues: list[tuple[str, int]] = field(default_factory=list)
     holes: list[tuple[str, int, int, int]] = field(default_factory=list)
-    """Queue offsets without a message amid a queue: topic, queue id, first, end. Those that this opening has made."""
+    """Queue offsets without a message inside a queue: topic, queue id, first, end. Only those that this opening made."""
     misnumbered: list[Misnumbered] = field(default_factory=list)
-    """Records that were entered at another queue offset than the one that they say."""
+    """Records whose entries have another queue offset than the records name."""
     removed_files: list[str] = field(default_factory=list)
     indexed_keys: int = 0
     quarantine: str | None = None
-    """The directory to which what was cut was copied first; None where nothing of it may have been a message."""
+    """The directory with the copy of what was cut; None if nothing of it can have been a message."""
     quarantined_records: int = 0
     """Intact records in it."""
     queue_ends: dict[tuple[str, int], int] = field(default_factory=dict)
-    """Where the queues end."""
+    """The queues' ends."""
     dispatched_end: int = 0
-    """Where in the log the last record ends that any queue knows."""
+    """The log offset where the last record ends that a queue knows."""
     lowered: tuple[LoweredOffset, ...] = ()
-    """What records that are cut had delivered: the offsets that went back for it."""
+    """Offsets that went back because the records that delivered their messages are cut."""
     torn_records: int = 0
-    """Records whose topic has NULs, as a power loss leaves them: no checksum covers it. They are in no queue."""
+    """Records with NULs in the topic, as a power loss leaves them: no checksum covers it. They are in no queue."""
 
     def warnings(self, root: str) -> list[str]:
-        """What was found that is no consequence of a crash, and that a person should look at: a text each."""
+        """Texts about findings that no crash explains, and that an operator should examine."""
         texts = [
             f"store {root}: {topic} queue {queue_id} has no messages at offsets {start} to {end - 1}, between others"
             for topic, queue_id, start, end in self.holes[:_WARNINGS]

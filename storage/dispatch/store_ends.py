@@ -1,9 +1,9 @@
-"""Where log, queues and index of an open store end: moved on by its writer, and kept in ROOT/spark_mq/hint.json for the next one.
+"""Ends of log, queues and index of an open store: moved on by its writer, and kept in ROOT/spark_mq/hint.json for the next one.
 
-Between two commits the store is not closed: `abort` stands, and without a hint every opening would be a recovery. The hint spares
-it, if everything around the ends is as it says: `abort` was not set anew, the machine has not been started again (what was
-written is there, synced or not), no queue was made or deleted, the last files of log and index are the same, the last record stands
-where it stood and free space behind it. It is written without a sync: after a power loss it does not count anyway.
+Between two commits the store is not closed: `abort` exists, and without a hint every opening would be a recovery. A hint is valid if
+everything around the ends is as it says: `abort` was not written anew, the machine has not started again (so all written data is there,
+synced or not), no queue was made or deleted, the last files of log and index are the same, the last record is at its place with free
+space after it. The hint is written without a sync: after a power loss it is not valid anyway.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from storage.tables.sink_notes import LedgerNotes
 LedgerEnds = dict[str, dict[str, int]]
 """Sink id → query id → its last batch id; the query that wrote last comes first."""
 OpenBatches = dict[str, dict[str, int]]
-"""Sink id → query id → the place of its oldest SLICE behind its newest END. None but where an intent was lost, as on a replica."""
+"""Sink id → query id → place of its oldest SLICE after its newest END. Empty unless an intent was lost, as on a replica."""
 Tables = dict[str, tuple[int, ...] | None]
 """Path of a file → its `LocalFileSystem.version`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """The ends of a store that is open for nobody but not closed."""
+    """The ends of a store that no process has open, but that was not closed."""
 
     abort: str
-    """What `abort` holds."""
+    """Content of the abort file."""
     boot_id: str
     log_end: int
     last_record: RecordIdentity | None
     log_file: tuple[str, tuple[int, int, int]] | None
-    """Path and identity of the last file that holds records."""
+    """Path and identity of the last file with records."""
     index_file: tuple[str, int, int] | None
     """Name, item count and end place of the last index file."""
     queue_directories: dict[str, tuple[int, int, int]] = field(default_factory=dict)
-    """Of consumequeue/ ("") and each topic in it: device, number, time of the last change of its entries (ms)."""
+    """For consumequeue/ ("") and each topic in it: device, number, time of the last change of its entries (ms)."""
     queue_ends: dict[str, dict[int, int]] = field(default_factory=dict)
     unsynced: tuple[str, ...] = ()
     """Paths that a checkpoint must sync first."""
     checkpointed_ms: int = 0
     marked_ends: LedgerEnds | None = None
-    """The newest END of every sink; None = not looked for yet. Under a new name since ENDs have marks: before, a forged one counted."""
+    """The newest END of every sink; None = not looked for yet. The name is new since ENDs have marks: before, a forged one counted."""
     indexed_from: int | None = None
-    """From this place in the log on the index has every key; None = not known."""
+    """The index has every key from this log offset on; None = unknown."""
     open_batches: OpenBatches | None = None
-    """None = not looked for yet. Under a new name since BEGINs count: before, `open_slices`."""
+    """None = not looked for yet. The name is new since BEGINs count: before, `open_slices`."""
     compared_tables: Tables | None = None
-    """The tables as they were when the store was let go of; None = the next opening must compare them (`recovery/offsets_ahead.py`)."""
+    """The tables as the releasing process left them; None = the next opening must compare them (`recovery/offsets_ahead.py`)."""
     synced_entries: tuple[str, ...] = ()
-    """`StoreEnds.synced_entries`. Without the lock only a task makes ROOT/spark_mq anew; where that was deleted, so was this
-    file. A writer that is killed while it makes one leaves no hint."""
+    """`StoreEnds.synced_entries`. Without the lock only a task makes ROOT/spark_mq anew; if that was deleted, so was this file. A
+    writer that is killed while it makes the directory leaves no hint."""
     finished_intents: tuple[str, ...] = ()
     """`StoreEnds.finished_intents`."""
     name: str = ""
-    """No other hint has it; "" of a version that gave none."""
+    """Unique for each hint; "" from a version without names."""
 
 
 def _path(root: str) -> str:
@@ -83,7 +83,7 @@ def drop_hint(file_system: LocalFileSystem, root: str) -> None:
 
 
 def load_hint(file_system: LocalFileSystem, root: str) -> Hint | None:
-    """The hint as it was written; None if there is none, half of one, or one that another version wrote."""
+    """The hint; None if there is none, only half of one, or one from another version."""
     content = load_loose(file_system, _path(root))
     try:
         return None if content is None else _from_document(json.loads(content))
@@ -127,7 +127,7 @@ def index_end(index: IndexStore | None) -> tuple[str, int, int] | None:
 
 
 def queue_directories(file_system: LocalFileSystem, root: str) -> dict[str, tuple[int, int, int]]:
-    """What tells whether queues were made or deleted since."""
+    """Identities of the queue directories: they show whether queues were made or deleted since."""
     directory = f"{root}/consumequeue"
     names = ["", *(entry.name for entry in file_system.list_directory(directory) if entry.is_directory)]
     found = {}
@@ -177,12 +177,12 @@ QueueName = tuple[str, int]
 
 @dataclass(slots=True)
 class StoreEnds:
-    """Where a store ends, as recovery or the hint found it."""
+    """The ends of a store, as recovery or the hint found them."""
 
     log_end: int
     last_record: RecordIdentity | None
     queue_ends: dict[QueueName, int]
-    """The next offset of each queue's appended messages."""
+    """The next offset of each queue, after its appended messages."""
     unsynced: set[str] = field(default_factory=set)
     checkpointed_ms: int = 0
     ledger: LedgerEnds | None = None
@@ -191,25 +191,25 @@ class StoreEnds:
     open_batches: OpenBatches | None = None
     """None = not looked for yet."""
     open_commits: set[str] = field(default_factory=set)
-    """Paths of the intents of commits that run: not to be settled by other threads, which may put between two slices."""
+    """Paths of the intents of running commits: other threads, which may put between two slices, must not settle them."""
     finished_intents: set[str] = field(default_factory=set)
-    """Paths of intents whose batches were seen to be in the log, with END, mirror and note."""
+    """Paths of intents whose batches were found in the log, with END, mirror and note."""
     index_is_sound: bool = False
-    """Whether the slots of the last index file were seen to be whole."""
+    """Whether the slots of the last index file were found complete."""
     indexed_from: int | None = None
-    """From this place in the log on the index has every key; None where no index is kept."""
+    """The index has every key from this log offset on; None if no index is kept."""
     synced_entries: set[str] = field(default_factory=set)
     """Directories of ROOT whose names are known to be on the disk; "" is ROOT and what a new store has in it."""
     index_slots: OpenSlots | None = None
-    """Those of the last index file, where this process has kept them."""
+    """The slots of the last index file, if this process has kept them."""
     held_from: int | None = None
-    """From this place on the log waits until it is confirmed; None = nothing ever does."""
+    """From this log offset on records wait to be confirmed; None = they never wait."""
     readable_ends: dict[QueueName, int] = field(default_factory=dict)
-    """Up to where each queue has entries. The writer sets and moves them; others may look meanwhile."""
+    """The end of each queue's entries. The writer sets and moves them; other threads may read meanwhile."""
     compared_tables: Tables | None = None
-    """Those that were compared with the queues' ends, and only the latter have grown since; None = not compared."""
+    """The tables that were compared with the queues' ends, if only the ends have grown since; None = not compared."""
     cut_count: int = 0
-    """How often a queue was cut to begin anew: its topic was deleted and made again where this store's log comes from."""
+    """How often a queue was cut to begin anew: its topic was deleted and made again in the store that this log comes from."""
 
     @property
     def last_store_time_ms(self) -> int:

@@ -1,4 +1,4 @@
-"""Entering records into queues and index, which are derived from the log, as they are appended. Java: ReputMessageService."""
+"""Entering appended records into queues and index, which are derived from the log. Java: ReputMessageService."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from storage.queues.writer import ConsumeQueueWriter
 
 _LONG_MAX = 2**63 - 1
 Arrived = Callable[[Sequence[QueueEntries]], None]
-"""Told of entries that can be read from now on, with their keys."""
+"""Called with entries that can be read from now on, with their keys."""
 _LOG = logging.getLogger(__name__)
 DISPATCH_ROWS = 1 << 20
 
@@ -67,12 +67,12 @@ class DerivedWriter:
         self.arrived: Arrived | None = None
         """Called in the writer's thread; it must be quick and raise nothing."""
         self.bit_maps: BitMaps | None = None
-        """Who gives the extension units of new entries their maps; None = they have none."""
+        """Gives the extension units of new entries their maps; None = they have none."""
         self._unpublished: list[QueueName] = []
         self._entered: list[QueueEntries] = []  # kept for `arrived`
 
     def enter(self, runs: Sequence[AppendedRun]) -> None:
-        """Queue entries, then keys, of runs in log order. Not visible yet: that is `publish`."""
+        """Enter queue entries, then keys, of runs in log order. Visible only after `publish`."""
         maps = self.bit_maps if self._queues.writes_ext else None
         for new in queue_entries_of_runs(runs):
             entries = self._kept(new if maps is None else maps.mapped(new))
@@ -87,10 +87,10 @@ class DerivedWriter:
         reach("after-index")
 
     def enter_records(self, batch: DispatchBatch, *, is_counted: bool = False) -> None:
-        """The same of whole records of a log, which bring their queue offsets. Not visible yet: that is `publish`.
+        """Enter whole records of a log, which have their queue offsets. Visible only after `publish`.
 
-        `is_counted`: the queues' next offsets are behind them already (`count`).
-        An offset that goes back takes the place of what the queue has there and behind: its topic was deleted and made again.
+        `is_counted`: `count` has already moved the queues' next offsets past them.
+        An offset that goes back replaces the queue's entries from there on: its topic was deleted and made again.
         """
         for entries in map(self._kept, queue_entries(batch)):
             if not len(entries.queue_offsets):
@@ -110,14 +110,14 @@ class DerivedWriter:
         reach("after-index")
 
     def count(self, batch: DispatchBatch) -> None:
-        """Records that are entered later: what is put meanwhile gets the queue offsets behind theirs. Java: recoverTopicQueueTable."""
+        """Reserve queue offsets for records that are entered later: puts meanwhile come after them. Java: recoverTopicQueueTable."""
         for entries in queue_entries(batch):
             self._ends.queue_ends[entries.topic, entries.queue_id] = int(entries.queue_offsets[-1]) + 1
 
     def publish(self) -> None:
-        """What was entered can be read from now on, and waiting pulls are notified.
+        """Make the entered records readable, and notify waiting pulls.
 
-        A reader that sees a queue's new end must see that the log goes so far: so the caller publishes that first.
+        A reader that sees a queue's new end must see that the log reaches it: so the caller publishes the log's end first.
         """
         names, self._unpublished = self._unpublished, []
         entered, self._entered = self._entered, []
@@ -126,9 +126,9 @@ class DerivedWriter:
             self.arrived(entered)
 
     def forget(self, topic: str) -> None:
-        """Its queues are deleted: what comes begins at offset 0. What the log has of it, and no queue yet, comes into none."""
+        """A topic's queues are deleted: new messages begin at offset 0. Its records in the log that no queue has yet enter none."""
         self._forgotten[topic] = self._ends.log_end
-        self._ends.compared_tables = None  # tables may count what it had
+        self._ends.compared_tables = None  # tables may count its former messages
         for name in [name for name in self._ends.queue_ends.keys() | self._queue_writers if name[0] == topic]:
             self._ends.queue_ends.pop(name, None)
             self._ends.readable_ends.pop(name, None)
@@ -137,19 +137,19 @@ class DerivedWriter:
         self._queues.discover()
 
     def _kept(self, entries: QueueEntries) -> QueueEntries:
-        """Those that were appended after their topic was deleted, if it was."""
+        """Drop entries that were appended before their topic was deleted."""
         since = self._forgotten.get(entries.topic)
         return entries if since is None else entries.rows(entries.entries["commitlog_offset"] >= since)
 
     def enter_keys(self, keys: IndexKeys) -> None:
-        """Keys that can be found when this returns. The checkpoint's index time must be ahead of theirs."""
+        """Enter keys, visible on return. The checkpoint's index time must be later than theirs."""
         if self._index is not None:
             self._indexer().append(keys)
             self._indexer().flush()
             self._ends.index_is_sound = True
 
     def mend_entries(self, right: QueueEntries) -> None:
-        """The tags codes of a queue's entries, of those that are there."""
+        """Correct the tags codes of a queue's existing entries."""
         name = right.topic, right.queue_id
         if queue := self._queues.get(*name):
             writer = self._queue_writer(*name, self._ends.queue_ends.get(name, 0))
@@ -160,7 +160,7 @@ class DerivedWriter:
                     writer.set_tags_code(queue_offset, int(there["tags_code"]), int(whole["tags_code"]))
 
     def missing_keys(self, keys: IndexKeys) -> IndexKeys:
-        """Those of the keys that the index lacks."""
+        """The keys that the index lacks."""
         claims = zip(keys.key_hashes.tolist(), keys.commitlog_offsets.tolist(), strict=True)
         missing = np.array([not self._is_entered(*claim) for claim in claims], bool)
         return IndexKeys(*(column[missing] for column in keys))
@@ -179,7 +179,7 @@ class DerivedWriter:
             size = queue.file_size_bytes or self._queue_file_size_bytes
             ext = self._queues.ext_writer(self._file_system, topic, queue_id)
             writer = ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=is_followed, ext=ext)
-            # A last entry that points further is wrong, and must not make new records look old.
+            # A last entry that points beyond it is wrong, and must not make new records look old.
             writer.greatest_end = min(writer.greatest_end, self._started_at)
             self._queue_writers[name] = writer
         return self._queue_writers[name]
@@ -196,11 +196,11 @@ class DerivedWriter:
 
     @property
     def index_slots(self) -> OpenSlots | None:
-        """Those of the last index file, as far as they are in memory."""
+        """The slots of the last index file, if they are in memory."""
         return self._ends.index_slots if self._index_writer is None else self._index_writer.slots
 
     def begin_sync(self, least_pages: int, store_time_ms: int) -> DerivedSync:
-        """A sync of queues with so many pages to be synced; for 0 of everything. `store_time_ms` is the last entered record's."""
+        """A sync of queues with at least `least_pages` dirty pages; 0 = of everything. `store_time_ms` is the last entered record's."""
         return begin_sync(
             self._file_system,
             self._queue_writers.values(),
@@ -212,24 +212,22 @@ class DerivedWriter:
         )
 
     def end_sync(self, sync: DerivedSync) -> None:
-        """Take note that it is done."""
+        """Record that the sync is done."""
         end_sync(sync, self._index_writer)
         if sync.is_thorough:
             self._ends.unsynced.clear()
 
     def unsynced_paths(self) -> set[str]:
-        """Files and directories that hold what is not synced, those of an earlier writer among them."""
-        writers = list(self._queue_writers.values())  # others may add to them meanwhile
+        """Files and directories with unsynced data, also those of an earlier writer."""
+        writers = list(self._queue_writers.values())  # other threads may add to them meanwhile
         paths = {path for writer in writers for path in set(writer.paths)} | unsynced_directories(writers)
         return set(self._ends.unsynced) | paths | (self._index_writer.unsynced_paths if self._index_writer else set())
 
 
 class BitMaps:
-    """Gives entries the maps that a rule makes, of records that stand in the log's files already.
+    """Gives entries the bit maps that a rule makes of their records, which are in the log's files already.
 
-    Java: CommitLogDispatcherCalcBitMap.
-
-    What is not known gets no map: a filter looks at the message then.
+    An unknown record gets no map: a filter reads the message then. Java: CommitLogDispatcherCalcBitMap.
     """
 
     def __init__(self, log: CommitLog, rule: MapRule) -> None:
@@ -237,7 +235,7 @@ class BitMaps:
         self._rule = rule
 
     def mapped(self, new: QueueEntries) -> QueueEntries:
-        """The entries with their maps; as they are where there are none, or where they cannot be had. Raises nothing."""
+        """The entries with their maps; unchanged if there are none, or on an error. Raises nothing."""
         try:
             maps_of = self._rule(new.topic)
             if maps_of is None:
@@ -253,10 +251,10 @@ class BitMaps:
 
 
 class AppendedRun(NamedTuple):
-    """Records that stand in the log and in no queue yet.
+    """Records that are in the log and in no queue yet.
 
-    What they say to queues and index the columns of their runs tell, by the same lines as of records that are read from the log
-    (`dispatch.entries_by_queue`, `message_keys`). Java: DispatchRequest.
+    Their runs' columns give the same entries and keys as records that are read from the log (`dispatch.entries_by_queue`,
+    `message_keys`). Java: DispatchRequest.
     """
 
     columns: BlockColumns
@@ -265,7 +263,7 @@ class AppendedRun(NamedTuple):
 
 
 def groups_of_runs(runs: Sequence[RecordRun]) -> Iterator[list[RecordRun]]:
-    """Runs by about DISPATCH_ROWS rows: what is kept in memory between log and queues. Empty runs are left out."""
+    """Groups of runs with about DISPATCH_ROWS rows, a limit for the memory between log and queues. Empty runs are omitted."""
     group: list[RecordRun] = []
     rows = 0
     for run in runs:
@@ -280,7 +278,7 @@ def groups_of_runs(runs: Sequence[RecordRun]) -> Iterator[list[RecordRun]]:
 
 
 def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]:
-    """The entries of all runs that enter queues, a queue at a time."""
+    """The queue entries of all runs, one queue at a time."""
     runs = [run for run in runs if run.columns.is_queued]
     if not runs:
         return
@@ -304,7 +302,7 @@ def queue_entries_of_runs(runs: Sequence[AppendedRun]) -> Iterator[QueueEntries]
 
 
 def _entries_of_one(run: AppendedRun) -> QueueEntries:
-    """Those of a run for one queue, as they stand in it already."""
+    """The entries of a run for one queue, already in that queue's order."""
     (name,), placement = run.columns.queues, run.placement
     codes = resolved_tags_codes(run.columns.tags_codes, run.store_time_ms)
     entries = entries_of(placement.commitlog_offsets, run.columns.sizes_bytes, codes)
@@ -332,19 +330,18 @@ class _QueueState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DerivedSync:
-    """What is to be synced, and what is known of it then.
+    """What a sync covers.
 
-    Syncing what is derived from the log, queues and index, while both go on growing. Java: FlushConsumeQueueService,
-    IndexService.flush.
+    It syncs queues and index while both go on growing. Java: FlushConsumeQueueService, IndexService.flush.
 
-    `begin_sync` looks at what is not synced, `DerivedSync.run` syncs that, `end_sync` takes note of it. The first and the last need
-    the store for themselves, the one in the middle takes the time.
+    `begin_sync` collects what is not synced, `DerivedSync.run` syncs it, `end_sync` records the result. The first and the last need
+    exclusive access to the store; the slow part in the middle does not.
     """
 
     paths: tuple[str, ...]
     """Files before their directories."""
     is_thorough: bool
-    """Whether that is all: entries and keys of every record up to `store_time_ms`, but for those of its own millisecond."""
+    """Whether it covers everything: entries and keys of every record up to `store_time_ms`, except those of that same millisecond."""
     store_time_ms: int
     index_end_ms: int
     queues: tuple[_QueueState, ...]
@@ -353,7 +350,7 @@ class DerivedSync:
     gate: SyncGate
 
     def run(self) -> None:
-        """Returns when all is on the disk. Raises OSError; then nobody knows what is."""
+        """Returns when all is on the disk. Raises OSError; then it is unknown what is."""
         self.gate.run(lambda: self.file_system.sync_all(self.paths))  # a file may have expired meanwhile
 
 
@@ -367,9 +364,9 @@ def begin_sync(
     least_pages: int,
     store_time_ms: int,
 ) -> DerivedSync:
-    """Of the queues those with `least_pages` to sync; for 0 all, with their directories, the index and what an earlier writer left.
+    """Collect the queues with at least `least_pages` to sync; 0 = all, with directories, index and what an earlier writer left.
 
-    `store_time_ms` is that of the last record that was dispatched.
+    `store_time_ms` is the last dispatched record's.
     """
     is_thorough = least_pages == 0
     states = [
@@ -395,12 +392,12 @@ def begin_sync(
 
 
 def unsynced_directories(writers: Iterable[ConsumeQueueWriter]) -> set[str]:
-    """Those with entries of new files and queues that are not synced."""
+    """Directories of the writers with unsynced names of new files and queues."""
     return {directory for writer in writers if writer.has_new_file for directory in writer.directories()}
 
 
 def end_sync(sync: DerivedSync, index_writer: IndexWriter | None) -> None:
-    """Take note that what was to be synced is."""
+    """Record that everything in `sync` is synced."""
     for state in sync.queues:
         state.writer.note_synced(state.paths, state.end)
         if sync.is_thorough and state.writer.open_paths() == state.open_paths:

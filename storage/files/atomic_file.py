@@ -1,8 +1,8 @@
 """A small state file that is replaced whole, with its predecessor beside it as NAME.bak.
 
 Write: NAME.bak.tmp (old content), fsync, rename to NAME.bak, fsync of the directory · NAME.tmp (new content), fsync,
-rename to NAME, fsync of the directory. Old content that no reader takes for a table goes to NAME.bad instead of NAME.bak.
-Commit point: the rename to NAME. A crash before it leaves the old file, a crash after it the new one (or, where the directory was
+rename to NAME, fsync of the directory. Old content that readers do not accept as a table goes to NAME.bad instead of NAME.bak.
+Commit point: the rename to NAME. A crash before it leaves the old file, a crash after it the new one (or, if the directory was
 not synced yet, either); never half of one. Temporary files that a crash leaves are ignored by a broker and overwritten by the next
 write.
 
@@ -34,11 +34,11 @@ class LoadedState(Generic[_T]):
     """What `read_with_backup` found."""
 
     value: _T | None
-    """None: neither file holds anything, begin with an empty table."""
+    """None: neither file holds anything; start with an empty table."""
     path: str | None
-    """The file that `value` came from."""
+    """The file of `value`."""
     problem: StateFileError | None
-    """Why NAME was passed over although it exists; the caller tells the operator."""
+    """Why NAME was skipped although it exists; the caller reports it to the operator."""
 
 
 def read_with_backup(
@@ -47,11 +47,11 @@ def read_with_backup(
     *,
     read_bytes: Callable[[str], bytes | None] | None = None,
 ) -> LoadedState[_T]:
-    """The state in `path`, or in its .bak where the file is missing, empty, too large or unparsable.
+    """The state in `path`, or in its .bak if the file is missing, empty, too large or unparsable.
 
     `parse` takes (text, file name) and raises StateFileError; malformed UTF-8 reaches it as U+FFFD. An
     unparsable `path` without a .bak gives an empty state with the problem, as a broker starts with an empty
-    table. Raises StateFileError where the .bak is needed and unparsable too (a broker does not start).
+    table. Raises StateFileError if the .bak is needed and unparsable too (a broker does not start).
     """
     read = LocalFileSystem().read_file if read_bytes is None else read_bytes
     problem = None
@@ -74,10 +74,10 @@ def read_with_backup(
 
 
 def read_table(path: str, parse: Callable[[str, str], _T], read_bytes: Callable[[str], bytes | None]) -> _T | None:
-    """The table in `path` or in its .bak; None where there is neither.
+    """The table in `path` or in its .bak; None if there is neither.
 
-    Raises StateFileError where neither can be read, with the cure as its hint: what the file says is not known then, and not nothing.
-    A broker begins with an empty table, which its next write makes the only one.
+    Raises StateFileError if neither can be read, with the cure as its hint: the table is unknown then, not empty.
+    A broker starts with an empty table, and its next write replaces both.
     """
     try:
         loaded = read_with_backup(path, parse, read_bytes=read_bytes)
@@ -92,11 +92,10 @@ def read_table(path: str, parse: Callable[[str, str], _T], read_bytes: Callable[
 def write_with_backup(
     path: str, text: str, file_system: LocalFileSystem | None = None, *, is_private: bool = False
 ) -> None:
-    """Replaces the content of `path` durably and keeps the old content as `path`.bak; makes the directory if
-    needed.
+    """Replaces the content of `path` durably and keeps the old content as `path`.bak; makes the directory if needed.
 
-    Old content that is no table, so that readers took `path`.bak, is kept as `path`.bad, and of an empty file nothing: `path`.bak
-    stays. With `is_private` nobody but the owner may read any of them.
+    Old content that is no table, so that readers took `path`.bak, is kept as `path`.bad. An empty file is not kept: `path`.bak
+    stays. With `is_private` only the owner may read these files.
     """
     files = file_system or LocalFileSystem()
     old = files.read_file(path)
@@ -109,7 +108,7 @@ def write_with_backup(
 def _is_table(content: bytes) -> bool:
     text = _decode(content)
     try:
-        return isinstance(json.loads(text), dict)  # as written here
+        return isinstance(json.loads(text), dict)  # as this package writes it
     except (ValueError, RecursionError):
         pass
     try:
@@ -123,11 +122,10 @@ def _decode(content: bytes) -> str:
 
 
 def save_loose(file_system: LocalFileSystem, path: str, content: bytes) -> None:
-    """Replace the file, whose directory is there; not durable.
+    """Replace a file in an existing directory, atomically but not durably.
 
-    A small file that may be lost: replaced whole for every onlooker, without a sync, and known again by a checksum.
-
-    After a power loss it is the old one, the new one, or none: half of one is no content. It costs no wait for the disk.
+    For a small file that may be lost: it is written without a sync, and validated by a checksum.
+    After a power loss it is the old one, the new one, or missing: half of one counts as missing. The disk is not waited for.
     """
     temporary = f"{path}.tmp"
     if file_system.exists(temporary):
@@ -138,6 +136,6 @@ def save_loose(file_system: LocalFileSystem, path: str, content: bytes) -> None:
 
 
 def load_loose(file_system: FileSystem, path: str) -> bytes | None:
-    """What was saved last; None where nothing, or half of something, is there."""
+    """The content saved last; None if the file is missing or incomplete."""
     content = file_system.read_file(path) or b""
     return content[_SUM_SIZE:] if content[:_SUM_SIZE] == b"%08x" % zlib.crc32(content[_SUM_SIZE:]) else None

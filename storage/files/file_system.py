@@ -1,8 +1,8 @@
-"""The one door to the disk: what the engine asks of a file system. The local one: `local_file_system.py`; the others: `remote.py`.
+"""The only access to the disk: what the engine needs of a file system. The local one: `local_file_system.py`; others: `remote.py`.
 
-Reading takes `ReadableFile`s: `view` gives a byte range as a `uint8` array (of a local file a slice of its read-only map, of a
-remote one and on a tmpfs a copy), `gather` gives one buffer that holds many small ranges. Writing takes `pwrite` at positions, never
-a writable map, so that a full disk is an error from a call and not a signal. Tests put a failing disk in this place.
+Reading takes `ReadableFile`s: `view` gives a byte range as a `uint8` array (for a local file a slice of its read-only map, for a
+remote one and on a tmpfs a copy), `gather` gives one buffer with many small ranges. Writing takes `pwrite` at positions, never
+a writable map, so that a full disk is an error from a call and not a signal. Tests replace it by a failing disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from storage.format.window_decoder import WindowLayout
 
 _LOOKED_AT_BYTES = 1 << 20
 SMALL_FILE_LIMIT_BYTES = 64 << 20
-"""What a file has at most that is read whole: tables, settings, intents. Those of 100,000 queues have 20 MB."""
+"""The largest file that is read whole: tables, settings, intents. Those of 100,000 queues have 20 MB."""
 
 
 class DirectoryEntry(NamedTuple):
@@ -27,19 +27,19 @@ class DirectoryEntry(NamedTuple):
 
 
 class GatheredWindow(NamedTuple):
-    """A buffer in which some ranges stand."""
+    """A buffer with some of the ranges."""
 
     buffer: np.ndarray
     places: np.ndarray
-    """Where each of all ranges begins in the buffer of its window."""
+    """Start of each of all ranges in the buffer of its window."""
     rows: slice
     """Which ranges these are."""
     has_all: bool
-    """Whether the buffer is that of all windows, and holds the ranges before these, too."""
+    """Whether the buffer is shared by all windows, and also holds the ranges before these."""
 
 
 class ReadableFile(Protocol):
-    """A file opened for reading; it keeps what it mapped even if the file is unlinked."""
+    """A file opened for reading; what is mapped stays valid even if the file is unlinked."""
 
     path: str
 
@@ -55,16 +55,16 @@ class ReadableFile(Protocol):
     ) -> tuple[np.ndarray, np.ndarray]:
         """A buffer that holds all the ranges, and where each begins in it. `positions` ascend.
 
-        With `scratch` the buffer may be that memory, good until the next gather into it.
+        With `scratch` the buffer may use that memory, valid until the next gather into it.
         """
         ...
 
     def gather_windows(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, layout: WindowLayout
     ) -> Iterator[GatheredWindow]:
-        """`gather`, a window at a time where the file is read piece by piece.
+        """`gather`, a window at a time if the file is read piece by piece.
 
-        Nothing, where bytes could only be given as they lie in the file, and so might change.
+        Yields nothing if the bytes could only be given as a view of the file, which might change.
         """
         ...
 
@@ -73,7 +73,7 @@ class ReadableFile(Protocol):
         ...
 
     def give_pages_back(self) -> None:
-        """Holds no memory for what was read until it is read again; views that were handed out stay valid."""
+        """Release the memory of what was read; a later read loads it again. Views that were handed out stay valid."""
         ...
 
     def close(self) -> None: ...
@@ -85,37 +85,37 @@ class FileSystem(Protocol):
     is_local: bool
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """What lies in a directory, sorted by name; empty if it does not exist."""
+        """The entries of a directory, sorted by name; empty if it does not exist."""
         ...
 
     def read_file(self, path: str) -> bytes | None:
-        """A small file whole; None if it does not exist. Raises StateFileError over SMALL_FILE_LIMIT_BYTES, with nothing read."""
+        """A small file whole; None if it does not exist. Raises StateFileError above SMALL_FILE_LIMIT_BYTES, with nothing read."""
         ...
 
     def open_file(self, path: str) -> ReadableFile:
-        """A file to read much of, whatever becomes of its name. FileNotFoundError if it is not there."""
+        """A file for reading much of, valid even after its name is gone. FileNotFoundError if it does not exist."""
         ...
 
     def open_small_reads(self, path: str) -> ReadableFile:
-        """A file to read a little of now and then; its views raise FileNotFoundError once it is deleted."""
+        """A file for small, rare reads; its views raise FileNotFoundError once it is deleted."""
         ...
 
 
 def check_small(path: str, size_bytes: int) -> None:
-    """Raises StateFileError for a file that is too large to be what it is read as."""
+    """Raises StateFileError for a file that is too large for its purpose."""
     if size_bytes > SMALL_FILE_LIMIT_BYTES:
         rule = f"it has {size_bytes} bytes, and no file of its kind has more than {SMALL_FILE_LIMIT_BYTES}; it was not read"
         raise StateFileError(path, 0, 0, rule)
 
 
 class Scratch:
-    """Memory that one reader uses again and again, so that its pages are touched for the first time only once."""
+    """Reusable memory of one reader, so that its pages are touched for the first time only once."""
 
     def __init__(self) -> None:
         self._buffer = np.empty(0, np.uint8)
 
     def take(self, size_bytes: int) -> np.ndarray:
-        """So many bytes, holding anything. What was taken before is overwritten."""
+        """`size_bytes` bytes with any content. Overwrites what was taken before."""
         if len(self._buffer) < size_bytes:
             self._buffer = np.empty(max(size_bytes, 2 * len(self._buffer)), np.uint8)
         return self._buffer[:size_bytes]
@@ -124,9 +124,9 @@ class Scratch:
 def coalesce(
     positions: np.ndarray, sizes: np.ndarray, limit: int, gap_bytes: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Runs [start, stop) that hold all ranges, gaps up to `gap_bytes` read along, and each range's place in the runs laid end to end.
+    """Runs [start, stop) that hold all ranges, including gaps up to `gap_bytes`, and each range's place in the concatenated runs.
 
-    `positions` ascend; nothing behind `limit` is in a run.
+    `positions` ascend; no run goes beyond `limit`.
     """
     if not len(positions):
         return positions, positions, positions
@@ -138,7 +138,7 @@ def coalesce(
 
 
 def end_of_data(file: ReadableFile, position: int) -> int:
-    """Where the last byte from `position` on that is not zero ends; `position` if all are zero."""
+    """Position after the last nonzero byte from `position` on; `position` if all are zero."""
     for start, end in reversed(file.data_ranges(position)):
         for at in range(end - (end - start - 1) % _LOOKED_AT_BYTES - 1, start - 1, -_LOOKED_AT_BYTES):
             written = np.flatnonzero(file.view(at, min(_LOOKED_AT_BYTES, end - at)))

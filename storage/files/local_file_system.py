@@ -1,4 +1,4 @@
-"""The machine's own file system, for reading and for writing; how full its disks are."""
+"""The local file system, for reading and for writing; also how full its disks are."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ _LOG = logging.getLogger("storage.lock")
 SYNCED_TOGETHER = 256
 FILE_MODE = 0o660
 DIRECTORY_MODE = 0o770
-"""What new files and directories may be at most, less the umask: messages are for the store's owner and group, and nobody else.
+"""The most permissions of new files and directories, less the umask: only the store's owner and group may read messages.
 
-Departure: Java makes both readable by everybody.
+Departure: Java makes both readable by all users.
 """
 PRIVATE_MODE = 0o600
-"""Of a file with passwords."""
+"""Mode of a file with passwords."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _KERNEL = tuple(map(int, re.findall(r"\d+", platform.release())[:2]))
 REPORTS_ALL_ERRORS = platform.system() == "Linux" and _KERNEL >= (5, 8)
-"""Older kernels do not tell syncfs(2) of pages that could not be written."""
+"""Older kernels do not report to syncfs(2) pages that could not be written."""
 
 
 class LocalFileSystem:
-    """The machine's own file system, for reading and for writing."""
+    """The local file system, for reading and for writing."""
 
     is_local = True
 
     @cached_property
     def _locked(self) -> dict[int, int]:
-        """Devices on which a store's lock is held, and the lock's descriptor: it is older than any write under it."""
+        """Device → descriptor of a store's lock that is held there: it is older than any write under the lock."""
         return {}
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
@@ -72,7 +72,7 @@ class LocalFileSystem:
                         is_directory = entry.is_dir()
                         size = 0 if is_directory else entry.stat().st_size
                     except FileNotFoundError:
-                        continue  # an entry that is deleted meanwhile must not make the others disappear
+                        continue  # an entry that is deleted meanwhile must not hide the others
                     found.append(DirectoryEntry(entry.name, is_directory, size))
         except (FileNotFoundError, NotADirectoryError):
             return []
@@ -93,7 +93,7 @@ class LocalFileSystem:
         return LocalSmallReads(path)
 
     def exists(self, path: str) -> bool:
-        """Whether there is such a file or directory. OSError where that is unknown: it is not a no."""
+        """Whether there is such a file or directory. OSError if that is unknown, which does not count as False."""
         try:
             os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -101,9 +101,9 @@ class LocalFileSystem:
         return True
 
     def create_file(self, path: str, size_bytes: int) -> None:
-        """A sparse file of that length. Its directory is made; the caller syncs it. FileExistsError if there is one.
+        """Make a sparse file of that length, and its directory; the caller syncs that. FileExistsError if it exists.
 
-        An empty file is taken over: a power loss can leave a new file's name without its length.
+        An existing empty file is used: a power loss can leave a new file's name without its length.
         """
         _make_directories(os.path.dirname(path))
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, FILE_MODE)
@@ -115,7 +115,7 @@ class LocalFileSystem:
             os.close(descriptor)
 
     def write(self, path: str, position: int, data: bytes | memoryview | np.ndarray) -> None:
-        """All of `data` at a position of an existing file."""
+        """Write all of `data` at a position of an existing file."""
         writer = self.open_for_writing(path)
         try:
             writer.write(position, data)
@@ -132,7 +132,7 @@ class LocalFileSystem:
             writer.close()
 
     def zero(self, path: str, position: int, length: int) -> None:
-        """Zeros in place of what stands there; holes stay holes."""
+        """Overwrite a range with zeros; holes stay holes."""
         end = position + length
         opened = self.open_file(path)
         ranges = opened.data_ranges(position)
@@ -142,7 +142,7 @@ class LocalFileSystem:
                 self.write(path, at, bytes(min(_CHUNK, stop - at, end - at)))
 
     def sync(self, path: str) -> None:
-        """Content of a file, or entries of a directory, onto the disk."""
+        """Sync a file's content, or a directory's entries."""
         descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -150,10 +150,10 @@ class LocalFileSystem:
             os.close(descriptor)
 
     def sync_all(self, paths: Iterable[str]) -> None:
-        """All of the paths, as `sync` does, files before their directories; what is not there any more is left out.
+        """Sync all of the paths, files before their directories; missing ones are skipped.
 
-        Very many are synced by whole file systems: a sync each takes a wait each. That is done only where an error of any write since
-        the store's lock was taken is reported to us (syncfs(2)).
+        Very many are synced by whole file systems, as each sync waits for the disk. That is done only if errors of all writes since the
+        store's lock was taken are reported to us (syncfs(2)).
         """
         there = {path: found.st_dev for path in sorted(paths, reverse=True) if (found := _stat(path)) is not None}
         counts = Counter(there.values())
@@ -166,14 +166,14 @@ class LocalFileSystem:
             _sync_file_system(self._locked[device])
 
     def open_for_writing(self, path: str) -> LocalWriter:
-        """An existing file to write to in many places."""
+        """An existing file for writing at many positions."""
         return LocalWriter(path)
 
     def replace(self, path: str, content: bytes, *, is_private: bool = False) -> None:
-        """A small file's whole content, durably: NAME.tmp, sync, rename, sync of the directory (made if it is not there).
+        """Replace a small file's whole content, durably: NAME.tmp, sync, rename, sync of the directory (made if missing).
 
-        A crash leaves the old content or the new one, never a part. The new one has the permissions of the old one; with `is_private`
-        the owner alone.
+        A crash leaves the old content or the new one, never a part. The new file has the permissions of the old one; with `is_private`
+        only the owner's.
         """
         directory, temporary = os.path.dirname(path) or ".", f"{path}.tmp"
         if not os.path.isdir(directory):
@@ -195,12 +195,12 @@ class LocalFileSystem:
         self.sync(directory)
 
     def make_private(self, path: str) -> None:
-        """From now on the owner alone may read the file, if there is one, as far as the system lets us."""
+        """Restrict an existing file to its owner, as far as the system permits."""
         with suppress(FileNotFoundError, PermissionError):
             os.chmod(path, PRIVATE_MODE)
 
     def make_directories(self, path: str) -> None:
-        """A directory with its parents; its entry, and those of new parents, are synced, also if somebody else has made it."""
+        """Make a directory and its parents; its entry, and those of new parents, are synced, even if another process made it."""
         parent = os.path.dirname(path) or "."
         if not os.path.isdir(parent):
             self.make_directories(parent)
@@ -209,7 +209,7 @@ class LocalFileSystem:
         self.sync(parent)
 
     def first_link(self, path: str) -> str | None:
-        """A symbolic link at this path or below it, the first in the order of names; None if there is none."""
+        """The first symbolic link, by name, at this path or below it; None if there is none."""
         if os.path.islink(path):
             return path
         try:
@@ -226,12 +226,12 @@ class LocalFileSystem:
         return None
 
     def rename(self, path: str, new_path: str) -> None:
-        """At once for every onlooker; durable when the caller has synced the directories."""
+        """Rename atomically; durable after the caller has synced the directories."""
         os.replace(path, new_path)
 
     def memory_path(self, root: str) -> str | None:
-        """A path for one file of this user's about the directory `root` that lives as long as the page cache, however bad the disk is;
-        None where the system has no such place.
+        """A path in memory for one file of this user about the directory `root`. It lives as long as the page cache, however bad the
+        disk is; None if the system has no such place.
         """
         digest = hashlib.sha256(os.path.realpath(root).encode("utf-8", "surrogateescape")).hexdigest()[:32]
         path = f"{_MEMORY}/spark_mq-{os.geteuid()}-{digest}"
@@ -241,7 +241,7 @@ class LocalFileSystem:
             return path if os.path.isdir(_MEMORY) else None
 
     def reserve(self, path: str, position: int, length: int) -> None:
-        """Room on the disk for a part of an existing file; OSError (ENOSPC) if there is none. What it reads as does not change."""
+        """Reserve disk space for a part of an existing file; OSError (ENOSPC) if there is none. The content does not change."""
         descriptor = os.open(path, os.O_RDWR)
         try:
             os.posix_fallocate(descriptor, position, length)
@@ -249,7 +249,7 @@ class LocalFileSystem:
             os.close(descriptor)
 
     def identity(self, path: str) -> tuple[int, int, int] | None:
-        """What tells a file from another one of that name: device, number, length; None if there is none."""
+        """Identifies a file among those of that name: device, number, length; None if there is none."""
         try:
             found = os.stat(path)
         except FileNotFoundError:
@@ -257,33 +257,33 @@ class LocalFileSystem:
         return found.st_dev, found.st_ino, found.st_size
 
     def real_path(self, path: str) -> str:
-        """The absolute path without links; of what is not there too."""
+        """The absolute path without links, also for a missing file."""
         return os.path.realpath(path)
 
     def real_child(self, real_directory: str, name: str) -> str:
-        """`real_path` of an entry of a directory of which that is known already."""
+        """`real_path` of an entry of a directory whose real path is known."""
         path = f"{real_directory.rstrip('/')}/{name}"
         return os.path.realpath(path) if os.path.islink(path) else path
 
     def directory_number(self, path: str) -> tuple[int, int] | None:
-        """Device and inode of a directory, equal for all of its names; None if none is there."""
+        """Device and inode of a directory, equal for all of its names; None if it does not exist."""
         found = _stat(path)
         return None if found is None or not stat.S_ISDIR(found.st_mode) else (found.st_dev, found.st_ino)
 
     def link_count(self, path: str) -> int:
-        """How many names (hard links) a file has; 0 if it is not there."""
+        """How many names (hard links) a file has; 0 if it does not exist."""
         found = _stat(path)
         return 0 if found is None else found.st_nlink
 
     def modified_ms(self, path: str) -> int | None:
-        """When the file's content was last changed; None if there is none."""
+        """When the file's content was last changed; None if it does not exist."""
         try:
             return os.stat(path).st_mtime_ns // 1_000_000
         except FileNotFoundError:
             return None
 
     def version(self, path: str) -> tuple[int, ...] | None:
-        """What tells whether a file has changed: device, number, length, time of the last change (ns); None if there is none."""
+        """Shows whether a file has changed: device, number, length, time of the last change (ns); None if there is none."""
         try:
             found = os.stat(path)
         except FileNotFoundError:
@@ -291,11 +291,11 @@ class LocalFileSystem:
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
     def boot_id(self) -> str:
-        """A name for the time since the machine started: within it, what was written is there whether it was synced or not."""
+        """Identifies the time since the machine started: within it, written data is there whether it was synced or not."""
         return (self.read_file("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
 
     def remove_directory(self, path: str) -> None:
-        """Delete an empty directory; one that is not there or not empty stays as it is."""
+        """Delete an empty directory; a missing or nonempty one stays as it is."""
         with suppress(OSError):
             os.rmdir(path)
 
@@ -306,12 +306,12 @@ class LocalFileSystem:
     def locked(
         self, path: str, timeout_ms: int = 0, *, turns: str | None = None, holder: Holder = "writer"
     ) -> Iterator[bool]:
-        """Holds byte 0 of the file, as a running broker does; StoreLockedError where another has it for longer than `timeout_ms`.
+        """Holds byte 0 of the file, as a running broker does; StoreLockedError if another process holds it longer than `timeout_ms`.
 
-        An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes. Who
-        waits says so, and for whom (logger `storage.lock`), unless the lock is free again at once. `turns` is the file of a queue
-        (`Turn`): those that name it get the lock in the order in which they began to wait. `holder` says whom it does not wait
-        for; a sink gets StoreServedError where a broker of ours has the lock. Gives whether another had it first.
+        An open-file-description lock: the only kind that conflicts with Java's and is not lost when another descriptor closes. A
+        process that waits logs that, and for which process (logger `storage.lock`), unless the lock is soon free. `turns` is the
+        file of a queue (`Turn`): processes that name it get the lock in the order in which they started to wait. `holder` says for
+        which holders it does not wait; a sink gets StoreServedError if a broker of ours has the lock. Yields whether it had to wait.
         """
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
         device = os.fstat(descriptor).st_dev
@@ -330,7 +330,7 @@ class LocalFileSystem:
 
 
 def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, holder: Holder) -> bool:
-    """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError. Returns whether it was not free at once."""
+    """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError. Returns whether it had to wait."""
     start, said, has_waited = time.monotonic(), False, False
     patience_s = min(PATIENCE_S, timeout_ms / 2_000)
     with Turn(turns, mode=FILE_MODE, patience_s=patience_s) if turns and timeout_ms else nullcontext() as turn:
@@ -357,7 +357,7 @@ def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, holder
 
 
 def _lock(descriptor: int) -> bool:
-    """Take what a running broker holds: byte 0."""
+    """Lock byte 0, which a running broker holds."""
     return lock_byte(descriptor, 0)
 
 
@@ -371,7 +371,7 @@ def _make_directories(path: str) -> None:
 
 
 def _take_mode(descriptor: int, path: str) -> None:
-    """Give a new file the mode of the one whose place it takes, as far as the system lets us."""
+    """Give a new file the mode of the one that it replaces, as far as the system permits."""
     with suppress(FileNotFoundError, PermissionError):
         os.fchmod(descriptor, stat.S_IMODE(os.stat(path).st_mode) & 0o777)
 
@@ -393,8 +393,8 @@ UNKNOWN = -1
 
 
 def disk_used_percent(path: str) -> int:
-    """Whole percent in use, rounded up, of what is open to this user (room that is kept for root counts as neither); UNKNOWN if it
-    is unknown. Java: UtilAll.getDiskPartitionSpaceUsedPercent.
+    """Percent in use, rounded up, of the space open to this user (root's reserve is not counted); UNKNOWN if unknown.
+    Java: UtilAll.getDiskPartitionSpaceUsedPercent.
     """
     try:
         found = os.statvfs(path)
@@ -406,15 +406,15 @@ def disk_used_percent(path: str) -> int:
 
 
 def disk_room_bytes(path: str) -> tuple[int, int]:
-    """All of a disk's room, and what of it is free. Raises OSError."""
+    """A disk's total and free space. Raises OSError."""
     found = os.statvfs(path)
     return found.f_blocks * found.f_frsize, found.f_bfree * found.f_frsize
 
 
 @lru_cache
 def is_memory(device: int) -> bool:
-    """Whether a device (`st_dev`) is a tmpfs: there even a look at a hole takes a page, if it is through a map, and on a full one it
-    ends the process (SIGBUS). read(2) takes none.
+    """Whether a device (`st_dev`) is a tmpfs. There reading a hole through a map allocates a page, and on a full one ends the process
+    (SIGBUS). read(2) allocates none.
     """
     number = f"{os.major(device)}:{os.minor(device)}"
     with suppress(OSError), open("/proc/self/mountinfo") as mounts:

@@ -23,19 +23,19 @@ LOCAL_GAP_BYTES = 16 << 10
 _SMALL_BYTES = 16 << 10
 """A view of at most so many bytes is a single look: one record, an item of the index."""
 _READ_AROUND_BYTES = 128 << 10
-"""What is read from the disk then. A fault in a map reads as much as the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb) says:
-this much by default, but 8 MiB, 9 ms, where somebody has set it for large files.
+"""How much such a view reads from the disk. A fault in a map reads the disk's read-ahead (/sys/block/DISK/queue/read_ahead_kb): this
+much by default, but 8 MiB, 9 ms, on a machine that is set up for large files.
 """
 PIECE_BYTES = 128 << 10
-"""What one pwrite(2) is given at most: the kernel takes pages as large as the write, and large ones can be dear (docs/performance.md,
-"The size of a write").
+"""The largest size of one pwrite(2): the kernel allocates pages as large as the write, and large ones can be expensive
+(docs/performance.md, "The size of a write").
 """
 
 
 class LocalFile:
-    """A local file through a read-only map, which stays whole when the file is unlinked. Its descriptor is the map's.
+    """A local file through a read-only map, which stays whole when the file is unlinked. It uses the map's descriptor.
 
-    Small views go through a second map, made with the first of them, of which the kernel reads what is requested and no more.
+    Small views use a second map, made with the first of them, for which the kernel reads only what is requested.
     """
 
     def __init__(self, path: str) -> None:
@@ -64,7 +64,7 @@ class LocalFile:
                 self._was_read[block] = 1
                 start = block * _READ_AROUND_BYTES
                 size = min(_READ_AROUND_BYTES, self.size_bytes - start)
-                with suppress(OSError):  # it is advice
+                with suppress(OSError):  # it is only advice
                     self._mapped_for_small.madvise(mmap.MADV_WILLNEED, start, size)
         return self._small[position : position + length]
 
@@ -91,7 +91,7 @@ class LocalFile:
         try:
             with _opened(self.path) as descriptor:
                 return _read_runs(descriptor, starts, stops, scratch), places
-        except FileNotFoundError:  # unlinked since: the map holds it still
+        except FileNotFoundError:  # unlinked since: the map still holds it
             return self._map, positions
 
     def gather_windows(
@@ -99,7 +99,7 @@ class LocalFile:
     ) -> Iterator[GatheredWindow]:
         try:
             descriptor = os.open(self.path, os.O_RDONLY)
-        except FileNotFoundError:  # unlinked since: the map holds it still
+        except FileNotFoundError:  # unlinked since: the map still holds it
             return
         try:
             yield from _read_windows(descriptor, self.size_bytes, positions, sizes, scratch, layout)
@@ -114,19 +114,19 @@ class LocalFile:
             return [(position, self.size_bytes)] if position < self.size_bytes else []
 
     def give_pages_back(self) -> None:
-        """They stay in the page cache, and count no longer as this process's."""
+        """They stay in the page cache, but do not count as this process's."""
         for mapped in (self._mapped, self._mapped_for_small):
             if mapped is not None:
                 mapped.madvise(mmap.MADV_DONTNEED)
 
     def close(self) -> None:
-        """Lets go of the maps; views that were handed out stay valid."""
+        """Releases the maps; views that were handed out stay valid."""
         self._mapped = self._mapped_for_small = None
         self._map = self._small = np.empty(0, np.uint8)
 
 
 class LocalFileInMemory:
-    """A file on a tmpfs, read through a descriptor of its own: the map of a hole would take room (`is_memory`)."""
+    """A file on a tmpfs, read through a descriptor of its own: the map of a hole would allocate memory (`is_memory`)."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -135,7 +135,7 @@ class LocalFileInMemory:
         self.size_bytes = os.fstat(self._descriptor).st_size
 
     def view(self, position: int, length: int) -> np.ndarray:
-        """A copy, but for the holes of a long range: they are memory that was never touched."""
+        """A copy, except the holes of a long range: they are untouched memory."""
         stop = max(position, min(position + length, self.size_bytes))
         if stop - position <= _WHOLE_BYTES:
             return np.frombuffer(os.pread(self._descriptor, stop - position, position), np.uint8)
@@ -160,16 +160,16 @@ class LocalFileInMemory:
         return _data_ranges(self._descriptor, position)
 
     def give_pages_back(self) -> None:
-        """Holds none."""
+        """Does nothing: it holds no pages."""
 
     def close(self) -> None:
-        """Nothing can be read any more; views that were handed out stay valid."""
+        """Close the descriptor; views that were handed out stay valid."""
         self._closing()
         self._descriptor = -1
 
 
 class LocalSmallReads:
-    """A local file of which little is read: opened for each read, so that a store of many queues needs no descriptors."""
+    """A local file for small reads: opened for each read, so that a store of many queues needs no descriptors."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -203,10 +203,10 @@ class LocalSmallReads:
             os.close(descriptor)
 
     def give_pages_back(self) -> None:
-        """Holds none."""
+        """Does nothing: it holds no pages."""
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: it holds nothing."""
 
 
 @contextmanager
@@ -242,7 +242,7 @@ def _read_windows(
         for position, size, place in window.runs:
             run = memory[place : place + size]
             if os.preadv(descriptor, [run], position) != size:
-                _read_into(descriptor, run, position)  # from the beginning: it says what is wrong
+                _read_into(descriptor, run, position)  # repeat it from the beginning for its error
         yield GatheredWindow(buffer[: window.end], places, window.rows, layout.keep)
 
 
@@ -275,18 +275,18 @@ class LocalWriter:
         self._descriptor = os.open(path, os.O_RDWR)
 
     def write(self, position: int, data: bytes | memoryview | np.ndarray) -> None:
-        """All of `data` at a position."""
+        """Write all of `data` at a position."""
         view = (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
         while view:
             try:
                 written = os.pwrite(self._descriptor, view[:PIECE_BYTES], position)
             except OSError as error:
-                error.filename = self.path  # the error of a full disk names the file that had no room
+                error.filename = self.path  # so that the error of a full disk names the file
                 raise
             view, position = view[written:], position + written
 
     def sync(self) -> None:
-        """The content onto the disk, and the length; not the directory's entry."""
+        """Sync content and length; not the directory's entry."""
         os.fdatasync(self._descriptor)
 
     def close(self) -> None:

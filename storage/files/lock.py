@@ -1,19 +1,19 @@
-"""The store's lock: who holds it, as far as this machine tells, and the queue of those that wait for it.
+"""The store's lock: its holder, as far as this machine shows it, and the queue of those that wait for it.
 
-The kernel names the process of a lock as Java takes it (fcntl(2), F_OFD_GETLK). A lock of ours belongs to an open file and to no
-process, so the processes that have the file open are looked through (/proc/PID/fdinfo). A process of another user, container or machine
-is not seen.
+For a lock as Java takes it, the kernel names the process (fcntl(2), F_OFD_GETLK). A lock of ours belongs to an open file, not to a
+process, so all processes that have the file open are examined (/proc/PID/fdinfo). A process of another user, container or machine
+is not visible.
 
 The lock has no queue of its own, so a sink that commits without pause would get it again and again before a job that looks every 50 ms.
 The queue is an empty file beside the lock (ROOT/spark_mq/turns). Each process that waits locks a byte of it:
 
     byte 0            the door: held for the moment in which a number is taken
-    byte 1, 2, 3, …   ticket 1, 2, 3, … of a process that waits; the next number is one more than the greatest that is held
+    byte 1, 2, 3, …   ticket 1, 2, 3, … of a process that waits; the next number is the greatest held one plus one
 
-A ticket is a lock of an open file (F_OFD_SETLK). It ends with its process, so nobody waits for a dead one; nothing is written, and
-nothing is left. One that waits and does not take the free lock (a stopped process) is passed over after PATIENCE_S, or after
-half of the time that we would wait. A writer that takes no ticket, such as a broker, or one that does not wait, finds the lock as it
-always did.
+A ticket is a lock of an open file (F_OFD_SETLK). It ends with its process, so no process waits for a dead one; nothing is written, and
+nothing is left. A waiting process that does not take the free lock (a stopped process) is skipped after PATIENCE_S, or after
+half of our own time limit. A writer without a ticket, such as a broker or one that does not wait, uses the lock as if there
+were no queue.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from contextlib import suppress
 from typing import Literal
 
 Holder = Literal["writer", "sink", "job", "broker", "follower"]
-"""What wants a store's lock, and so what it waits for: a writer for all, a sink for all but a broker of ours (which takes its
-batches), a job, a broker and a follower for no broker.
+"""Kind of process that wants a store's lock, which says what it waits for: a writer for all, a sink for all but a broker of ours (which
+takes its batches), a job, a broker and a follower for no broker.
 """
 BROKER_BYTE = 1
-"""Of ROOT/lock: a broker of ours holds it beside byte 0. Java's locks byte 0 alone."""
+"""Byte of ROOT/lock that a broker of ours holds besides byte 0. Java's locks byte 0 alone."""
 _FLOCK = struct.Struct("hhqqi4x")
 _COMMAND_SHOWN = 80
 _OPEN_FILE = -1
-"""The process number of a lock that belongs to an open file (fcntl(2)); a process of another container is 0."""
+"""The process number of a lock that belongs to an open file (fcntl(2)); for a process of another container it is 0."""
 _F_SETSIG = 10
 _CANNOT_TELL = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS)
 
 
 def lock_holder(descriptor: int) -> str | None:
-    """The process that holds byte 0 of the open file, with its command and this host's name; None where none is seen."""
+    """The process that holds byte 0 of the open file, with its command and this host's name; None if none is visible."""
     pid = _of_kernel(descriptor) or next(_of_open_files(descriptor), None)
     return None if pid is None else f"process {pid} ({_command(pid)}) on {socket.gethostname()}"
 
 
 def is_held_by_broker(descriptor: int) -> bool:
-    """Whether a broker has byte 0 of the open file: Java locks it for a process, we do for an open file; ours has byte 1 besides."""
+    """Whether a broker has byte 0 of the open file: Java locks it for a process, we do for an open file; ours also has byte 1."""
     kind, pid = _lock_of(descriptor, 0)
     return kind != fcntl.F_UNLCK and (pid != _OPEN_FILE or is_held_by_own_broker(descriptor))
 
@@ -67,7 +67,7 @@ def _of_kernel(descriptor: int) -> int | None:
 
 
 def _lock_of(descriptor: int, byte: int) -> tuple[int, int]:
-    """Kind and process of another's lock of a byte."""
+    """Kind and process of a foreign lock of a byte."""
     kind, _, _, _, pid = _first_lock(descriptor, byte, 1)
     return kind, pid
 
@@ -96,7 +96,7 @@ def _of_open_files(descriptor: int) -> Iterator[int]:
 
 
 def _names(directory: str) -> list[str]:
-    """What lies there; nothing where we may not look, and where no /proc is."""
+    """The names in a directory; none if it is not readable, or there is no /proc."""
     try:
         return os.listdir(directory)
     except OSError:
@@ -106,22 +106,22 @@ def _names(directory: str) -> list[str]:
 def _command(pid: int) -> str:
     with suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read(4_096).replace(b"\0", b" ").decode(errors="replace").split()
-        text = " ".join(words)  # one line, also of a program that was given with -c
+        text = " ".join(words)  # one line, also for a program given with -c
         return text if len(text) <= _COMMAND_SHOWN else text[:_COMMAND_SHOWN] + "…"
     return "its command is not to be seen"
 
 
 def is_open_for_writing(path: str) -> bool | None:
-    """Whether anybody writes, or could; None where the system cannot tell (another user's file, some network file systems).
+    """Whether a process writes the file, or could; None if the system cannot tell (another user's file, some network file systems).
 
-    Raises OSError where the file cannot be opened.
+    Raises OSError if the file cannot be opened.
 
-    A broker locks only ROOT/lock, so the lock says nothing about a log that lies elsewhere. Linux does: it grants a read lease
-    (fcntl(2), F_SETLEASE) on a file only while no process has it open for writing.
+    A broker locks only ROOT/lock, so the lock says nothing about a log in another place. Linux shows it: a read lease
+    (fcntl(2), F_SETLEASE) on a file is granted only while no process has it open for writing.
     """
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        # A process that opens the file while the lease stands makes the kernel send a signal; this one is ignored by default.
+        # If a process opens the file during the lease, the kernel sends a signal; this one is ignored by default.
         with suppress(OSError):
             fcntl.fcntl(descriptor, _F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
@@ -141,13 +141,13 @@ _TO_THE_END = 0
 _DOOR_TRIES = 50
 _DOOR_INTERVAL_S = 0.001
 PATIENCE_S = 1.0
-"""How long the lock may be free before one that is due to take it is passed over; it looks twenty times in that."""
+"""How long the lock may be free before the process whose turn it is is skipped; it looks twenty times in that."""
 
 
 class Turn:
     """One writer's place in the queue of the file `path`; a context manager that gives it back.
 
-    Where the file's directory is not there or is a symbolic link, or without the right to write the file, there is no queue, and it is
+    If the file's directory is missing or a symbolic link, or the file is not writable, there is no queue, and it is
     always this writer's turn.
     """
 
@@ -175,7 +175,7 @@ class Turn:
         return self._clock() - self._free_since_s >= self._patience_s
 
     def queue_up(self) -> None:
-        """Take a ticket, behind all that are held; nothing where we have one."""
+        """Take a ticket after all that are held; does nothing if we have one."""
         descriptor = None if self._number else self._open(create=True)
         if descriptor is None:
             return
@@ -184,7 +184,7 @@ class Turn:
                 break
             time.sleep(_DOOR_INTERVAL_S)
         else:
-            return  # with the next look
+            return  # try again with the next look
         try:
             number = 1
             while (held := _held(descriptor, number, _TO_THE_END)) is not None:
@@ -216,19 +216,19 @@ class Turn:
     def __exit__(self, *_: object) -> None:
         if self._descriptor is not None:
             if self._number:
-                _unlock(self._descriptor, self._number)  # a child that was forked meanwhile has the open file too
+                _unlock(self._descriptor, self._number)  # a child forked meanwhile has the open file too
             os.close(self._descriptor)
             self._descriptor, self._number = None, 0
 
 
 def _held(descriptor: int, start: int, length: int) -> int | None:
-    """The first byte of a lock that another open file holds in a range; None if there is none. Length 0 is up to the end."""
+    """The first byte of a lock that another open file holds in a range; None if there is none. Length 0 = up to the end."""
     kind, _, found, _, _ = _first_lock(descriptor, start, length)
     return None if kind == fcntl.F_UNLCK else found
 
 
 def lock_byte(descriptor: int, byte: int) -> bool:
-    """Lock a byte of an open file, for that open file; returns whether nobody else has it."""
+    """Lock a byte of an open file, for that open file; returns whether it was free."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
     except (BlockingIOError, PermissionError):

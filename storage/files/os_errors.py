@@ -1,7 +1,7 @@
-"""The one place where errors of an operating system, or of a file system that fsspec knows, become storage errors.
+"""The only place where errors of an operating system, or of a file system of fsspec, become storage errors.
 
-Those texts are made for programmers of file systems: a path without a reason, or thousands of characters of a client's. What a user
-needs is the machine, the path, the user and a cure. Also here: the limit of open files, which a server checks before it starts.
+Their texts are written for programmers of file systems: a path without a reason, or thousands of characters of a client's. A user
+needs the machine, the path, the user and a cure. Also here: the limit of open files, which a server checks before it starts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage.errors import (
 
 _DENIED = (errno.EACCES, errno.EPERM)
 _REASON_LENGTH = 120
-_ABSENT = (404, 410)  # what a web server answers where nothing is
+_ABSENT = (404, 410)  # a web server's answers for a missing file
 
 _CURES = {
     errno.EIO: "the disk or the mount is failing: look into the system's log, and copy the store while it can be read",
@@ -42,7 +42,7 @@ _CURES = {
 }
 _OTHER_CURE = "check the path, and that its disk or mount answers on this machine"
 
-# What the clients of object stores call an error of credentials; s3fs makes the servers' refusals PermissionErrors.
+# The names of credential errors in clients of object stores; s3fs turns the servers' refusals into PermissionErrors.
 _NO_CREDENTIALS = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError", "NoAuthTokenError")
 _CREDENTIALS = {
     "s3": (
@@ -57,7 +57,7 @@ _SCHEMES = "give a local path, or a scheme that fsspec knows and whose package i
 
 
 def from_os_error(error: OSError, path: str | None = None) -> StorageError:
-    """The storage error for what the operating system refused. `path` is what was used, where the error does not name it."""
+    """The storage error for an operating system's error. `path` is used if the error names no path."""
     named = path if error.filename is None else os.fsdecode(error.filename)
     place = named or "a file"
     reason = error.strerror or _first_line(error)
@@ -75,7 +75,7 @@ def from_os_error(error: OSError, path: str | None = None) -> StorageError:
 
 
 def is_of_system(error: BaseException | None) -> bool:
-    """Whether the operating system refused something: the error says so itself, or one that it was raised from."""
+    """Whether the operating system refused something: the error, or one in its chain of causes, is an OSError."""
     return error is not None and (isinstance(error, OSError) or is_of_system(error.__cause__))
 
 
@@ -99,9 +99,9 @@ def from_remote_error(error: Exception, url: str) -> StorageError:
 
 @contextmanager
 def remote_errors(url: str) -> Iterator[None]:
-    """Within it a remote file system's errors become storage errors; that something is not there, or is a directory, is no error.
+    """Inside it a remote file system's errors become storage errors; a missing path and a directory are no error.
 
-    Of a server that fails, fsspec's web file system says that the file is not there: then its failure is the error.
+    If a server fails, fsspec's web file system raises FileNotFoundError: then the server's failure becomes the error.
     """
     try:
         yield
@@ -116,7 +116,7 @@ def remote_errors(url: str) -> Iterator[None]:
 
 
 def _is_failure(cause: Exception) -> bool:
-    """Whether this cause of a FileNotFoundError is no answer that nothing is there."""
+    """Whether this cause of a FileNotFoundError is not an answer that the file is missing."""
     if isinstance(cause, OSError):
         return not isinstance(cause, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
     return type(cause).__module__.startswith("aiohttp") and getattr(cause, "status", None) not in _ABSENT
@@ -128,10 +128,10 @@ def _first_line(error: Exception) -> str:
 
 
 def _blocking(path: str) -> str | None:
-    """What of a path stands in this user's way, with its owner and mode.
+    """The part of a path that blocks this user, with its owner and mode.
 
-    That is the first directory that the user may not go through, else the file, if it may not be read or written, else the nearest
-    directory, if it may not be written: nothing can be made, renamed or deleted in it.
+    It is the first directory that the user may not enter, else the file if it may not be read or written, else the nearest directory
+    if it may not be written: nothing can be made, renamed or deleted in it.
     """
     place = Path(os.path.abspath(path))
     with suppress(OSError):
@@ -155,7 +155,7 @@ def _owned(path: Path) -> str:
 
 
 def host_name() -> str:
-    """The machine that errors name."""
+    """The machine's name in errors."""
     return socket.gethostname()
 
 
@@ -174,7 +174,7 @@ _UNLIMITED = 1 << 20
 
 
 def raise_file_limit() -> int:
-    """As many open files as the process may have, as a JVM takes them; how many."""
+    """Raise the limit of open files to the hard limit, as a JVM does; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(OSError, ValueError):  # the system's own limit may be lower
@@ -183,16 +183,16 @@ def raise_file_limit() -> int:
 
 
 def file_limit() -> int:
-    """How many the process may have open now."""
+    """How many files the process may have open now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return soft if soft != resource.RLIM_INFINITY else _UNLIMITED
 
 
 def need_files(count: int, who: str) -> int:
-    """How many files and connections the process may have open (`ulimit -n`): raised to the hard limit where there are fewer.
+    """How many files and connections the process may have open (`ulimit -n`), raised to the hard limit if there are fewer.
 
-    Raises ConfigurationError where even those are too few: a server that has next to none would start, and then refuse every
-    connection. Departure: Java's servers start, and accept nothing.
+    Raises ConfigurationError if that is still too few: such a server would start, and then refuse every connection.
+    Departure: Java's servers start, and accept nothing.
     """
     found = file_limit()
     if found < count:

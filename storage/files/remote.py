@@ -1,9 +1,9 @@
 """Stores on object storage or any other file system that fsspec knows, for reading: coalesced range reads.
 
-What such a file system may leave out is requested, or the read is refused: sizes in listings, kinds other than file and directory,
-new listings in place of kept ones, answers as long as the range. A file of unknown size is never taken for an empty one.
+Features that such a file system may lack are requested, or the read is refused: sizes in listings, only files and directories,
+fresh listings instead of cached ones, answers as long as the range. A file of unknown size is never taken for an empty one.
 
-Not supported: URLs of several parts (`zip://…::https://…`), and of a web server those with a query.
+Not supported: chained URLs (`zip://…::https://…`), and for a web server those with a query.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import host_name, remote_errors
 from storage.format.window_decoder import WindowLayout
 
-COALESCE_GAP_BYTES = 128 << 10  # a gap smaller than this is cheaper to read than a second request
+COALESCE_GAP_BYTES = 128 << 10  # reading a smaller gap is cheaper than a second request
 _NAME_SERVERS = re.compile(r"([\w.-]+|\[[0-9A-Fa-f:.]+\]):[0-9]{1,5}(;.*)?", re.ASCII)
-BLOCK_BYTES = 64 << 10  # single small reads fetch so much, for the next one nearby
+BLOCK_BYTES = 64 << 10  # a small read fetches so much, for the next one nearby
 
 
 def file_system_of(path: str) -> FileSystem:
@@ -35,15 +35,15 @@ def file_system_of(path: str) -> FileSystem:
 
 
 def plain_path(path: str) -> str:
-    """A local file's URL as a path; anything else as it is."""
+    """A local file's URL as a path; anything else unchanged."""
     scheme, separator, rest = path.partition("://")
     return rest if separator and scheme in ("file", "local") else path
 
 
 def absolute_path(path: str) -> str:
-    """A local path from the root on, seen from this process's directory; a URL as it is.
+    """A local path as an absolute one, from this process's directory; a URL unchanged.
 
-    For what is handed to processes that run elsewhere. Links are not followed, so that `..` means what it means to the system.
+    For paths that go to processes in other directories. Links are not resolved, so `..` keeps its meaning.
     """
     if "://" in path or path.startswith("/"):
         return path
@@ -52,14 +52,14 @@ def absolute_path(path: str) -> str:
 
 
 def unexpanded_home(path: str) -> str | None:
-    """The rule that a path breaks which begins with `~`: nothing here means a home directory by it. None if it does not."""
+    """The rule against a path that begins with `~`: it does not mean a home directory here. None if it does not begin so."""
     if not plain_path(path).startswith("~"):
         return None
     return "~ is not expanded by Spark or Python, only by a shell; write the home directory out"
 
 
 def name_server(path: str) -> str | None:
-    """The rule that a path breaks which is `host:port`, or several of them as RocketMQ's clients take them. None if it is not."""
+    """The rule against a path that is `host:port`, or a list of them as RocketMQ's clients take. None if it is not."""
     if not _NAME_SERVERS.fullmatch(path):
         return None
     return (
@@ -69,23 +69,23 @@ def name_server(path: str) -> str | None:
 
 
 def only_for_reading(path: str) -> str | None:
-    """The rule that a path breaks which is to be written and is not local. None if it is local; nothing is asked of the place."""
+    """The rule against writing to a path that is not local. None if it is local; the file system is not accessed."""
     if plain_path(path) != path or "://" not in path:
         return None
     return f"only a local or mounted directory is written; {path.partition('://')[0]}:// is for reading"
 
 
 class RemoteFileSystem:
-    """An fsspec file system. Paths are whole URLs, below the one it was made for or beside it.
+    """An fsspec file system. Paths are whole URLs, below the one that it was made for or beside it.
 
-    What it raises becomes AccessDeniedError or FileSystemUnavailableError. Nothing that it keeps of earlier answers is used.
+    Its errors become AccessDeniedError or FileSystemUnavailableError. Its caches are not used.
     """
 
     is_local = False
 
     def __init__(self, url: str) -> None:
-        """Raises FileSystemUnavailableError also for a URL below which no path can be named."""
-        import fsspec  # only stores that lie elsewhere need it, and it is slow to import
+        """Raises FileSystemUnavailableError also for a URL that can have no paths below it."""
+        import fsspec  # only remote stores need it, and it is slow to import
 
         self._web_base = url if url.startswith(("http://", "https://")) else None
         if rule := _no_directory(url, is_web=self._web_base is not None):
@@ -93,7 +93,7 @@ class RemoteFileSystem:
         with remote_errors(url):
             self._inner = fsspec.core.url_to_fs(url)[0]
         self._listed_sizes: dict[str, dict[str, int]] = {}
-        """Directory → its files' sizes, until it is listed again: they spare each of very many queues a request."""
+        """Directory → its files' sizes, until the next listing: they save one request for each of very many queues."""
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         place = self._place(path)
@@ -123,7 +123,7 @@ class RemoteFileSystem:
             check_small(path, size)
             with remote_errors(path):
                 content: bytes = self._inner.cat_file(self._place(path))
-            if len(content) != size and len(content) != self._size(path):  # written meanwhile, or cut on its way
+            if len(content) != size and len(content) != self._size(path):  # written meanwhile, or an incomplete answer
                 raise _wrong_length(path, 0, size, len(content))
         except (FileNotFoundError, IsADirectoryError):
             return None
@@ -133,29 +133,29 @@ class RemoteFileSystem:
         return RemoteFile(self._inner, path, self._place(path), self._size(path))
 
     def open_small_reads(self, path: str) -> RemoteFile:
-        """As long as the last listing of its directory says, by which readers go. Views tell that a file has gone since."""
+        """A file with the size of its directory's last listing, which readers use. Views report if the file is gone since."""
         directory, _, name = path.rpartition("/")
         size = self._listed_sizes.get(directory, {}).get(name)
         return self.open_file(path) if size is None else RemoteFile(self._inner, path, self._place(path), size)
 
     def _size(self, path: str) -> int:
-        """What a file has now. FileNotFoundError if it is not there; FileSystemUnavailableError where that is unknown."""
+        """A file's present size. FileNotFoundError if it does not exist; FileSystemUnavailableError if the size is unknown."""
         with remote_errors(path):
             place = self._place(path)
             self._inner.invalidate_cache(self._inner._parent(place))
             return _known(self._inner.size(place), path)
 
     def _place(self, path: str) -> str:
-        """The path as fsspec takes it: of a web server what lies below the store is quoted, as topics may hold `%`."""
+        """The path as fsspec takes it: on a web server the part below the store is quoted, as topics may hold `%`."""
         if self._web_base is not None and path.startswith(self._web_base):
             path = self._web_base + quote(path[len(self._web_base) :])
         stripped: str = self._inner._strip_protocol(path)
         return stripped
 
     def _name_in(self, place: str, found: str) -> str | None:
-        """What an entry of a listing is called; None of what does not lie right below the place.
+        """The name of a listed entry; None for one that is not directly below the place.
 
-        That is the place itself, and of a web page links to anywhere: to the directory above, to the same page in another order.
+        That is the place itself, and on a web page links to anywhere: to the directory above, to the same page in another order.
         """
         own = place.rstrip("/")
         found = found.rstrip("/")
@@ -166,7 +166,7 @@ class RemoteFileSystem:
         return unquote(name) if is_below and name not in ("", ".", "..") else None
 
     def _with_known_kind(self, entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
-        """The entry, of a link or of what a listing leaves open what `info` says of its target; None if that has gone."""
+        """The entry; for a link, or a listing without a kind, what `info` says of its target; None if that is gone."""
         if entry.get("type") in _KINDS:
             return entry
         try:
@@ -175,7 +175,7 @@ class RemoteFileSystem:
             return None
 
     def _sizes(self, names: Sequence[str]) -> dict[str, Any]:
-        """The sizes of files whose listing does not say them, together where the file system can; `_GONE` of those that have gone."""
+        """The sizes of files whose listing lacks them, in one request if the file system can; `_GONE` for missing files."""
         try:
             return dict(zip(names, self._inner.sizes(list(names)) if names else (), strict=True))
         except FileNotFoundError:
@@ -190,8 +190,8 @@ class RemoteFileSystem:
 
 
 class RemoteFile:
-    """A file read by ranges. Nothing is kept but the last block, for reads that lie close together, and of it nothing
-    behind the last byte that is not zero: there a running broker writes on.
+    """A file read by ranges. Only the last block is kept, for reads that lie close together, and only up to its last nonzero byte:
+    a running broker writes after that.
     """
 
     def __init__(self, inner: Any, path: str, place: str, size_bytes: int) -> None:
@@ -243,14 +243,14 @@ class RemoteFile:
     def gather_windows(
         self, positions: np.ndarray, sizes: np.ndarray, scratch: Scratch, layout: WindowLayout
     ) -> Iterator[GatheredWindow]:
-        """One: a window each would be a request each."""
+        """One window: several would be several requests."""
         yield GatheredWindow(*self.gather(positions, sizes, scratch), slice(0, len(positions)), True)
 
     def data_ranges(self, position: int) -> list[tuple[int, int]]:
         return [(position, self.size_bytes)] if position < self.size_bytes else []
 
     def give_pages_back(self) -> None:
-        """Holds no more than the last block."""
+        """Does nothing: it holds only the last block."""
 
     def close(self) -> None:
         self._block = np.empty(0, np.uint8)
@@ -283,7 +283,7 @@ def _wrong_length(path: str, start: int, end: int, found: int) -> FileSystemUnav
 
 
 def _no_directory(url: str, *, is_web: bool) -> tuple[str, str] | None:
-    """Why no path can be named below a URL, and the cure; None if one can."""
+    """Why a URL can have no paths below it, and the cure; None if it can."""
     if "::" in url:
         return (
             "it names one file system inside another, and only plain URLs are read",

@@ -1,11 +1,11 @@
-"""Syncs that fail, syncs of several threads, and syncs ahead of time.
+"""Syncs that fail, syncs of several threads, and early syncs.
 
-After a failed sync the kernel takes the pages for clean, though they are not on the disk (fsync(2), EIO): the next sync says that all
-is well and writes nothing. So recovery, which finds the bytes in the page cache, would serve and vouch for what a power loss takes
-away. A writer that sees a sync fail notes in ROOT/spark_mq/failed_sync.json which files held something unsynced; the next opening
-writes what they hold in its place once more, syncs that, and only then recovers. The note is not synced: it is about the page cache,
-and lives as long. Where the disk does not even take the note, it goes into a file in memory (`LocalFileSystem.memory_path`).
-Java 5.3.3 goes on as if nothing had been (apache/rocketmq#2706, #9713).
+After a failed sync the kernel marks the pages clean, though they are not on the disk (fsync(2), EIO): the next sync succeeds and writes
+nothing. So recovery, which finds the bytes in the page cache, would serve data and vouch for it, until a power loss removes it.
+Therefore a writer whose sync fails notes in ROOT/spark_mq/failed_sync.json which files held unsynced data. The next opening
+rewrites their content in place, syncs that, and only then recovers. The note is not synced: it is about the page cache, and lives as
+long. If the disk does not even take the note, it goes into a file in memory (`LocalFileSystem.memory_path`).
+Java 5.3.3 goes on as if the sync had succeeded (apache/rocketmq#2706, #9713).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CHUNK_BYTES = 1 << 20
 
 
 def note_failed_sync(file_system: LocalFileSystem, root: str, paths: Iterable[str]) -> None:
-    """Note files and directories that were to be synced, besides those that are noted already."""
+    """Note files and directories whose sync failed, in addition to those already noted."""
     noted = set(paths)
     for place in _places(file_system, root):
         with suppress(OSError):
@@ -49,7 +49,7 @@ def _note(file_system: LocalFileSystem, place: str, paths: set[str]) -> None:
 
 @contextmanager
 def noting_failed_syncs(file_system: LocalFileSystem, root: str, paths: Callable[[], Iterable[str]]) -> Iterator[None]:
-    """Notes `paths` where an OSError comes out: one of them may be from a sync."""
+    """Notes `paths` if an OSError comes out: it may be from a sync."""
     try:
         yield
     except OSError:
@@ -58,7 +58,7 @@ def noting_failed_syncs(file_system: LocalFileSystem, root: str, paths: Callable
 
 
 def write_again(file_system: LocalFileSystem, root: str) -> None:
-    """Make what is noted dirty once more, and sync it. Changes no byte. Raises OSError; then all stays noted."""
+    """Make the noted files dirty again, and sync them. Changes no byte. Raises OSError; then all stays noted."""
     for place in _places(file_system, root):
         for path in _noted(file_system, place):
             if _is_file(file_system, path):
@@ -70,9 +70,9 @@ def write_again(file_system: LocalFileSystem, root: str) -> None:
 
 
 def try_disk(file_system: LocalFileSystem, root: str, room_bytes: int) -> None:
-    """Do what the next opening will ask of the disk first: `write_again`, then a new file with so much room. Raises OSError.
+    """Do what the next opening needs of the disk first: `write_again`, then a new file of that size. Raises OSError.
 
-    The caller has the store alone, and appends nothing meanwhile.
+    The caller has exclusive access to the store, and appends nothing meanwhile.
     """
     write_again(file_system, root)
     tried = f"{root}/spark_mq/tried_disk"
@@ -100,7 +100,7 @@ def _is_file(file_system: LocalFileSystem, path: str) -> bool:
 
 
 def _noted(file_system: LocalFileSystem, place: str) -> list[str]:
-    """Files before their directories; nothing after a start of the machine, or where the note cannot be read."""
+    """The noted paths, files before their directories; none after a start of the machine, or if the note cannot be read."""
     try:
         document = json.loads(file_system.read_file(place) or b"{}")
     except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ def _noted(file_system: LocalFileSystem, place: str) -> list[str]:
 
 
 def _is_path(value: object) -> bool:
-    """Whether the system takes it for one: a str without NULs and lone surrogates."""
+    """Whether the system accepts it as a path: a str without NULs and lone surrogates."""
     try:
         return isinstance(value, str) and b"\0" not in value.encode()
     except UnicodeEncodeError:
@@ -120,23 +120,23 @@ def _is_path(value: object) -> bool:
 
 
 def _places(file_system: LocalFileSystem, root: str) -> list[str]:
-    """Of notes: the first that takes one has it."""
+    """Places for notes: the first that accepts one has it."""
     in_memory = file_system.memory_path(root)
     return [f"{root}/spark_mq/failed_sync.json", *([in_memory] if in_memory else [])]
 
 
 EARLY_BYTES = 32 << 20
-"""After so many more bytes, if no sync is running; what is shorter is synced once."""
+"""An early sync starts after so many more bytes, if none is running; a shorter file is synced once."""
 
 
 class EarlySync:
-    """Syncs of what is still being written, one after the other, in another thread: the sync at the end finds little left.
+    """Syncs, one after the other in another thread, of data that is still being written: the final sync finds little left.
 
-    Not thread-safe. `wait`, then `end` come last.
+    Not thread-safe. Call `wait`, then `end` at last.
     """
 
     def __init__(self, begin: Callable[[], Callable[[], None]], end: Callable[[BaseException | None], None]) -> None:
-        """`begin` looks at what is to be synced and gives what does it, for the other thread; `end` gets how that ended."""
+        """`begin` collects what to sync and returns the function that syncs it in the other thread; `end` gets that one's error."""
         self._begin = begin
         self._end = end
         self._thread: ThreadPoolExecutor | None = None
@@ -144,7 +144,7 @@ class EarlySync:
         self._unsynced_bytes = 0
 
     def note(self, size_bytes: int) -> None:
-        """So many bytes more have been written. Raises what `end` does."""
+        """Report that so many more bytes were written. Raises what `end` does."""
         self._unsynced_bytes += size_bytes
         if self._unsynced_bytes >= EARLY_BYTES and (self._running is None or self._running.done()):
             self.end()
@@ -152,7 +152,7 @@ class EarlySync:
             self._unsynced_bytes = 0
 
     def _started(self, sync: Callable[[], None]) -> Future[None]:
-        """The sync in the other thread; done already, by this one, where no thread is to be had."""
+        """Start the sync in the other thread; if no thread can be started, run it in this one."""
         thread = self._thread or ThreadPoolExecutor(1)
         try:
             running = thread.submit(sync)
@@ -169,19 +169,19 @@ class EarlySync:
         return running
 
     def wait(self) -> None:
-        """Returns when none is running."""
+        """Returns when no sync is running."""
         if self._thread is not None:
             self._thread.shutdown()
 
     def end(self) -> None:
-        """Returns when none is running, and `end` has got the result of the last. Raises what `end` does."""
+        """Returns when no sync is running, and `end` has got the result of the last. Raises what `end` does."""
         if self._running is not None:
             running, self._running = self._running, None
             self._end(running.exception())
 
 
 class EarlyFileSync:
-    """The syncs of one file. `finish` or `give_up` comes last."""
+    """The syncs of one file. Call `finish` or `give_up` at last."""
 
     def __init__(self, file: LocalWriter) -> None:
         self._file = file
@@ -189,18 +189,18 @@ class EarlyFileSync:
         self._early = EarlySync(lambda: file.sync, self._end)
 
     def note(self, size_bytes: int) -> None:
-        """So many bytes more have been written."""
+        """Report that so many more bytes were written."""
         self._early.note(size_bytes)
 
     def finish(self) -> None:
-        """Returns when all that was written is on the disk. Raises OSError where any sync has failed."""
+        """Returns when all written data is on the disk. Raises OSError if any sync has failed."""
         self.give_up()
-        if self._failure is not None:  # a system tells of it once; the next sync would say that all is well
+        if self._failure is not None:  # the system reports it once; the next sync would succeed
             raise self._failure
         self._file.sync()
 
     def give_up(self) -> None:
-        """Returns when nobody syncs the file any more."""
+        """Returns when no sync of the file is running."""
         self._early.wait()
         self._early.end()
 
@@ -211,8 +211,8 @@ class EarlyFileSync:
 class SyncGate:
     """The syncs of one writer, requested by several threads: one at a time, and none after one that failed. Thread-safe.
 
-    The kernel reports a write that failed to one sync of a descriptor only (fsync(2)); another one beside it, or behind it, gets no
-    error. So every caller after a failure gets that failure.
+    The kernel reports a failed write to only one sync of a descriptor (fsync(2)); another sync, beside it or later, gets no error.
+    So every caller after a failure gets that failure.
     """
 
     def __init__(self) -> None:
@@ -220,7 +220,7 @@ class SyncGate:
         self._failure: BaseException | None = None
 
     def run(self, sync: Callable[[], None]) -> None:
-        """Raises what `sync` raises, and OSError (EIO) for all that come after."""
+        """Raises what `sync` raises, and OSError (EIO) in all later calls."""
         with self._lock:
             if self._failure is not None:
                 raise OSError(errno.EIO, f"an earlier sync failed ({self._failure})") from self._failure

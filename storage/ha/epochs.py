@@ -1,4 +1,4 @@
-"""Epochs of a log: which holds where, and up to where two logs agree by theirs. Java: EpochFileCache.
+"""Epochs of a log: where each begins and ends, and up to where two logs agree by their epochs. Java: EpochFileCache.
 
 Entries ascend in epoch and start; an entry ends where the next one begins.
 """
@@ -24,13 +24,13 @@ from storage.format.replication import (
 )
 
 NO_END = 2**63 - 1
-"""Where the last entry ends."""
+"""End of the last entry."""
 NO_EPOCH = EpochEntry(-1, 0)
 _NAME = "epochFileCheckpoint"
 
 
 def epoch_at(entries: Sequence[EpochEntry], place: int) -> EpochEntry:
-    """The epoch in which the byte at a place was, or will be, written; of a place before all of them the first; NO_EPOCH of none."""
+    """The epoch in which the byte at a place was, or will be, written; the first one for a place before all; NO_EPOCH without any."""
     found = [entry for entry in entries if entry.start_offset <= place]
     return found[-1] if found else next(iter(entries), NO_EPOCH)
 
@@ -41,7 +41,7 @@ def epoch_end(entries: Sequence[EpochEntry], epoch: int) -> int:
 
 
 def flaw_of(entries: Sequence[EpochEntry]) -> str | None:
-    """What is wrong with entries that a peer names; None = nothing."""
+    """What is wrong with a peer's entries; None = nothing."""
     for entry, following in pairwise(entries):
         if following.epoch <= entry.epoch or following.start_offset < entry.start_offset:
             return f"epoch {following.epoch} from {following.start_offset} follows epoch {entry.epoch} from {entry.start_offset}"
@@ -53,7 +53,7 @@ def flaw_of(entries: Sequence[EpochEntry]) -> str | None:
 def consistent_point(
     own: Sequence[EpochEntry], own_end: int, others: Sequence[EpochEntry], other_end: int
 ) -> int | None:
-    """Up to where both logs are the same, by the newest epoch that both have with one start; None if there is none.
+    """The log offset up to which both logs are the same, by the newest epoch that both have with one start; None if there is none.
 
     Java: findConsistentPoint.
     """
@@ -65,10 +65,10 @@ def consistent_point(
 
 
 def with_entry(entries: Sequence[EpochEntry], entry: EpochEntry) -> tuple[EpochEntry, ...]:
-    """With an epoch that begins behind all others, be it where an empty one does; unchanged where it does not: epochs ascend.
+    """The entries with a new epoch, even if it begins where an empty one does; unchanged if it does not ascend.
 
-    An empty epoch stays: a slave of Java's that has heard of it alone finds no place in common without it.
-    Departure: Java refuses one that begins where the last one does, so that the second of two masters elected at one offset has none.
+    An empty epoch stays: a Java slave that knows only that epoch finds no common place without it.
+    Departure: Java refuses one that begins where the last one does, so if two masters are elected at one offset, the second has none.
     """
     if entries and (entry.epoch <= entries[-1].epoch or entry.start_offset < entries[-1].start_offset):
         return tuple(entries)
@@ -76,19 +76,18 @@ def with_entry(entries: Sequence[EpochEntry], entry: EpochEntry) -> tuple[EpochE
 
 
 def cut_at(entries: Sequence[EpochEntry], end: int) -> tuple[EpochEntry, ...]:
-    """The entries of a log that was cut at a place, an epoch among them that begins there and has no byte here.
+    """The entries of a log that was cut at a place, including an epoch that begins there and has no byte here.
 
-    Departure: Java forgets that one. A broker that is elected with nothing of the first epoch then has no place in common
-    with the old master.
-    Java: truncateSuffixByOffset.
+    Departure: Java drops that one. Then a broker that is elected without data of the first epoch has no common place with the old
+    master. Java: truncateSuffixByOffset.
     """
     return tuple(entry for entry in entries if entry.start_offset <= end)
 
 
 def followed(own: Sequence[EpochEntry], end: int, masters: Sequence[EpochEntry]) -> tuple[EpochEntry, ...]:
-    """The entries of a log that was cut where it agrees with a master's: its own as far as it has bytes of them, then the master's.
+    """The entries of a log that was cut where it agrees with a master's: its own as far as it has their bytes, then the master's.
 
-    An epoch of its own that begins at the cut and that the master does not have goes: it would claim the bytes that come now.
+    An own epoch that begins at the cut and that the master does not have is dropped: it would claim the next bytes.
     """
     found = tuple(entry for entry in own if entry.start_offset < end)
     for entry in masters:
@@ -98,9 +97,9 @@ def followed(own: Sequence[EpochEntry], end: int, masters: Sequence[EpochEntry])
 
 
 def load_epochs(file_system: FileSystem, root: str) -> tuple[EpochEntry, ...]:
-    """The entries of a store, of the file or of its .bak, as Java reads them; none where neither is there.
+    """A store's entries, from the file or its .bak, as Java reads them; empty if neither exists.
 
-    Raises CorruptRecordError where one is there and none is whole.
+    Raises CorruptRecordError if one exists and none is complete.
     """
     error: CorruptRecordError | None = None
     for name in (_NAME, f"{_NAME}.bak"):
@@ -119,7 +118,7 @@ def load_epochs(file_system: FileSystem, root: str) -> tuple[EpochEntry, ...]:
 def save_epochs(file_system: LocalFileSystem, root: str, entries: Sequence[EpochEntry]) -> None:
     """Durable on return; a crash leaves the old content or the new one. Raises OSError.
 
-    Departure: Java overwrites the file in place, and writes none without entries. Without entries both files go.
+    Departure: Java overwrites the file in place, and writes none without entries. Here both files are deleted then.
     """
     path = f"{root}/{_NAME}"
     if entries:
@@ -135,10 +134,10 @@ def save_epochs(file_system: LocalFileSystem, root: str, entries: Sequence[Epoch
 
 
 class EpochFile:
-    """Those of the store at ROOT. Thread-safe; `entries` is a value that is replaced when the file holds the new one."""
+    """The epochs of the store at ROOT. Thread-safe; `entries` is a value that is replaced after the file holds the new one."""
 
     def __init__(self, file_system: LocalFileSystem, root: str) -> None:
-        """Raises CorruptRecordError for a file that is not whole, OSError."""
+        """Raises CorruptRecordError for an incomplete file, OSError."""
         self._files = file_system
         self.root = root
         self._lock = threading.Lock()
@@ -146,12 +145,12 @@ class EpochFile:
 
     @property
     def last_epoch(self) -> int:
-        """The newest epoch; −1 of none."""
-        entries = self.entries  # others may replace them meanwhile
+        """The newest epoch; −1 without any."""
+        entries = self.entries  # another thread may replace them meanwhile
         return entries[-1].epoch if entries else -1
 
     def add(self, entries: Sequence[EpochEntry], end: int) -> None:
-        """Later epochs that begin no further than `end`; as many are kept as a handshake has room for.
+        """Add later epochs that begin at or before `end`; only as many are kept as fit into a handshake.
 
         Durable on return. Raises OSError.
         """
@@ -163,12 +162,12 @@ class EpochFile:
             self._save(found[-MOST_EPOCHS:])
 
     def follow(self, masters: Sequence[EpochEntry], end: int) -> None:
-        """The log is a master's up to its end: what the master does not have there goes. Durable on return. Raises OSError."""
+        """The log is a master's up to its end: drop epochs that the master does not have there. Durable on return. Raises OSError."""
         with self._lock:
             self._save(followed(self.entries, end, masters)[-MOST_EPOCHS:])
 
     def cut(self, end: int) -> None:
-        """The log ends there now: epochs that begin behind it go. Durable on return. Raises OSError."""
+        """The log ends there now: drop later epochs. Durable on return. Raises OSError."""
         with self._lock:
             self._save(cut_at(self.entries, end))
 
@@ -179,10 +178,9 @@ class EpochFile:
 
 
 class FollowedEpochs:
-    """What one follower knows of epochs: its log's, in `file`, and those of the master that it has heard last. For one thread.
+    """The epochs that one follower knows: its log's, in `file`, and the last ones received from its master. For one thread.
 
-    The epochs of a log that follows a controller's masters: compared with a master's, and noted before their first byte.
-
+    They are compared with a master's when the controller changes it, and noted before their first byte.
     Java: AutoSwitchHAClient.doTruncate, EpochFileCache.
     """
 
@@ -190,19 +188,19 @@ class FollowedEpochs:
         self.file = file
         self._masters: tuple[EpochEntry, ...] = ()
         self.confirm_offset = 0
-        """Up to where, as masters have said, all replicas that must have the log have it, and this one too."""
+        """The log offset that all required replicas have, by their masters' reports, and that this log has, too."""
         self.masters_confirm_offset = -1
-        """The same as the master has said it last, which may be ahead of this log."""
+        """The same as the master last sent it; it may be ahead of this log."""
 
     def agreed_end(self, said: MasterHandshake, end: int) -> int | str:
-        """Up to where this log, which ends there, and the master's are the same; or why that is not known.
+        """The log offset up to which this log, which ends at `end`, and the master's are the same; or why that is unknown.
 
-        A log of which no epoch is known is taken for the master's, as Java does, unless it is the longer one.
+        A log without a known epoch counts as the master's, as in Java, unless it is the longer one.
         """
         self._masters = said.epochs
         masters_end = max(0, said.max_offset)  # −1: it has none
         own = cut_at(self.file.entries, end)
-        if own and own[0].start_offset == end:  # of none of its bytes
+        if own and own[0].start_offset == end:  # the log has none of its bytes
             own = ()
         if not own and end > masters_end:
             return (
@@ -217,13 +215,13 @@ class FollowedEpochs:
         return found
 
     def begin(self, end: int) -> None:
-        """The log is the master's up to its end, as the master's epochs are: on the disk on return. Raises OSError."""
+        """The log and its epochs are the master's up to `end`: on the disk on return. Raises OSError."""
         self.file.follow(self._masters, end)
 
     def note(self, said: FrameEpoch, end: int, confirmed: int) -> None:
-        """What a frame says whose bytes end there: its epoch, and the master's before it, are on the disk on return. Raises OSError.
+        """Before a frame's bytes up to `end` are appended: its epoch, and the master's earlier ones, are on the disk on return.
 
-        `confirmed` = where the log ends that was held against its sums.
+        `confirmed` = the end of the part of the log that was checked against its checksums. Raises OSError.
         """
         self.masters_confirm_offset = said.confirm_offset
         self.confirm_offset = max(self.confirm_offset, min(said.confirm_offset, confirmed))
@@ -232,10 +230,10 @@ class FollowedEpochs:
             self.file.add((*before, EpochEntry(said.epoch, said.start_offset)), end)
 
 
-# The note of a controller's master that its store is being written, from the start of its epoch to its clean end.
+# A master under a controller notes that its store is being written, from the start of its epoch to its clean end.
 #
 # ROOT/spark_mq/master.json: {"epoch": 3, "bootId": "…"}. A broker that finds it after another start of the machine may have lost the
-# log's end, which slaves may have. Under SYNC_FLUSH no slave is sent what is not synced. Java moves the start of the epoch instead, and
+# log's end, which slaves may have. Under SYNC_FLUSH slaves get only synced data. Java moves the start of the epoch instead, and
 # slaves begin it anew.
 
 
@@ -245,7 +243,7 @@ _MASTER_NOTE = "spark_mq/master.json"
 def lost_epoch(file_system: LocalFileSystem, root: str) -> int | None:
     """The epoch in which the store's master may have lost the end of its log; None = nothing was lost.
 
-    Raises StateFileError for a note that cannot be read: nobody knows then.
+    Raises StateFileError for an unreadable note: it is unknown then.
     """
     content = _master_note(file_system, root)
     if content is None:
@@ -260,7 +258,7 @@ def lost_epoch(file_system: LocalFileSystem, root: str) -> int | None:
 
 
 def note_epoch(file_system: LocalFileSystem, root: str, epoch: int) -> None:
-    """The master of this epoch begins. Durable on return. Raises OSError."""
+    """Note that the master of this epoch starts. Durable on return. Raises OSError."""
     content = json.dumps({"epoch": epoch, "bootId": file_system.boot_id()}).encode()
     if _master_note(file_system, root) != content:
         file_system.make_directories(f"{root}/spark_mq")
@@ -268,7 +266,7 @@ def note_epoch(file_system: LocalFileSystem, root: str, epoch: int) -> None:
 
 
 def forget_epoch(file_system: LocalFileSystem, root: str) -> None:
-    """The store was closed cleanly: all of its log is on the disk. Raises OSError."""
+    """Delete the note: the store was closed cleanly, so all of its log is on the disk. Raises OSError."""
     with suppress(FileNotFoundError):
         file_system.unlink(f"{root}/{_MASTER_NOTE}")
         file_system.sync(f"{root}/spark_mq")

@@ -1,8 +1,8 @@
-"""A follower that runs: connects to a master, appends what comes, reports it, and begins again when the connection ends.
+"""A running follower: it connects to a master, appends and reports what it receives, and reconnects when the connection ends.
 
     spark-mq follow ─▶ Following (a store that follows) ─▶ Follower (a thread) ─▶ SlaveSession, FollowedLog
 
-The session decides (`sessions.py`). `truncate_store` cuts the log where it stops agreeing with its master's.
+The session decides (`sessions.py`). `truncate_store` cuts the log where it differs from its master's.
 Java: DefaultHAClient.
 """
 
@@ -37,12 +37,12 @@ from storage.settings.load import StoreConfig
 from storage.store import WritesAs, open_store
 from storage.tables.masters import followed_master, forget_followed_master, note_followed_master
 
-# Cutting a store's log at a place where it stops agreeing with its master's, queues and index with it. Java: truncateFiles.
+# Cutting a store's log where it starts to differ from its master's, with queues and index. Java: truncateFiles.
 #
 #     order: abort · checkpoint lowered to the last record that stays · log cut, zeroed · opened, which recovers · closed · epochs cut
 #
-# A crash at any step leaves a store with `abort` that ends at the place, or behind it as before: the next comparison cuts it again.
-# Departure: Java moves positions only; what it has cut comes back after a crash (apache/rocketmq#10666).
+# A crash at any step leaves a store with `abort` that ends at the cut, or after it as before: the next comparison cuts it again.
+# Departure: Java only moves positions; what it has cut comes back after a crash (apache/rocketmq#10666).
 
 
 def truncate_store(
@@ -55,10 +55,10 @@ def truncate_store(
     holds_back: bool = False,
     file_system: LocalFileSystem | None = None,
 ) -> Sequence[EpochEntry]:
-    """Cut the log of a store that nobody has open at `end`, where a record or a file begins; returns the epochs that stay.
+    """Cut the log of a closed store at `end`, where a record or a file begins; returns the epochs that stay.
 
-    `holds_back` as of `open_store`.
-    Raises StoreRefusedError where no record begins there, or where all replicas have what would be cut (`confirm_offset`);
+    `holds_back` is that of `open_store`.
+    Raises StoreRefusedError if no record begins there, or all replicas have what would be cut (`confirm_offset`);
     OffsetOutOfRangeError outside of the log; StoreLockedError; with nothing changed. OSError.
     """
     files = file_system or LocalFileSystem()
@@ -68,7 +68,7 @@ def truncate_store(
     if not minimum <= end <= log_end:
         raise OffsetOutOfRangeError("commit log", None, minimum, log_end, end)
     if end < confirm_offset:
-        reason = f"its log is to be cut at {end}, and all replicas have it up to {confirm_offset}"
+        reason = f"its log must be cut at {end}, and all replicas have it up to {confirm_offset}"
         raise StoreRefusedError(root, reason, hint="look which of the logs is the right one; nothing was changed")
     with files.locked(f"{root}/lock", holder="follower"):
         log = CommitLog(files, directories, size)
@@ -94,14 +94,14 @@ def truncate_store(
 
 
 def _last_store_time_ms(log: CommitLog, root: str, end: int) -> int:
-    """Of the last record before the place, 0 without one. Raises StoreRefusedError where no record ends there, and no file begins."""
+    """Store time of the last record before a log offset, 0 without one. StoreRefusedError inside a record."""
     last_ms = 0
     for file in reversed(log.files[: log.file_index(max(0, end - 1)) + 1]):
         walk = log.walk(file.start, check_crc=False, limit=min(end, file.end))
         for _, records in walk:
             last_ms = int(records.column("store_time_ms")[-1])
         if file.start < end < file.end and walk.end != end and end_of_data(log.open_file(file), 0):
-            raise StoreRefusedError(root, f"its log is to be cut at {end}, where no record begins")
+            raise StoreRefusedError(root, f"its log must be cut at {end}, where no record begins")
         if last_ms:
             break
     return last_ms
@@ -110,51 +110,51 @@ def _last_store_time_ms(log: CommitLog, root: str, end: int) -> int:
 _LOG = logging.getLogger(__name__)
 _READ_BYTES = 1 << 20
 _SETTLED_BYTES = 4 << 20
-"""Checked and dispatched together at most, before they are acknowledged."""
+"""The most that is checked and dispatched together before it is acknowledged."""
 _NO_MASTER = "no name server or controller knows a master: does it run, and is the broker's name right?"
 
 MasterAddress = Callable[[], str | None]
-"""Where the master's listener is now, host:port; None = nobody knows. Asked before each try to connect."""
+"""The present host:port of the master's listener; None = unknown. Called before each attempt to connect."""
 
 
 class MasterAsks(NamedTuple):
-    """What can be asked of a master by another way than this connection; None = nobody knows."""
+    """Requests to a master outside of this connection; None = it does not answer."""
 
     bounds: Callable[[], tuple[int, int] | None] = lambda: None
-    """Where its log begins and ends."""
+    """Start and end of its log."""
     record: Callable[[int, str], bytes | None] = lambda place, topic: None
-    """The record that begins at a place of its log, of which it is said here which topic that has; b"" = none does."""
+    """The record at a place of its log, with the topic that this log has there; b"" = the master has no record there."""
 
 
 @dataclass(frozen=True, slots=True)
 class FollowerStatus:
-    """How far a follower is, and what keeps it from going on."""
+    """How far a follower is, and what stops it."""
 
     master: str | None = None
     is_connected: bool = False
     end: int = 0
-    """Where its log ends."""
+    """End of its log."""
     frames: int = 0
-    """Bytes came so often since it was started."""
+    """How many frames with bytes came since the start."""
     trouble: str | None = None
-    """Why the last connection ended, or what is wrong with this one; None since bytes, or a fitting heartbeat, came."""
+    """Why the last connection ended, or what is wrong with this one; None since bytes, or a matching heartbeat, came."""
     is_hopeless: bool = False
-    """Whether nothing will change by itself: the store is to be made anew."""
+    """Whether only a new store helps."""
 
 
 class Switching(NamedTuple):
-    """What it takes to follow one master after another, as a controller names them. Java: AutoSwitchHAClient."""
+    """What a follower needs to follow one master after another, as a controller names them. Java: AutoSwitchHAClient."""
 
     identity: SlaveHandshake
     epochs: FollowedEpochs
     diverged: Callable[[int, int], PutService | None]
-    """Told, in the follower's thread and without a connection, up to where this log and the master's are the same, where this one goes
-    further, and what all replicas have, as masters say. Returns the store, cut there and opened again; None = this follower ends, and
-    who closes it cuts."""
+    """Called in the follower's thread without a connection, when this log goes further than the part that it shares with the master's.
+    Gets that part's end and the offset that all replicas have, by the masters' reports. Returns the store, cut there and opened again;
+    None = this follower ends, and the caller that closes it cuts."""
 
 
 class Follower:
-    """Follows a master from `start` until `close`. `service` is not closed by it."""
+    """Follows a master from `start` until `close`. Does not close `service`."""
 
     def __init__(
         self,
@@ -178,29 +178,29 @@ class Follower:
         self._changed = threading.Condition()
         self.status = FollowerStatus(end=self._log.end)
         self.agrees = False
-        """Whether this log was no more than the master's when it was looked at last: before every connection, of a controller's masters
-        at its beginning.
+        """Whether, at the last check, this log was no more than the master's. It is checked before every connection, with masters of a
+        controller at its start.
         """
         self.error: Exception | None = None
-        """What it has ended with though nobody has closed it; None = it has not."""
+        """The error that ended it; None = none did."""
         self._thread = threading.Thread(target=self._work, name="follower", daemon=True)
 
     @property
     def failure(self) -> str | None:
-        """`error` in words."""
+        """`error` as text."""
         return None if self.error is None else str(self.error) or type(self.error).__name__
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Hangs up; what is no whole record is cut."""
+        """Close the connection; cut an incomplete record."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()
 
     def wait(self, condition: Callable[[FollowerStatus], bool], timeout_seconds: float) -> bool:
-        """Wait until the condition holds of the status; whether it did before the time was over."""
+        """Wait until the condition holds for the status; returns whether it did in time."""
         with self._changed:
             return self._changed.wait_for(lambda: condition(self.status), timeout_seconds)
 
@@ -218,13 +218,13 @@ class Follower:
                 self._tell(replace(self.status, is_connected=False))
                 self._closing.wait(self._reconnect_s)
             self._log.cut_torn_end()
-        except Exception as error:  # whatever it is, nobody follows any more, and that is told
+        except Exception as error:  # any error ends the following, and is reported
             _LOG.exception("following has ended")
             self.error = error
             self._tell(replace(self.status, is_connected=False, trouble=f"it has ended: {error}", is_hopeless=True))
 
     def _follow(self) -> None:
-        """One connection, until it ends. Raises StorageError, OSError where the store takes nothing more."""
+        """Run one connection to its end. Raises StorageError, OSError if the store accepts nothing more."""
         self.agrees = False
         address = self._address()
         if address is None:
@@ -248,7 +248,7 @@ class Follower:
         self._tell(replace(self.status, master=address, end=end))
         try:
             connection = socket.create_connection(split_address(address), CONNECT_TIMEOUT_MS / 1_000)
-        except (OSError, ValueError, OverflowError) as error:  # a master may say anything of its address
+        except (OSError, ValueError, OverflowError) as error:  # a master may send any address
             self._end_with(f"the master is not reached ({error})")
             return
         with connection:
@@ -262,7 +262,7 @@ class Follower:
             self._diverged(self._diverged_at)
 
     def _end_with(self, trouble: str) -> None:
-        """Why a connection has ended, unless what is known already is worse."""
+        """Note why a connection has ended, unless the known trouble is worse."""
         if not self.status.is_hopeless:
             self._tell(replace(self.status, trouble=trouble))
 
@@ -274,7 +274,7 @@ class Follower:
         return SlaveSession(end, size, now_ms, self._timing, handshake=switching.identity, last_epoch=last)
 
     def _compare(self, session: SlaveSession, said: MasterHandshake) -> str | None:
-        """Go on where the logs agree; or why not, or not yet."""
+        """Continue where the logs agree; or return why not, or not yet."""
         assert self._switching is not None
         found = self._switching.epochs.agreed_end(said, session.end)
         if isinstance(found, str):
@@ -298,9 +298,9 @@ class Follower:
         self._switching.epochs.file.cut(end)
 
     def _difference(self) -> str | None:
-        """Why this log is no beginning of the master's, as its last record shows; None = it may be one.
+        """Why this log is not a prefix of the master's, by its last record; None = it may be one.
 
-        Departure: Java's slave goes on where the places fit, whatever stands before them.
+        Departure: Java's slave continues if the offsets fit, whatever precedes them.
         """
         own = self._log.last_record()
         found = None if own is None else self._asks.record(own.commitlog_offset, own.topic)
@@ -308,13 +308,13 @@ class Follower:
             return None
         bounds = None if found else self._asks.bounds()
         if bounds is not None and own.commitlog_offset < bounds[0]:
-            return None  # it has expired there; whether this log can go on is looked at behind the first heartbeat
+            return None  # it has expired there; the first heartbeat shows whether this log can continue
         what = "another record" if found else "no record that begins there"
         where = f"the last record of this log, at {own.commitlog_offset}, is not the master's"
         return f"{where}, which has {what}: it is another log; nothing is acknowledged"
 
     def _first_place(self) -> int:
-        """Where to begin without a log: with all that the master has, where it is known where that begins. Else it says."""
+        """Where to start without a log: at the start of the master's, if that is known. Else the master decides."""
         bounds = self._asks.bounds()
         if bounds is None or max(0, bounds[0]) >= bounds[1]:  # an empty master's log begins at -1
             return 0
@@ -323,7 +323,7 @@ class Follower:
         return start
 
     def _converse(self, connection: socket.socket, session: SlaveSession) -> str | None:
-        """Returns why the connection is to end; None = this follower is to be closed."""
+        """Returns why the connection must end; None = this follower is being closed."""
         while not self._closing.is_set():
             now_ms = steady_time_ms()
             if session.is_silent(now_ms):
@@ -339,7 +339,7 @@ class Follower:
                 return f"the connection broke ({error})"
             if not received:
                 return "the master has hung up" + (
-                    "" if session.frames else " at once: what it is told may not fit its log"
+                    "" if session.frames else " at once: the master's answer may not fit its log"
                 )
             trouble = self._handle(connection, session, received)
             if trouble is not None:
@@ -347,7 +347,7 @@ class Follower:
         return None
 
     def _handle(self, connection: socket.socket, session: SlaveSession, data: bytes) -> str | None:
-        """What has come, and what is there already behind it: records are checked and dispatched many at a time."""
+        """Handle received data, and what is readable right after it: records are checked and dispatched many at a time."""
         refused: str | None = None
         count = taken = 0
         while data:
@@ -372,7 +372,7 @@ class Follower:
         except StoreNotWritableError as error:
             if self._log.failure is not None:
                 raise
-            return error.describe()  # a full disk: the master is asked again, until there is room
+            return error.describe()  # a full disk: retry with the master until there is room
         if refused is not None:
             return refused if self._diverged_at is not None else f"the master is refused: {refused}"
         frames = self.status.frames + count
@@ -383,8 +383,8 @@ class Follower:
         return None
 
     def _look_around(self, session: SlaveSession) -> str | None:
-        """Nothing but heartbeats: is there nothing, or does the master not have what comes next here?"""
-        bounds = None if self._switching is not None else self._asks.bounds()  # epochs have said it
+        """After heartbeats only: is there nothing new, or does the master not have the next bytes?"""
+        bounds = None if self._switching is not None else self._asks.bounds()  # epochs have shown it
         if bounds is None:
             return None
         minimum, maximum = bounds
@@ -398,7 +398,7 @@ class Follower:
 
 
 def _what_is_there(connection: socket.socket) -> bytes:
-    """What can be read without waiting; nothing also where the connection has ended, which the next read tells."""
+    """The bytes that can be read without waiting; none also if the connection has ended, which the next read reports."""
     try:
         readable, _, _ = select.select([connection], [], [], 0)
         return connection.recv(_READ_BYTES) if readable else b""
@@ -415,13 +415,13 @@ class LastRecord(NamedTuple):
 
 
 class FollowedLog:
-    """The end of a follower's log. `service` has the store, opened by holder "follower"; one thread appends.
+    """The log of a follower: appends received bytes, checks and dispatches records, cuts a torn end.
 
-    The log of a store that follows a master: bytes appended as they come, records checked and dispatched, a torn end cut.
+    `service` has the store, opened by holder "follower"; one thread appends.
 
-        received* ─▶ settle: whole records checked, in queues and index, acknowledged as far as their bytes stand here
+        received* ─▶ settle: whole records checked, in queues and index, acknowledged as far as their bytes are here
 
-    A crash leaves a prefix of the master's log; the next opening cuts it behind its last whole record, and zeroes the rest. Java:
+    A crash leaves a prefix of the master's log; the next opening cuts it after its last whole record, and zeroes the rest. Java:
     DefaultHAClient.dispatchReadRequest, ReputMessageService.
     """
 
@@ -436,20 +436,20 @@ class FollowedLog:
 
     @property
     def failure(self) -> BaseException | None:
-        """Why the store takes nothing more until it is opened again; None = it does."""
+        """Why the store accepts nothing more until it is opened again; None = it does."""
         return self._service.failure
 
     def begin_at(self, start: int) -> None:
-        """Of a log without bytes: the master is asked for what stands from there on, where a record or a file begins.
+        """Start an empty log at a log offset where a record or a file of the master's begins.
 
-        1 stands for 0: a master of Java's sends no more than its last file to who asks for 0, and the first byte of a log is 0.
+        Offset 1 means 0: a Java master sends only its last file to a slave that reports 0, and the first byte of a log is 0.
         """
         assert self.raw_end == 0
         self.raw_end = start
         self.end = 0 if start == 1 else start
 
     def take(self, received: Received) -> None:
-        """Bytes that follow `raw_end`, within one file. `settle` writes them."""
+        """Add bytes that follow `raw_end`, within one file. `settle` writes them."""
         if received.body:
             if not self.raw_end:
                 self.end = received.commitlog_offset
@@ -457,12 +457,12 @@ class FollowedLog:
             self.raw_end = received.commitlog_offset + len(received.body)
 
     def settle(self, confirmed: int | None = None) -> int:
-        """Write, check and dispatch what was taken; returns up to where it may be acknowledged.
+        """Write, check and dispatch the added bytes; returns the log offset up to which they may be acknowledged.
 
-        `confirmed` is up to where a controller's master calls the log confirmed: what lies behind waits in the log.
+        `confirmed` is the offset that a controller's master calls confirmed: later records wait in the log.
 
-        Raises CorruptRecordError for what is no record, which is cut then; nothing of it was acknowledged. StoreNotWritableError where
-        the disk has no room: `cut_torn_end` then begins anew. If the service has failed, and with OSError, the store is at its end.
+        Raises CorruptRecordError for bytes that are no record; they are cut, and were not acknowledged. StoreNotWritableError if
+        the disk has no room: `cut_torn_end` then allows a retry. If the service has failed, and with OSError, the store is unusable.
         """
         if confirmed is not None:
             self._service.on_confirmed(confirmed)
@@ -481,13 +481,13 @@ class FollowedLog:
         return self.raw_end
 
     def cut_torn_end(self) -> int:
-        """What is no whole record goes; returns where the log ends then: there a master goes on."""
+        """Cut an incomplete record; returns the log's end: the master continues there."""
         with self._service.exclusive() as store:
             self._cut(store.writer)
         return self.end
 
     def last_record(self) -> LastRecord | None:
-        """None where it is not known which one that is."""
+        """The last record; None if it is unknown."""
         with self._service.exclusive() as store:
             last = store.writer.ends.last_record
             if last is None or not self.end:
@@ -501,7 +501,7 @@ class FollowedLog:
             return LastRecord(last.commitlog_offset, message.topic, content)
 
     def _write(self, writer: StoreWriter) -> None:
-        """What was taken, as few pieces as there are files."""
+        """Write the added bytes in as few pieces as there are files."""
         taken, self._taken = self._taken, []
         for _, of_file in groupby(taken, lambda received: received.commitlog_offset // self.file_size_bytes):
             pieces = list(of_file)
@@ -528,7 +528,7 @@ class Following:
         self.service = service
         self.follower: Follower
         self.reopened: Callable[[PutService], None] = lambda service: None
-        """Hears of the store that is open from now on, in the follower's thread."""
+        """Called with the newly opened store, in the follower's thread."""
 
     def switching(self, identity: SlaveHandshake) -> Switching:
         """What a follower of a controller's masters needs of this store."""
@@ -543,7 +543,7 @@ class Following:
         return self.service
 
     def close(self) -> None:
-        """Hangs up, and closes the store cleanly."""
+        """Close the connection, and the store cleanly."""
         self.follower.close()
         self.service.close()
 
@@ -565,10 +565,10 @@ def open_following(
     reconnect_ms: int = RECONNECT_MS,
     identity: SlaveHandshake | None = None,
 ) -> Following:
-    """The store at ROOT, made where none is, follows a master from now on: `master` is its listener's address, or says it.
+    """Let the store at ROOT, made if missing, follow a master: `master` is its listener's address, or returns it.
 
-    With `adopts` a store with messages that followed nobody is taken for a copy of the master's. With `identity` the master is one of
-    a controller's, who may change, and readers see what they call confirmed.
+    With `adopts` a store with messages that has followed no master counts as a copy of the master's. With `identity` a controller
+    chooses and may change the master, and readers see only confirmed messages.
     Raises what `open_store` raises; StoreRefusedError for a store with messages of its own.
     """
     is_controlled = identity is not None
@@ -594,10 +594,10 @@ def open_following(
 
 
 def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
-    """The store at ROOT follows nobody any more, and may be written; whether it followed a master before.
+    """End the following of the store at ROOT, which may be written then; returns whether it followed a master.
 
-    Opened once more as a follower, so that what a crash has cut off of its last record is no message of its own. What its master's
-    tables count further than its log goes is lowered.
+    It is opened once more as a follower, so that a torn last record does not count as a message of its own. Offsets in its tables that
+    are ahead of its log are lowered.
     Its follower must have ended. Raises StoreLockedError while it runs, and what `open_store` raises.
     """
     files = LocalFileSystem()

@@ -1,4 +1,4 @@
-"""A master's listener: slaves connect, are served from the log, and acknowledge. One thread has all sockets.
+"""A master's listener: slaves connect, get the log, and acknowledge. One thread has all sockets.
 
     spark-mq broker, spark-mq replicate ─▶ ReplicationListener ─▶ MasterSession per connection ─▶ Replicas
 
@@ -34,13 +34,13 @@ from storage.ha.sessions import (
     DEFAULT_BATCH_BYTES,
     MOST_SENT_BYTES,
     Acknowledged,
-    Asked,
     Identified,
     MasterSession,
     Outgoing,
     Place,
     Refused,
     SessionEvent,
+    StartRequested,
     Timing,
     off_a_boundary,
     where_to_start,
@@ -55,7 +55,7 @@ _NOTHING = np.empty(0, np.int64)
 
 
 class LogReader:
-    """What may be sent of a log that grows: it is an `LogExtent`, as it was when `look` was called last.
+    """The part of a growing log that may be sent: an `LogExtent`, as of the last `look`.
 
     It has files of its own, so that no put waits for it; for one thread. Java: DefaultMessageStore.getCommitLogData.
     """
@@ -68,7 +68,7 @@ class LogReader:
         epochs: Callable[[], tuple[EpochEntry, ...]] = tuple,
         confirm_offset: Callable[[], int] | None = None,
     ) -> None:
-        """`end` says up to where the log may be sent: the end of a record. `file_size_bytes` of a file that is yet to be made."""
+        """`end` gives the log offset up to which the log may be sent: the end of a record. `file_size_bytes` is for new files."""
         self._open_log = open_log
         self._end = end
         self._epochs = epochs
@@ -82,7 +82,7 @@ class LogReader:
         self.look()
 
     def look(self, *, at_files: bool = False) -> None:
-        """See how far the log goes now; with `at_files` also where it begins."""
+        """Update the end of the log; with `at_files` also its start."""
         self.end, self.epochs = self._end(), self._epochs()
         if at_files:
             self.log.list_files()
@@ -109,7 +109,7 @@ class LogReader:
         return self.log.file_end(place, self._size)
 
     def cut(self, start: int, most_bytes: int) -> int:
-        """As `LogExtent.cut`: records of more than `most_bytes` have a frame of their own, of more than a frame holds several."""
+        """Like `LogExtent.cut`. A record of more than `most_bytes` has its own frame; one larger than a frame has several."""
         stop = min(self.end, self._file_end(start))
         if stop - start <= most_bytes:
             return stop
@@ -124,7 +124,7 @@ class LogReader:
         return min(stop, start + (MOST_SENT_BYTES if len(following) else most_bytes))
 
     def _record_ends(self, start: int, stop: int) -> np.ndarray:
-        """Where the records end that follow `start`, some of them; nothing where none begins there, or none any more."""
+        """The ends of some records that follow `start`; empty if none begins there, or it has expired."""
         if self.log.file_index(start) < 0:
             return _NOTHING
         for offsets, records in self.log.walk(start, check_crc=False, limit=stop):
@@ -140,7 +140,7 @@ class LogReader:
         return self.log.open_file(file).view(start - file.start, size_bytes).data
 
     def is_boundary(self, place: int) -> bool:
-        """Whether a record begins, or a file, at a place of the log; walks from its file's start. For any thread."""
+        """Whether a record or a file begins at a place of the log; walks from its file's start. For any thread."""
         log = self._open_log()
         try:
             number = log.file_index(place)
@@ -163,16 +163,16 @@ class LogReader:
 _LOG = logging.getLogger(__name__)
 _READ_BYTES = 64 << 10
 _TURN_BYTES = 4 << 20
-"""What one slave is sent before the others have their turn."""
+"""How much one slave is sent before the others have their turn."""
 _MOST_CONNECTIONS = 64
 _OWN_FILES = 64
 _LEFT_KEPT = 16
 _HOSTS_KEPT = 64
 _MOST_LOOKS = 4
-"""So many threads look at a time whether a record begins where slaves ask."""
+"""How many threads at a time check whether a record begins where slaves want to start."""
 _PAUSE_SECONDS = 1.0
 _DEAF_MS = 1_000
-"""So long nobody is accepted when the process has no descriptors left."""
+"""How long no connection is accepted after the process ran out of descriptors."""
 _REFUSALS_KEPT = 64
 
 
@@ -188,13 +188,13 @@ class ListenerSettings:
     batch_bytes: int = DEFAULT_BATCH_BYTES
     """haTransferBatchSize."""
     knows: Callable[[int], bool] = lambda broker_id: True
-    """Whether a controller lists a broker id; asked of who is no learner."""
+    """Whether a controller lists a broker id; called for slaves that are no learners."""
     is_known: Callable[[str], bool] = lambda host: False
-    """Whether a slave is known to be at a host: where connections are too many, its own come first."""
+    """Whether a slave is known at a host: if connections are too many, its own take precedence."""
 
 
 class Refusal(NamedTuple):
-    """A slave that was told no, and why."""
+    """A slave that was refused, and why."""
 
     time_ms: int
     address: str
@@ -215,14 +215,14 @@ class _Connection:
     address: str
     session: MasterSession
     identified: Identified | None = None
-    asked: int | None = None
+    requested_start: int | None = None
     unsent: deque[memoryview] = field(default_factory=deque)
     wants_write: bool = False
     since_ms: int = 0
-    """When it came, began, or acknowledged anything new."""
+    """When it connected, started, or acknowledged anything new."""
 
     def __hash__(self) -> int:
-        """Turns of connections follow from their numbers."""
+        """By number, so that turns of connections are deterministic."""
         return self.number
 
     @property
@@ -231,7 +231,7 @@ class _Connection:
 
     @property
     def neighbourhood(self) -> str:
-        """Its host; of IPv6 the network of 64 bits: a peer with one address there has all."""
+        """Its host; for IPv6 the network of 64 bits: a peer with one address there has all."""
         host = self.host.partition("%")[0]
         return str(ipaddress.ip_network((host, 64), strict=False)) if ":" in host else host
 
@@ -248,16 +248,16 @@ class ReplicationListener:
     """Serves a log to slaves until `close`. `replicas` is what it knows of them."""
 
     def __init__(self, reader: LogReader, settings: ListenerSettings, replicas: Replicas | None = None) -> None:
-        """Listens from now on. Raises OSError where it cannot, and ConfigurationError where the process may open too few files."""
+        """Listens from now on. Raises OSError if it cannot, and ConfigurationError if the process may open too few files."""
         need_files(_MOST_CONNECTIONS + _OWN_FILES, "a master")
         self._reader = reader
         self._settings = settings
         self.replicas = replicas or Replicas()
         self.refusals: deque[Refusal] = deque(maxlen=_REFUSALS_KEPT)
-        """The last slaves that were told no."""
+        """The last slaves that were refused."""
         host = plain_host(settings.host)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        is_dual = host == "::" and socket.has_dualstack_ipv6()  # as the listeners of requests
+        is_dual = host == "::" and socket.has_dualstack_ipv6()  # like the listeners of requests
         self._server = socket.create_server((host, settings.port), family=family, backlog=50, dualstack_ipv6=is_dual)
         self._server.setblocking(False)
         name = self._server.getsockname()
@@ -281,16 +281,16 @@ class ReplicationListener:
         self._thread.start()
 
     def wake(self) -> None:
-        """The log has grown. From any thread; cheap, and next to nothing without slaves. One that comes now has not asked yet."""
+        """The log has grown. From any thread; cheap, and nearly free without slaves. A new slave has not requested a start yet."""
         if self._connections:
             self._wake()
 
     def _wake(self) -> None:
-        with suppress(BlockingIOError, OSError):  # a full pipe wakes as well
+        with suppress(BlockingIOError, OSError):  # a full pipe also wakes it
             self._waker.send(b"\0")
 
     def close(self) -> None:
-        """Hangs up on all slaves."""
+        """Close all connections."""
         self._is_closed = True
         self._wake()
         if self._thread.ident is not None:
@@ -306,12 +306,12 @@ class ReplicationListener:
         while not self._is_closed:
             try:
                 self._turn()
-            except Exception:  # whatever it is, the slaves are served again
+            except Exception:  # after any error the slaves are served again
                 _LOG.exception("the log is not served for now")
                 time.sleep(_PAUSE_SECONDS)
 
     def _turn(self) -> None:
-        """What slaves have said, then what they are to be sent."""
+        """Handle the slaves' data, then send."""
         for key, mask in self._selector.select(self._patience_seconds()):
             if key.fileobj is self._server:
                 self._accept()
@@ -383,7 +383,7 @@ class ReplicationListener:
             session.acknowledged < session.sent and now_ms - since_ms > self._settings.timing.housekeeping_ms
         )
         is_known = self._settings.is_known(connection.host)
-        return Place(connection.neighbourhood, is_known, connection.asked is None or takes_nothing, since_ms)
+        return Place(connection.neighbourhood, is_known, connection.requested_start is None or takes_nothing, since_ms)
 
     def _read(self, connection: _Connection) -> None:
         try:
@@ -396,14 +396,14 @@ class ReplicationListener:
             self._hang_up(connection)
             return
         for event in connection.session.receive(data, steady_time_ms()):
-            if connection in self._connections:  # what came before has not ended it
+            if connection in self._connections:  # earlier events have not ended it
                 self._handle(connection, event)
 
     def _handle(self, connection: _Connection, event: SessionEvent) -> None:
         if isinstance(event, Acknowledged):
             connection.since_ms = steady_time_ms()
             self.replicas.acknowledged(connection.number, event.offset)
-        elif isinstance(event, Asked):
+        elif isinstance(event, StartRequested):
             self._judge(connection, event.offset)
         elif isinstance(event, Identified):
             self._identify(connection, event)
@@ -433,15 +433,15 @@ class ReplicationListener:
             if other is not connection:
                 self._refuse(other, f"another connection says that it is broker {said.broker_id}")
 
-    def _judge(self, connection: _Connection, asked: int) -> None:
-        connection.asked = asked
+    def _judge(self, connection: _Connection, requested: int) -> None:
+        connection.requested_start = requested
         self._reader.look(at_files=True)
         left = self._left.get(connection.host, ())
         found = where_to_start(
-            asked,
+            requested,
             self._reader,
             from_last_file=connection.identified is not None and connection.identified.syncs_from_last_file,
-            is_known_cut=any(known.acknowledged <= asked <= known.sent for known in left),
+            is_known_cut=any(known.acknowledged <= requested <= known.sent for known in left),
         )
         if isinstance(found, str):
             self._refuse(connection, found)
@@ -451,12 +451,14 @@ class ReplicationListener:
             self._refuse(connection, "too many slaves ask for places within a file just now")
         else:
             self._looks += 1
-            threading.Thread(target=self._look, args=(connection, asked), name="replication start", daemon=True).start()
+            threading.Thread(
+                target=self._look, args=(connection, requested), name="replication start", daemon=True
+            ).start()
 
-    def _look(self, connection: _Connection, asked: int) -> None:
+    def _look(self, connection: _Connection, requested: int) -> None:
         try:
-            is_boundary = self._reader.is_boundary(asked)
-        except Exception:  # whatever it is, it is answered, and others may look
+            is_boundary = self._reader.is_boundary(requested)
+        except Exception:  # any error must not keep the answer from the slave, or the place from others
             _LOG.exception("where %s may begin is not known", connection.address)
             is_boundary = False
         self._judged.append((connection, is_boundary))
@@ -464,16 +466,19 @@ class ReplicationListener:
 
     def _begin(self, connection: _Connection, is_boundary: bool) -> None:
         self._looks -= 1
-        if connection not in self._connections or connection.asked is None:
+        if connection not in self._connections or connection.requested_start is None:
             return
         if is_boundary:
-            self._start(connection, connection.asked)
+            self._start(connection, connection.requested_start)
         else:
-            self._refuse(connection, off_a_boundary(connection.asked))
+            self._refuse(connection, off_a_boundary(connection.requested_start))
 
     def _start(self, connection: _Connection, start: int) -> None:
         _LOG.info(
-            "slave %s has the log up to %s and is sent it from %d on", connection.address, connection.asked, start
+            "slave %s has the log up to %s and is sent it from %d on",
+            connection.address,
+            connection.requested_start,
+            start,
         )
         self._handle(connection, connection.session.begin(start))
 
@@ -492,7 +497,7 @@ class ReplicationListener:
         except BlockingIOError:
             pass
         except StorageError as error:
-            self._refuse(connection, f"what it is to be sent has expired: {error.describe()}")
+            self._refuse(connection, f"the log that it needs has expired: {error.describe()}")
             return
         except OSError:
             self._hang_up(connection)
@@ -534,7 +539,7 @@ class ReplicationListener:
         session = connection.session
         if session.acknowledged != UNPROVEN:
             kept = self._left.pop(connection.host, None) or deque(maxlen=_LEFT_KEPT)
-            self._left[connection.host] = kept  # the last one to be forgotten
+            self._left[connection.host] = kept  # becomes the newest
             if len(self._left) > _HOSTS_KEPT:
                 del self._left[next(iter(self._left))]
             kept.append(_Left(session.acknowledged, session.sent))
@@ -542,7 +547,7 @@ class ReplicationListener:
 
 
 def _drop(unsent: deque[memoryview], size_bytes: int) -> None:
-    """Take away what was sent."""
+    """Remove the sent bytes."""
     while size_bytes:
         first = unsent[0]
         if len(first) > size_bytes:
@@ -556,13 +561,13 @@ _LOOK_SECONDS = 0.05
 
 
 class Replicator:
-    """Serves what of a store's log is whole, beside its writer, from now until `close`. It reads only, and takes no lock.
+    """Serves the whole records of a store's log, beside its writer, from now until `close`. It only reads, and takes no lock.
 
     `store` is open for reading, and closed at the end.
     """
 
     def __init__(self, store: MessageStore, settings: ListenerSettings, replicas: Replicas | None = None) -> None:
-        """Raises OSError where it cannot listen."""
+        """Raises OSError if it cannot listen."""
         self._store = store
         self._end = store.log_end
         files = store.layout
@@ -574,7 +579,7 @@ class Replicator:
 
     @property
     def log_end(self) -> int:
-        """Behind the last whole record that was seen."""
+        """End of the last known whole record."""
         return self._end
 
     def start(self) -> None:
@@ -594,7 +599,7 @@ class Replicator:
                 self.listener.wake()
 
     def close(self) -> None:
-        """Hangs up on all slaves."""
+        """Close all connections."""
         self._closing.set()
         if self._thread.ident is not None:
             self._thread.join()

@@ -1,10 +1,10 @@
-"""The replicas of a group: who is master, how far each replica has acknowledged, and which of them acknowledgements wait for.
+"""The replicas of a group: which is the master, what each has acknowledged, and which of them acknowledgements wait for.
 
     listener's thread:     connected ─▶ acknowledged* ─▶ gone
     puts:                  snapshot() · listen(callback)
 
-A replica counts once, however many connections it has: its newest connection that has proven where it stands speaks for it.
-Departure: Java counts connections, and one that never said anything is in sync while the log is short.
+A replica counts once, however many connections it has: its newest connection with a proven position counts.
+Departure: Java counts connections, and a silent one counts as in sync while the log is short.
 Java: HAConnection, DefaultHAService, ReplicasManager, AutoSwitchHAService.
 """
 
@@ -18,16 +18,16 @@ from typing import NamedTuple
 from storage.rules.put_guards import is_in_sync
 from storage.settings.nouns import ReplicationConfig
 
-# Who is master of a group, as a controller says, and what a broker becomes by it. Pure.
+# The master of a group, by its controller, and the role that a broker gets. Pure.
 
 
 class Term(NamedTuple):
-    """What a controller has decided of a group. Terms never go back."""
+    """A controller's decision for a group. Terms never go back."""
 
     epoch: int
-    """masterEpoch; 0 = nobody was elected yet."""
+    """masterEpoch; 0 = no master was elected yet."""
     master_id: int | None = None
-    """None = nobody is master now."""
+    """None = there is no master now."""
     master_address: str | None = None
     members: frozenset[int] = frozenset()
     """The SyncStateSet."""
@@ -46,32 +46,32 @@ class Role(NamedTuple):
 
     @property
     def registered_id(self) -> int:
-        """As name servers know it."""
+        """The broker id that name servers know."""
         return 0 if self.is_master else self.own_id
 
 
-def next_role(own_id: int, present: Role | None, told: Term) -> Role | None:
-    """What the broker becomes by what it was told; None = it stays what it is, fenced where it is nothing yet.
+def next_role(own_id: int, present: Role | None, decided: Term) -> Role | None:
+    """The broker's role after a decision; None = it stays what it is, fenced if it has none yet.
 
-    A term without a master changes nothing: a master in it has lost the election already, and acknowledges to nobody that waits for all
-    in sync. A slave whose master is at another address within the term follows it there; Java's hears of that from name servers.
+    A term without a master changes nothing: a former master has lost the election already, and acknowledges no put that waits for all
+    in sync. A slave whose master has another address within the term follows it there; Java's gets that from name servers.
     """
-    if told.master_id is None or told.master_address is None:
+    if decided.master_id is None or decided.master_address is None:
         return None
-    if present is not None and told.epoch <= present.term.epoch and not _has_moved(present, told):
+    if present is not None and decided.epoch <= present.term.epoch and not _has_moved(present, decided):
         return None
-    return Role(own_id, told)
+    return Role(own_id, decided)
 
 
-def _has_moved(slave: Role, told: Term) -> bool:
-    """Whether the master of a slave's term is at another address; a master knows where it is."""
+def _has_moved(slave: Role, decided: Term) -> bool:
+    """Whether the master of a slave's term has another address now; a master knows its own."""
     known = slave.term
-    is_same = (told.epoch, told.master_id) == (known.epoch, known.master_id)
-    return is_same and not slave.is_master and told.master_address != known.master_address
+    is_same = (decided.epoch, decided.master_id) == (known.epoch, known.master_id)
+    return is_same and not slave.is_master and decided.master_address != known.master_address
 
 
 UNPROVEN = -1
-"""What a replica has acknowledged that did not say yet where it stands."""
+"""The acknowledged offset of a replica that has not reported yet."""
 _DEFAULT_MAX_GAP_BYTES = ReplicationConfig().ha_max_gap_not_in_sync
 
 
@@ -79,18 +79,18 @@ class Replica(NamedTuple):
     """One replica as its master knows it."""
 
     identity: str
-    """What it counts by: `id:2` where it has said its broker id, else its host, on a loopback address with the port."""
+    """The key by which it is counted: `id:2` if it has sent its broker id, else its host, on a loopback address with the port."""
     broker_id: int | None
     """In controller mode, else None."""
     address: str
     """host:port of its connection."""
     acknowledged: int
-    """Until where in the log it has confirmed what it was sent, or proven to hold; UNPROVEN before."""
+    """Log offset that it has confirmed, or proven to hold; UNPROVEN before."""
     is_learner: bool = False
     """It follows, and is never in sync. Java: asyncLearner."""
 
     def is_in_sync(self, end: int, max_gap_bytes: int) -> bool:
-        """Whether it counts as a copy, of a log that ends there."""
+        """Whether it counts as a copy of a log that ends there."""
         return not self.is_learner and is_in_sync(self.acknowledged, end, max_gap_bytes)
 
 
@@ -99,7 +99,7 @@ Snapshot = tuple[Replica, ...]
 
 
 class Replicas:
-    """The replicas of one master. All methods may be called by any thread; one thread at a time tells of changes."""
+    """The replicas of one master. Thread-safe; one thread at a time reports changes."""
 
     def __init__(self, max_gap_bytes: int = _DEFAULT_MAX_GAP_BYTES) -> None:
         self.max_gap_bytes = max_gap_bytes
@@ -108,18 +108,18 @@ class Replicas:
         self._lock = threading.Lock()
         self._callbacks: list[Callable[[Snapshot], None]] = []
 
-    # The listener's side
+    # For the listener
 
     def connected(self, connection: int, replica: Replica) -> None:
-        """A connection says whose it is; before that it is nobody's. Numbers of connections ascend."""
+        """A connection has sent its identity; before that it belongs to no replica. Numbers of connections ascend."""
         self._change(connection, replica)
 
     def acknowledged(self, connection: int, offset: int) -> None:
-        """Its replica holds the log until there. The session has judged it: it lies within what was sent, and never goes back."""
+        """The replica holds the log up to `offset`. The session has checked it: it is within what was sent, and never decreases."""
         self._change(connection, self._connections[connection]._replace(acknowledged=offset))
 
     def gone(self, connection: int) -> None:
-        """The connection has ended, known or not; what it has acknowledged counts no longer."""
+        """The connection, known or not, has ended; its acknowledgements stop counting."""
         self._change(connection, None)
 
     def _change(self, connection: int, replica: Replica | None) -> None:
@@ -133,14 +133,14 @@ class Replicas:
         for callback in callbacks:
             callback(snapshot)
 
-    # The side of those who wait
+    # For waiting puts
 
     def snapshot(self) -> Snapshot:
-        """The replicas of this moment; takes no lock."""
+        """The present replicas; takes no lock."""
         return self._snapshot
 
     def listen(self, callback: Callable[[Snapshot], None]) -> Callable[[], None]:
-        """Call back after each change, in the thread that tells of it, with no lock held; it must not block. Returns how to end it."""
+        """Call back after each change, in the reporting thread, without a lock; it must not block. Returns a function to end it."""
         with self._lock:
             self._callbacks.append(callback)
         return lambda: self._forget(callback)
@@ -151,7 +151,7 @@ class Replicas:
 
 
 def _each_once(connections: dict[int, Replica]) -> Snapshot:
-    """For each replica its newest connection that has proven where it stands; its newest one if none has."""
+    """For each replica its newest connection with a proven position; the newest one if none has."""
     found: dict[str, Replica] = {}
     for number in sorted(connections):
         replica = connections[number]
@@ -161,19 +161,19 @@ def _each_once(connections: dict[int, Replica]) -> Snapshot:
     return tuple(found.values())
 
 
-# Which replicas a master's acknowledgements wait for, and which change of that it asks a controller for. Pure.
+# The replicas that a master's acknowledgements wait for, and the changes of this set that it requests from a controller. Pure.
 #
-#     look(replicas, end, now) ─▶ the set to ask for (1001) ─▶ accepted | refused; without an answer `union` waits for old and new
+#     look(replicas, end, now) ─▶ the set to request (1001) ─▶ accepted | refused; without an answer `union` waits for old and new
 #
-# A replica joins in two steps: from the first on puts wait for it, and when it has all that was there by then, the controller is asked.
-# So each broker in the controller's set has all that was acknowledged.
-# Departure: Java asks when a report reaches what was there at the last frame.
+# A replica joins in two steps: first puts wait for it; when it has everything that was there by then, the controller is requested.
+# So each broker in the controller's set has everything acknowledged.
+# Departure: Java requests it when a report reaches the end of the last frame.
 
 
 NEAR_BYTES = 1 << 20
-"""A replica that lacks more is not waited for yet."""
+"""Puts do not wait yet for a replica that lacks more."""
 PATIENCE_MS = 2_000
-"""A replica that has not caught up so long after puts wait for it is waited for no longer, and not again for as long."""
+"""If a replica has not caught up so long after puts started to wait for it, they stop waiting, and do not start again for as long."""
 
 
 @dataclass(slots=True)
@@ -191,9 +191,9 @@ class SyncState:
         self.members = members | {own_id}
         self.epoch = epoch
         self._behind_ms = behind_ms
-        self._asked: frozenset[int] = frozenset()
+        self._requested: frozenset[int] = frozenset()
         self._in_doubt: frozenset[int] | None = None
-        """What was asked for whose answer is lost: the controller may have it. None = nothing."""
+        """A requested set whose answer is lost: the controller may have it. None = nothing."""
         self._joining: dict[int, _Joining] = {}
         self._barred_until: dict[int, int] = {}
         self._caught_up = dict.fromkeys(self.members, now_ms)
@@ -202,13 +202,13 @@ class SyncState:
 
     @property
     def union(self) -> frozenset[int]:
-        """All for whom puts wait, the master among them."""
-        return self.members | self._asked | self._joining.keys()
+        """All replicas that puts wait for, including the master."""
+        return self.members | self._requested | self._joining.keys()
 
     def look(self, replicas: Snapshot, end: int, now_ms: int) -> frozenset[int] | None:
-        """The set to ask for now; None = this one is right. `end` of the log was read after the last `union` was in force.
+        """The set to request now; None = the present one is right. `end` of the log was read after the last `union` was in force.
 
-        What is in doubt is asked for again, until an answer says what holds.
+        A set in doubt is requested again, until an answer gives the valid one.
         """
         known = {each.broker_id: each for each in replicas if each.broker_id is not None and not each.is_learner}
         known = {broker_id: each for broker_id, each in known.items() if each.acknowledged != UNPROVEN}
@@ -227,7 +227,7 @@ class SyncState:
                 self._marks[broker_id] = end
 
     def _lost(self, known: dict[int, Replica], now_ms: int) -> frozenset[int]:
-        """Members that have hung up, or have not caught up for long."""
+        """Members that have disconnected, or are behind for too long."""
         others = self.members - {self.own_id}
         gone = {broker_id for broker_id in others if broker_id in self._seen and broker_id not in known}
         late = {each for each in others if now_ms - self._caught_up.get(each, 0) > self._behind_ms}
@@ -258,29 +258,29 @@ class SyncState:
         self._barred_until[broker_id] = now_ms + PATIENCE_MS
 
     def asks(self, wanted: frozenset[int]) -> None:
-        """The controller is asked: old and new count until it answers, also where the answer is lost."""
-        self._asked = self._asked | wanted
+        """A set was requested: old and new count until the controller answers, also if the answer is lost."""
+        self._requested = self._requested | wanted
 
     def holds(self, members: frozenset[int], epoch: int, now_ms: int) -> None:
-        """The controller has said what holds: what was asked of an older set, and comes late, is refused there.
+        """The controller has sent the valid set: it refuses late requests that are based on an older set.
 
-        Of one epoch the smaller set is the later one: an operator has had the controller forget brokers (1011).
+        Of two sets of one epoch the smaller is the later: an operator has removed brokers in the controller (1011).
         """
-        if epoch == self.epoch and self.own_id in members:  # an answer without its set says nothing
+        if epoch == self.epoch and self.own_id in members:  # an answer without its set is ignored
             self.members &= members
         if epoch <= self.epoch:
             return
         for broker_id in members - self.members:
             self._caught_up[broker_id] = now_ms
         self.members, self.epoch = members | {self.own_id}, epoch
-        self._asked, self._in_doubt = frozenset(), None
+        self._requested, self._in_doubt = frozenset(), None
 
     def unanswered(self) -> None:
-        """The controller may have done what it was asked for, or may do it yet."""
-        self._in_doubt = self._asked
+        """No answer came: the controller may have applied the request, or may do it yet."""
+        self._in_doubt = self._requested
 
     def refused(self, now_ms: int) -> None:
-        """The controller has said no, and then that its set is the one that is known here. Who was to join waits for a while."""
-        for broker_id in self._asked - self.members:
+        """The controller has refused: its set is the known one. Joining replicas wait for a while."""
+        for broker_id in self._requested - self.members:
             self._bar(broker_id, now_ms)
-        self._asked, self._in_doubt = frozenset(), None
+        self._requested, self._in_doubt = frozenset(), None

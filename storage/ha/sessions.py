@@ -1,6 +1,6 @@
 """Both ends of a replication connection, without sockets: `MasterSession` and `SlaveSession`.
 
-A session judges what the peer says, as events for its owner, and says what to send next, and when to ask it again.
+A session checks the peer's data and returns events to its owner. It returns what to send next, and when to call it again.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from storage.ha.replicas import UNPROVEN
 from storage.settings.nouns import ReplicationConfig
 
 RECONNECT_MS = 5_000
-"""Between two tries of a slave. Java: DefaultHAClient, not configurable."""
+"""Pause between two attempts of a slave. Java: DefaultHAClient, not configurable."""
 CONNECT_TIMEOUT_MS = 5_000
 
 
 class Identified(NamedTuple):
-    """A slave has said who it is. Only in the controller's dialect."""
+    """A slave has sent its identity. Only in the controller's dialect."""
 
     broker_id: int
     is_learner: bool
     syncs_from_last_file: bool
 
 
-class Asked(NamedTuple):
-    """A slave has said where its log ends. It gets nothing before `MasterSession.begin`, and counts for nothing."""
+class StartRequested(NamedTuple):
+    """A slave has sent the end of its log. Until `MasterSession.begin` it gets nothing, and does not count."""
 
     offset: int
 
@@ -58,13 +58,13 @@ class Acknowledged(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The peer has said what cannot be; the connection is to be closed, and the reason told."""
+    """The peer broke the protocol; close the connection, and report the reason."""
 
     reason: str
 
 
 class Introduced(NamedTuple):
-    """A master has said which epochs its log has. Nothing is asked of it before `SlaveSession.begin`."""
+    """A master has sent its log's epochs. It is not requested to send bytes before `SlaveSession.begin`."""
 
     handshake: MasterHandshake
 
@@ -77,11 +77,11 @@ class Received(NamedTuple):
     epoch: FrameEpoch | None
 
 
-SessionEvent = Identified | Asked | Acknowledged | Refused | Introduced | Received
+SessionEvent = Identified | StartRequested | Acknowledged | Refused | Introduced | Received
 
 
 class Incoming:
-    """Bytes on their way into values. Holds less than one value, whose size its decoder bounds."""
+    """Decodes received bytes into values. Holds less than one value, whose size its decoder limits."""
 
     def __init__(self, decode: Callable[[memoryview], Decoded | NeedMoreBytes]) -> None:
         self._decode = decode
@@ -90,7 +90,7 @@ class Incoming:
         self._needed = 1
 
     def feed(self, data: bytes) -> Iterator[Decoded]:
-        """The values that are whole now; what they hold of the bytes is not copied. Raises CorruptRecordError for what is no value."""
+        """The complete values; they refer to the bytes without a copy. Raises CorruptRecordError for an invalid value."""
         self._pieces.append(data)
         self._held += len(data)
         if self._held < self._needed:
@@ -109,12 +109,12 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """What both ends go by."""
+    """Time limits of both ends."""
 
     heartbeat_ms: int = 5_000
-    """haSendHeartbeatInterval: who has written nothing for so long writes where it is."""
+    """haSendHeartbeatInterval: after so long without writing, send the present position."""
     housekeeping_ms: int = 20_000
-    """haHousekeepingInterval: who has read nothing for so long hangs up."""
+    """haHousekeepingInterval: after so long without reading, close the connection."""
 
 
 class Silence:
@@ -129,39 +129,39 @@ class Silence:
         return now_ms - self.read_ms > self._timing.housekeeping_ms
 
     def wants_word(self, now_ms: int) -> bool:
-        """Whether this end has been silent for long enough."""
+        """Whether this end must send something."""
         return now_ms - self.written_ms >= self._timing.heartbeat_ms
 
     def deadline_ms(self, *, may_write: bool = True) -> int:
-        """When one of both is so, if nothing happens before; without a word where none could be written."""
+        """When the first of the two limits is reached if nothing happens before; only the read limit if nothing can be written."""
         is_over_ms = self.read_ms + self._timing.housekeeping_ms + 1
         return min(is_over_ms, self.written_ms + self._timing.heartbeat_ms) if may_write else is_over_ms
 
 
-# A master's end of one replication connection, without a socket: judges what a slave reports, says what to send next.
+# A master's end of one replication connection, without a socket: checks a slave's reports, and decides what to send next.
 #
-#     receive(bytes, now) ─▶ Identified · Asked ─▶ begin(start) or refuse(reason) · Acknowledged · Refused
+#     receive(bytes, now) ─▶ Identified · StartRequested ─▶ begin(start) or refuse(reason) · Acknowledged · Refused
 #     next_send(now, extent) ─▶ Outgoing: a header, and which bytes of the log follow it
-#     deadline() ─▶ when to ask again though nothing happens
+#     deadline() ─▶ when to call again though nothing happens
 #
-# Nothing is believed: an acknowledgement beyond what was sent, or behind the one before, ends the connection and counts nothing.
-# A slave that asks for a place where it cannot go on is refused with the reason; Java's master sends it heartbeats for ever.
+# Reports are not trusted: an acknowledgement beyond what was sent, or before an earlier one, ends the connection and does not count.
+# A slave that wants to start where it cannot is refused with the reason; Java's master sends it heartbeats forever.
 # Java: DefaultHAConnection, AutoSwitchHAConnection.
 
 
 DEFAULT_BATCH_BYTES = ReplicationConfig().ha_transfer_batch_size
 MOST_SENT_BYTES = MOST_BODY_BYTES - 64
-"""In one frame: with either header it fits into the buffer of Java's slave."""
-NOT_ASKED = -1
-"""What a slave reports that does not know yet where it ends."""
+"""The most in one frame: with either header it fits into the buffer of Java's slave."""
+END_UNKNOWN = -1
+"""The report of a slave that does not know its end yet."""
 
 
 CONFIRM_PAUSE_MS = 20
-"""A slave that has all is told no sooner after the last frame what is confirmed by now."""
+"""Shortest pause after the last frame before an up-to-date slave is sent the confirmed offset."""
 
 
 class LogExtent(Protocol):
-    """What of a log may be sent, as it is now."""
+    """The part of a log that may be sent now."""
 
     @property
     def minimum(self) -> int:
@@ -169,26 +169,26 @@ class LogExtent(Protocol):
 
     @property
     def end(self) -> int:
-        """Behind the last byte that may be sent: the end of a record, or of a file."""
+        """After the last byte that may be sent: the end of a record, or of a file."""
 
     @property
     def last_file_start(self) -> int:
-        """Where the file begins in which `end` lies, or will lie."""
+        """Start of the file in which `end` lies, or will lie."""
 
     def cut(self, start: int, most_bytes: int) -> int:
-        """Where a frame that begins at `start`, before `end`, is to end: in the same file, behind a whole record where one fits."""
+        """The end of a frame that begins at `start`, before `end`: in the same file, after a whole record if one fits."""
 
     @property
     def epochs(self) -> tuple[EpochEntry, ...]:
-        """Of the controller's dialect; else none."""
+        """Only in the controller's dialect."""
 
     @property
     def confirm_offset(self) -> int:
-        """Up to where all replicas that must have the log have it."""
+        """The log offset that all required replicas have."""
 
 
 class Outgoing(NamedTuple):
-    """What is to be sent: the header, then these bytes of the log."""
+    """What to send: the header, then these bytes of the log."""
 
     header: bytes
     start: int = 0
@@ -196,12 +196,12 @@ class Outgoing(NamedTuple):
 
 
 class MasterSession:
-    """One connection. `acknowledged` and `sent` are places in the log; UNPROVEN until the slave has begun."""
+    """One connection. `acknowledged` and `sent` are log offsets; UNPROVEN until the slave has started."""
 
     def __init__(
         self, dialect: Dialect, now_ms: int, timing: Timing | None = None, batch_bytes: int = DEFAULT_BATCH_BYTES
     ) -> None:
-        """`batch_bytes` is haTransferBatchSize: a frame has more only where one record does."""
+        """`batch_bytes` is haTransferBatchSize: a frame is larger only for a single larger record."""
         self._dialect = dialect
         self._batch_bytes = batch_bytes
         self._silence = Silence(timing or Timing(), now_ms)
@@ -209,23 +209,23 @@ class MasterSession:
         self._incoming = Incoming(lambda buffer: decode_from_slave(dialect, buffer))
         self._slave: SlaveHandshake | None = None
         self._owes_handshake = False
-        self._asked: int | None = None
-        self._has_begun = False
+        self._requested_start: int | None = None
+        self._has_started = False
         self._is_over = False
-        self._told_confirmed = UNPROVEN
+        self._sent_confirmed = UNPROVEN
         self._owes_confirmed = False
         self.sent = UNPROVEN
-        """Up to where the slave was sent the log."""
+        """The log offset up to which the slave was sent the log."""
         self.acknowledged = UNPROVEN
 
     def receive(self, data: bytes, now_ms: int) -> list[SessionEvent]:
-        """What the slave's bytes say, in order. Behind `Refused` nothing comes."""
+        """The events in the slave's bytes, in order. Nothing follows `Refused`."""
         if self._is_over:
             return []
         events: list[SessionEvent] = []
         try:
             for found in self._incoming.feed(data):
-                self._silence.read_ms = now_ms  # a part of a report is no sign of life
+                self._silence.read_ms = now_ms  # a part of a report does not count as a sign of life
                 event = self._handle(found.value)  # type: ignore[arg-type]
                 if event is not None:
                     events.append(event)
@@ -241,16 +241,20 @@ class MasterSession:
         if self._dialect is Dialect.CONTROLLER and self._slave is None:
             return self._refuse("it reports an offset before it has said who it is")
         offset = value.max_offset
-        if self._asked is None:
-            if offset == NOT_ASKED:
+        if self._requested_start is None:
+            if offset == END_UNKNOWN:
                 return None
             if offset < 0:
                 return self._refuse(f"it asks for place {offset}")
-            self._asked = offset
-            return Asked(offset)
-        if not self._has_begun:
-            return None if offset == self._asked else self._refuse("it reports again before it was sent anything")
-        if offset == self._asked == 0 and self.acknowledged == 0:
+            self._requested_start = offset
+            return StartRequested(offset)
+        if not self._has_started:
+            return (
+                None
+                if offset == self._requested_start
+                else self._refuse("it reports again before it was sent anything")
+            )
+        if offset == self._requested_start == 0 and self.acknowledged == 0:
             return None  # it has nothing yet
         if offset > self.sent:
             return self._refuse(f"it acknowledges {offset}, and was sent the log up to {self.sent}")
@@ -262,7 +266,7 @@ class MasterSession:
         return Acknowledged(offset)
 
     def _on_handshake(self, said: SlaveHandshake) -> SessionEvent | None:
-        if self._asked is not None or (self._slave is not None and said != self._slave):
+        if self._requested_start is not None or (self._slave is not None and said != self._slave):
             return self._refuse(f"it says again who it is: {said.broker_id}")
         self._owes_handshake = True
         if self._slave is not None:  # Java's slave repeats it until it is answered
@@ -271,15 +275,15 @@ class MasterSession:
         return Identified(said.broker_id, said.is_learner, said.syncs_from_last_file)
 
     def begin(self, start: int) -> Acknowledged:
-        """The slave may go on where it asked, or, without a log, at `start`: the first byte of a file. What it has counts now."""
-        assert self._asked is not None
-        self._has_begun = True
+        """Let the slave start at its own end or, without a log, at `start`, the first byte of a file. Its data counts from now on."""
+        assert self._requested_start is not None
+        self._has_started = True
         self.sent = start
-        self.acknowledged = self._asked
-        return Acknowledged(self._asked)
+        self.acknowledged = self._requested_start
+        return Acknowledged(self._requested_start)
 
     def refuse(self) -> None:
-        """The slave cannot go on where it asked: nothing more is sent, and what it says is dropped."""
+        """The slave cannot start there: nothing more is sent, and its data is ignored."""
         self._is_over = True
 
     def _refuse(self, reason: str) -> Refused:
@@ -287,11 +291,11 @@ class MasterSession:
         return Refused(reason)
 
     def is_past(self, extent: LogExtent) -> bool:
-        """Whether the slave was sent what the log does not hold any more: it was cut, and what comes there next is something else."""
-        return self._has_begun and self.sent > extent.end
+        """Whether the slave was sent more than the log holds now: the log was cut, and will continue with other bytes."""
+        return self._has_started and self.sent > extent.end
 
     def next_send(self, now_ms: int, extent: LogExtent) -> Outgoing | None:
-        """What to send now; None = nothing. The next call means that it was sent."""
+        """What to send now; None = nothing. The next call implies that it was sent."""
         if self._is_over:
             return None
         found = self._next_send(now_ms, extent)
@@ -304,7 +308,7 @@ class MasterSession:
             self._owes_handshake = False
             epochs = extent.epochs
             return Outgoing(encode_from_master(MasterHandshake(extent.end, epochs[-1].epoch if epochs else -1, epochs)))
-        if not self._has_begun:
+        if not self._has_started:
             return None
         start = self.sent
         epoch = self._epoch(extent, start)
@@ -319,32 +323,32 @@ class MasterSession:
         return Outgoing(encode_header(start, end - start, self._telling(epoch)), start, end - start)
 
     def _is_confirmed_due(self, epoch: FrameEpoch | None, now_ms: int) -> bool:
-        """Whether what is confirmed is told now. Departure: Java tells it with the next message, or after 5 s."""
-        self._owes_confirmed = epoch is not None and epoch.confirm_offset > self._told_confirmed
+        """Whether to send the confirmed offset now. Departure: Java sends it with the next message, or after 5 s."""
+        self._owes_confirmed = epoch is not None and epoch.confirm_offset > self._sent_confirmed
         return self._owes_confirmed and now_ms >= self._silence.written_ms + CONFIRM_PAUSE_MS
 
     def _telling(self, epoch: FrameEpoch | None) -> FrameEpoch | None:
         if epoch is not None:
-            self._told_confirmed, self._owes_confirmed = epoch.confirm_offset, False
+            self._sent_confirmed, self._owes_confirmed = epoch.confirm_offset, False
         return epoch
 
     def _epoch(self, extent: LogExtent, place: int) -> FrameEpoch | None:
-        """The epoch of the byte there. Departure: Java calls the last bytes of an epoch those of the next one."""
+        """The epoch of the byte there. Departure: Java assigns the last bytes of an epoch to the next one."""
         if self._dialect is Dialect.DEFAULT:
             return None
         found = epoch_at(extent.epochs, place)
         return FrameEpoch(found.epoch, found.start_offset, extent.confirm_offset)
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether the slave has said nothing for so long that it counts as gone. Java: haHousekeepingInterval.
+        """Whether the slave has been silent for so long that it counts as gone. Java: haHousekeepingInterval.
 
-        Departure: who has asked for no place by then is gone whatever it says; in Java any eight bytes hold a connection.
+        Departure: a slave that has not requested a start by then counts as gone; in Java any eight bytes hold a connection.
         """
-        return self._silence.is_over(now_ms) or (self._asked is None and now_ms > self._ask_by_ms)
+        return self._silence.is_over(now_ms) or (self._requested_start is None and now_ms > self._ask_by_ms)
 
     def deadline(self, *, is_blocked: bool = False) -> int:
-        """When to look again, ms, if nothing happens before. `is_blocked`: what was taken has not been written."""
-        if is_blocked or not self._has_begun:
+        """When to call again, ms, if nothing happens before. `is_blocked`: the last data has not been written."""
+        if is_blocked or not self._has_started:
             return self._silence.deadline_ms(may_write=False)
         if self._owes_confirmed:
             return min(self._silence.deadline_ms(), self._silence.written_ms + CONFIRM_PAUSE_MS)
@@ -352,22 +356,22 @@ class MasterSession:
 
 
 class Place(NamedTuple):
-    """A connection to the master as one of few."""
+    """A connection's claim to one of the master's few places."""
 
     host: str
     is_known: bool
-    """Whether a slave is known to be there."""
+    """Whether a slave is known at its host."""
     is_idle: bool
-    """Whether it has not asked yet, or has been taking nothing in for long."""
+    """Whether it has not requested a start yet, or has not read for long."""
     since_ms: int
-    """Since when it has neither come nor acknowledged anything new."""
+    """Since when it has neither connected nor acknowledged anything new."""
 
 
 def who_gives_way(places: Sequence[Place], newcomer: Place) -> int | None:
-    """Whose place a newcomer gets where all are taken; None = nobody's.
+    """The connection that gives its place to a newcomer if all are taken; None = the newcomer is refused.
 
-    Known slaves come first. Among others the host with the most places gives one up: an idle one if it has any, and the one that has
-    brought nothing for longest. The newcomer's own host gives up an idle one or none. Departure: Java takes any number of connections.
+    Known slaves take precedence. Among others the host with the most places gives one up: an idle one if it has any, and the one
+    without progress for longest. The newcomer's own host gives up an idle one or none. Departure: Java takes any number of connections.
     """
     counts = Counter(place.host for place in places)
 
@@ -383,44 +387,44 @@ def who_gives_way(places: Sequence[Place], newcomer: Place) -> int | None:
 
 
 def where_to_start(
-    asked: int, extent: LogExtent, *, from_last_file: bool = False, is_known_cut: bool = False
+    requested: int, extent: LogExtent, *, from_last_file: bool = False, is_known_cut: bool = False
 ) -> int | str | None:
-    """Where a slave that has the log up to `asked` begins; the reason why it cannot; or None: that depends on whether a record
-    begins there, which the log itself must tell (`off_a_boundary`).
+    """Where a slave with the log up to `requested` starts; the reason why it cannot; or None: it depends on whether a record
+    begins there, which the log must show (`off_a_boundary`).
 
     A slave without a log gets all of it. Departure: in the default dialect Java sends it the last file only. `is_known_cut` = this
     master itself has ended a frame there for this slave.
     """
-    if asked == 0:
+    if requested == 0:
         return extent.last_file_start if from_last_file else extent.minimum
-    if asked < extent.minimum:
-        return f"its log ends at {asked}, and the master's begins at {extent.minimum}: what lies between has expired"
-    if asked > extent.end:
-        return f"its log ends at {asked}, and the master's at {extent.end}: it has what the master has not"
-    is_first_byte = asked == 1 and extent.minimum == 0  # which is 0 in every log (`FollowedLog.begin_at`)
-    is_boundary = is_known_cut or is_first_byte or asked in (extent.end, extent.minimum)
-    return asked if is_boundary else None
+    if requested < extent.minimum:
+        return (
+            f"its log ends at {requested}, and the master's begins at {extent.minimum}: what lies between has expired"
+        )
+    if requested > extent.end:
+        return f"its log ends at {requested}, and the master's at {extent.end}: it has what the master has not"
+    is_first_byte = requested == 1 and extent.minimum == 0  # which is 0 in every log (`FollowedLog.begin_at`)
+    is_boundary = is_known_cut or is_first_byte or requested in (extent.end, extent.minimum)
+    return requested if is_boundary else None
 
 
-def off_a_boundary(asked: int) -> str:
-    """The reason, where the log has shown that no record begins there."""
-    return (
-        f"its log ends at {asked}, where no record of the master's begins: it is another log, or a record is cut there"
-    )
+def off_a_boundary(requested: int) -> str:
+    """The reason if the log shows that no record begins there."""
+    return f"its log ends at {requested}, where no record of the master's begins: it is another log, or a record is cut there"
 
 
-# A slave's end of one replication connection, without a socket: judges what a master sends, reports what is appended.
+# A slave's end of one replication connection, without a socket: checks a master's data, and reports what is appended.
 #
 #     receive(bytes, now) ─▶ Introduced ─▶ begin(end) · Received ─▶ appended(end) · Refused
-#     next_send(now) ─▶ bytes to send; deadline() ─▶ when to ask again though nothing happens
+#     next_send(now) ─▶ bytes to send; deadline() ─▶ when to call again though nothing happens
 #
-# Each frame must follow the slave's end exactly, lie within one file of its log and be of no older epoch; what else comes ends the
-# connection, with nothing appended. Departure: it reports at once where it ends, where Java waits up to five seconds.
+# Each frame must follow the slave's end exactly, lie within one file of its log and not be of an older epoch; any other frame ends the
+# connection, with nothing appended. Departure: it reports its end at once; Java waits up to five seconds.
 # Java: DefaultHAClient, AutoSwitchHAClient.
 
 
 class SlaveSession:
-    """One connection. `end` is where the slave's log will end when all that was received is appended."""
+    """One connection. `end` is the slave's log end after everything received is appended."""
 
     def __init__(
         self,
@@ -439,26 +443,26 @@ class SlaveSession:
         dialect = self._dialect
         self._incoming = Incoming(lambda buffer: decode_from_master(dialect, buffer))
         self._handshake = handshake
-        self._has_begun = handshake is None
+        self._has_started = handshake is None
         self._owes_handshake = handshake is not None
         self._owes_report = handshake is None
         self._is_over = False
         self._last_epoch = last_epoch
         self.end = end
         self.reported = end
-        """What is acknowledged: appended, and checked."""
+        """The acknowledged log offset: appended, and checked."""
         self.heartbeats = 0
         """How many came since the last bytes."""
         self.frames = 0
-        """How many came, heartbeats among them."""
+        """How many came, including heartbeats."""
 
     def begin(self, end: int) -> None:
-        """Behind `Introduced`: the slave's log agrees with the master's up to its end, which this is now."""
+        """After `Introduced`: the slave's log agrees with the master's up to `end`, which is its end now."""
         self.end = self.reported = end
-        self._has_begun = self._owes_report = True
+        self._has_started = self._owes_report = True
 
     def receive(self, data: bytes, now_ms: int) -> list[SessionEvent]:
-        """What the master's bytes say, in order. Behind `Refused` nothing comes."""
+        """The events in the master's bytes, in order. Nothing follows `Refused`."""
         if self._is_over:
             return []
         self._silence.read_ms = now_ms
@@ -476,7 +480,7 @@ class SlaveSession:
 
     def _on_handshake(self, value: object) -> SessionEvent:
         assert isinstance(value, MasterHandshake)
-        if self._has_begun:
+        if self._has_started:
             return self._refuse("it says again who it is")
         flaw = flaw_of(value.epochs)
         if flaw is None and value.epochs and value.epochs[-1].start_offset > max(0, value.max_offset):
@@ -484,7 +488,7 @@ class SlaveSession:
         return Introduced(value) if flaw is None else self._refuse(f"its epochs cannot be: {flaw}")
 
     def _on_frame(self, frame: Frame) -> SessionEvent:
-        if not self._has_begun:
+        if not self._has_started:
             return self._refuse("it sends the log before it has said which epochs that has")
         start, size = frame.commitlog_offset, len(frame.body)
         if start < 0:
@@ -514,17 +518,17 @@ class SlaveSession:
         return Refused(reason)
 
     def appended(self, end: int) -> None:
-        """What was received stands in the log up to there: it is reported next."""
+        """Received bytes are in the log up to there: it is reported next."""
         if end > self.reported:
             self.reported = end
             self._owes_report = True
 
     def next_send(self, now_ms: int) -> bytes | None:
-        """What to send now; None = nothing. The next call means that it was sent."""
+        """What to send now; None = nothing. The next call implies that it was sent."""
         if self._is_over:
             return None
         data: bytes | None = None
-        if not self._has_begun:
+        if not self._has_started:
             if self._handshake is not None and (self._owes_handshake or self._silence.wants_word(now_ms)):
                 self._owes_handshake = False
                 data = encode_from_slave(self._dialect, self._handshake)
@@ -536,9 +540,9 @@ class SlaveSession:
         return data
 
     def is_silent(self, now_ms: int) -> bool:
-        """Whether the master has said nothing for so long that it counts as gone. Java: haHousekeepingInterval."""
+        """Whether the master has been silent for so long that it counts as gone. Java: haHousekeepingInterval."""
         return self._silence.is_over(now_ms)
 
     def deadline(self) -> int:
-        """When to look again, ms, if nothing happens before."""
+        """When to call again, ms, if nothing happens before."""
         return self._silence.deadline_ms()

@@ -1,14 +1,14 @@
 """Look-up of messages by key: the files under ROOT/index. Java: IndexService, IndexFile.
 
-A file answers "at which places in the log may a message with this key lie": hashes collide, so the caller compares the
-key with the record. Reading needs the geometry (slots and items), which stands in no file.
+A file gives log offsets at which a message with this key may lie: hashes collide, so the caller compares the key with the record.
+Reading needs the geometry (slots and items), which is in no file.
 
-What of the index is known to be on the disk stands where only this package looks, in ROOT/spark_mq/index_synced.json. Before a
+ROOT/spark_mq/index_synced.json, which only this package reads, says how much of the index is known to be on the disk. Before a
 commit's first index write the checkpoint's `indexMsgTimestamp` is raised to the store time of that commit, because a broker
-deletes, on an unclean start, every index file that ends later. So the field runs ahead of what is synced. After a killed
-process that is right, for the system still has every byte. After a power loss it is not: then this file's time counts, and what
-is younger is entered again from the log. That holds after a clean stop too, for a broker that started and stopped in between has
-believed the checkpoint.
+deletes, on an unclean start, every index file that ends later. So that field is ahead of what is synced. After a killed
+process it is right, as the system still has every byte. After a power loss it is not: then this file's time counts, and younger keys
+are entered again from the log. That holds after a clean stop too, as a broker that started and stopped in between has trusted
+the checkpoint.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class IndexHeader:
 
 @dataclass(frozen=True, slots=True)
 class IndexHit:
-    """A place in the log that an item names, and the whole second in which that item says it was stored."""
+    """The log offset of an item, and the second of its store time."""
 
     commitlog_offset: int
     store_second_ms: int
 
 
 class IndexFile:
-    """One index file, read through small views."""
+    """One index file, read in small pieces."""
 
     def __init__(self, opened: ReadableFile, slot_count: int, item_count: int) -> None:
         if opened.size_bytes != index_file_size(slot_count, item_count):
@@ -71,7 +71,7 @@ class IndexFile:
         return self.path.rpartition("/")[2]
 
     def header(self) -> IndexHeader:
-        """As it stands now: a running broker changes it with each key."""
+        """The present header: a running broker changes it with each key."""
         fields = np.frombuffer(self._file.view(0, HEADER_SIZE).tobytes(), HEADER)[0]
         begin, end, begin_offset, end_offset, used, count = (int(value) for value in fields.tolist())
         return IndexHeader(begin, end, begin_offset, end_offset, used, max(count, 1))
@@ -81,7 +81,7 @@ class IndexFile:
         return self.header().index_count >= self._item_count
 
     def lookup(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
-        """Places whose item has this hash and a second that touches [begin_ms, end_ms], newest first."""
+        """Log offsets whose item has this hash and a second that touches [begin_ms, end_ms], newest first."""
         header = self.header()
         slot = self._file.view(HEADER_SIZE + SLOT.itemsize * (key_hash % self._slot_count), SLOT.itemsize)
         number = int.from_bytes(slot.tobytes(), "big", signed=True)
@@ -89,24 +89,24 @@ class IndexFile:
             item = self._file.view(self._items_start + ITEM.itemsize * number, ITEM.itemsize)
             found_hash, commitlog_offset, difference, previous = ITEM_STRUCT.unpack(item.data)
             if found_hash == key_hash:
-                # item 1 was stored at the file's begin time, but Java counts its difference from the file before
+                # item 1 was stored at the file's begin time, but Java computes its difference from the file before
                 for second_ms in (header.begin_time_ms,) * (number == 1) + (header.begin_time_ms + 1_000 * difference,):
                     if second_ms <= end_ms and second_ms + 999 >= begin_ms:
                         yield IndexHit(commitlog_offset, second_ms)
                         break
-            if previous >= number:  # an item points to an older one; anything else would turn in circles
+            if previous >= number:  # items point to older ones; anything else would be a loop
                 return
             number = previous
 
     def items(self, start: int = 0, end: int | None = None) -> np.ndarray:
-        """Written items from `start` to before `end`, without copying; number 0 is item 1, `end` None all that are written."""
+        """Written items from `start` to before `end`, without copying; number 0 is item 1, `end` None = all that are written."""
         count = self.header().index_count - 1
         count = (count if end is None else min(count, end)) - start
         view = self._file.view(self._items_start + ITEM.itemsize * (start + 1), ITEM.itemsize * max(0, count))
         return np.frombuffer(view, ITEM)
 
     def slots(self, start: int = 0, end: int | None = None) -> np.ndarray:
-        """The newest item's number of the slots from `start` to before `end`, int32; 0 = none."""
+        """For the slots from `start` to before `end`, the newest item's number, int32; 0 = none."""
         count = (self._slot_count if end is None else min(self._slot_count, end)) - start
         view = self._file.view(HEADER_SIZE + SLOT.itemsize * start, SLOT.itemsize * count)
         return np.frombuffer(view, SLOT).astype(np.int32)
@@ -114,7 +114,7 @@ class IndexFile:
     def reachable_items(self) -> np.ndarray:
         """Which items a look-up can reach through their slot: a mask over `items()`.
 
-        An item points to an older one, so they are gone through from the newest on, a block at a time.
+        An item points to an older one, so they are processed from the newest on, a block at a time.
         """
         count = self.header().index_count - 1
         reachable = np.zeros(count + 1, bool)
@@ -136,7 +136,7 @@ class IndexFile:
         return reachable[1:]
 
     def give_pages_back(self) -> None:
-        """Holds no memory for what was read until it is read again."""
+        """Release the memory of what was read; a later read loads it again."""
         self._file.give_pages_back()
 
     def close(self) -> None:
@@ -154,9 +154,9 @@ class IndexStore:
         self._files: dict[str, IndexFile] = {}
 
     def files(self) -> list[IndexFile]:
-        """The files that are there now, oldest first; names that are no number are ignored, as Java does.
+        """The present files, oldest first; names that are no number are ignored, as in Java.
 
-        Raises IndexGeometryUnknownError where a file does not have the length of the configured geometry.
+        Raises IndexGeometryUnknownError if a file does not have the length of the configured geometry.
         """
         names = [
             entry.name
@@ -173,7 +173,7 @@ class IndexStore:
         return [self._files[name] for name in names if name in self._files]
 
     def lookup(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
-        """Places in the log that may hold the key, newest first, each once."""
+        """Log offsets that may hold the key, newest first, each once."""
         seen: set[int] = set()
         for file in reversed(self.files()):
             for hit in file.lookup(key_hash, begin_ms, end_ms):
@@ -188,7 +188,7 @@ class IndexStore:
 
 
 def is_index_name(name: str) -> bool:
-    """Whether a file in index/ is an index file by its name: a time, yyyyMMddHHmmssSSS."""
+    """Whether a file in index/ has an index file's name: a time, yyyyMMddHHmmssSSS."""
     return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
 
 
@@ -197,7 +197,7 @@ def messages_with_key(
 ) -> Iterator[Message]:
     """The messages of a topic with that key or unique key before `log_end`, newest first. The key is compared with the record's.
 
-    The time range is Java's: by whole seconds of the store time. Raises IndexGeometryUnknownError where the index files do not have
+    The time range is Java's: by whole seconds of the store time. Raises IndexGeometryUnknownError if the index files do not have
     the configured or default geometry.
     """
     for hit in index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
@@ -210,18 +210,18 @@ def messages_with_key(
 
 
 class IndexTrust(NamedTuple):
-    """Which index files are as they should be; both by their end time in ms."""
+    """Which index files are intact; both by their end time in ms."""
 
     keep_until_ms: int | None
-    """Files that end later were lost in part; None = none was."""
+    """Files that end later were partly lost; None = no file was."""
     synced_until_ms: int
-    """Files that end then or later may have been left between their header and their slots."""
+    """Files that end at or after this time may have been left between their header and their slots."""
 
     def keeps(self, end_time_ms: int) -> bool:
         return self.keep_until_ms is None or end_time_ms <= self.keep_until_ms
 
     def is_synced(self, end_time_ms: int) -> bool:
-        return end_time_ms < self.synced_until_ms  # what came later in that very millisecond is not
+        return end_time_ms < self.synced_until_ms  # later keys of that same millisecond may not be synced
 
 
 _ALL = IndexTrust(None, 2**63 - 1)
@@ -232,18 +232,18 @@ def _path(root: str) -> str:
 
 
 def save_index_trust(file_system: LocalFileSystem, root: str, synced_time_ms: int) -> None:
-    """Index files that end at or before this store time are on the disk. Durable on return."""
+    """Note that index files that end at or before this store time are on the disk. Durable on return."""
     document = {"bootId": file_system.boot_id(), "indexSyncedTime": synced_time_ms}
     file_system.replace(_path(root), json.dumps(document).encode())
 
 
 def has_index_trust(file_system: LocalFileSystem, root: str) -> bool:
-    """Whether the checkpoint runs ahead already. What is known to be synced does not change until a checkpoint is written."""
+    """Whether the checkpoint is ahead already. The known synced part changes only when a checkpoint is written."""
     return file_system.exists(_path(root))
 
 
 def drop_index_trust(file_system: LocalFileSystem, root: str) -> None:
-    """All of the index is on the disk, and the checkpoint says so."""
+    """Note that all of the index is on the disk, and that the checkpoint says so."""
     if file_system.exists(_path(root)):
         file_system.unlink(_path(root))
 
@@ -251,8 +251,8 @@ def drop_index_trust(file_system: LocalFileSystem, root: str) -> None:
 def load_index_trust(
     file_system: LocalFileSystem, root: str, index_msg_timestamp: int, *, was_clean: bool = False
 ) -> IndexTrust:
-    """What to believe of the index. Where this package never ran ahead of the checkpoint: all of it after a clean stop,
-    the checkpoint's `index_msg_timestamp` after an unclean one.
+    """How far to trust the index. If this package never raised the checkpoint ahead: all of it after a clean stop,
+    up to the checkpoint's `index_msg_timestamp` after an unclean one.
     """
     content = file_system.read_file(_path(root))
     if content is None:

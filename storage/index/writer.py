@@ -1,15 +1,14 @@
 """Entering keys into index files: many at once, new files as old ones fill up. Java: IndexService.buildIndex, IndexFile.putKey.
 
-Items go to the disk as they come; header and slots at `flush`, or when the file is full. Until then a reader sees the file as
-it was before. The header goes first: with slots that point behind the header's count Apache's classes would lose the older keys
-of these slots, while items that no slot points to yet are merely not found. A broker that goes on with such a file passes them
-over, so that only `mend_chains` brings them back, with whatever has been entered behind them. Of slots and items that stand
-there already only the pages that changed are written.
+Items are written as they come; header and slots at `flush`, or when the file is full. Until then a reader sees the old file. The
+header is written first: if slots pointed beyond the header's count, Apache's classes would lose the older keys of these slots, while
+items that no slot points to are only not found. A broker that goes on with such a file skips them, so only `mend_chains` restores
+them, together with keys entered later. Of existing slots and items only the changed pages are written.
 
-The slots of the file that grows stay in memory (`OpenSlots`): read page by page as keys fall into them, and kept from one opening to
+The slots of the growing file stay in memory (`OpenSlots`): pages are read when keys fall into them, and kept from one opening to
 the next. A broker's index file has 5 million slots, 20 MB, and the keys of a small commit touch some of their pages. A process that
-commits batch after batch lets go of the store in between; when it comes back, and nobody else has had the store since (`Hint.name`),
-the slots are those that it had.
+commits batch after batch releases the store in between; when it reopens the store, and no other process has had it since (`Hint.name`),
+its slots are still valid.
 """
 
 from __future__ import annotations
@@ -31,23 +30,23 @@ from storage.log.dispatch import IndexKeys
 
 PAGE_ROWS = 1024
 MANY_PAGES = 512
-"""More pages than that are read or written as one range, with what lies between them."""
+"""If more pages than this change, they are read or written as one range, with what lies between them."""
 
 
 class OpenSlots:
-    """The newest item's number of each slot, int32; 0 = none. Writing them is the caller's."""
+    """For each slot the newest item's number, int32; 0 = none. The caller writes them."""
 
     def __init__(self, slot_count: int, file: IndexFile | None = None) -> None:
-        """Those of a file, which are read when they are asked for; without one those of a new file, all free."""
+        """The slots of a file, read on demand; without a file those of a new one, all free."""
         self._values = np.zeros(slot_count, np.int32)
         page_count = -(-slot_count // PAGE_ROWS)
         self._unread = np.full(page_count, file is not None)
         self._dirty = np.zeros(page_count, bool)
         self._dirty_slots: set[int] = set()
-        """Of pages that are not dirty as a whole, or are."""
+        """Single dirty slots; their pages may be dirty as a whole, too."""
         self._file = file
         self.name = "" if file is None else file.name
-        """The file's."""
+        """Name of the file."""
 
     @property
     def slot_count(self) -> int:
@@ -55,11 +54,11 @@ class OpenSlots:
 
     @property
     def is_dirty(self) -> bool:
-        """Whether anything was given out to be changed since the last `take_dirty`."""
+        """Whether slots were given out for change since the last `take_dirty`."""
         return bool(self._dirty_slots) or bool(self._dirty.any())
 
     def to_change(self, slots: np.ndarray) -> np.ndarray:
-        """All slots, of which those hold what the file does, and are to be written."""
+        """All slots, for changing `slots`: those hold the file's content and will be written."""
         touched = np.zeros(len(self._dirty), bool)
         touched[slots // PAGE_ROWS] = True
         self._read(touched)
@@ -67,7 +66,7 @@ class OpenSlots:
         return self._values
 
     def to_change_few(self, slots: Iterable[int]) -> np.ndarray:
-        """The same for a few of them."""
+        """Like `to_change`, for a few slots."""
         unread = {page for slot in slots if self._unread[page := slot // PAGE_ROWS]}
         if unread:
             wanted = np.zeros(len(self._dirty), bool)
@@ -77,7 +76,7 @@ class OpenSlots:
         return self._values
 
     def take_dirty(self) -> tuple[np.ndarray, list[slice]]:
-        """All slots, and which of them are to be written; they count as written then."""
+        """All slots, and which of them must be written; then they count as written."""
         few, self._dirty_slots = self._dirty_slots, set()
         if not self._dirty.any() and len(few) <= MANY_PAGES:
             return self._values, [slice(slot, slot + 1) for slot in sorted(few)]
@@ -90,11 +89,11 @@ class OpenSlots:
         return self._values, list(runs_of_pages(pages))
 
     def let_go(self) -> None:
-        """Of the file, which is closed: pages that were not read are forgotten."""
+        """Detach from the file, which is closed: unread pages are dropped."""
         self._file = None
 
     def go_on(self, file: IndexFile) -> bool:
-        """With the file as it was left; whether these are its slots."""
+        """Attach to the file again; returns whether these are its slots."""
         self._file = file
         return self.name == file.name and not self.is_dirty
 
@@ -111,18 +110,18 @@ class OpenSlots:
 
 
 def runs_of_pages(pages: np.ndarray) -> Iterator[slice]:
-    """The rows of neighbouring pages, which ascend; a page is that many rows, whatever their size."""
+    """Runs of neighbouring pages, which ascend, as ranges of rows; a page is that many rows, of any size."""
     first_of_run = np.flatnonzero(np.diff(pages, prepend=-2) > 1)
     for run in np.split(pages, first_of_run[1:]) if len(pages) else ():
         yield slice(int(run[0]) * PAGE_ROWS, (int(run[-1]) + 1) * PAGE_ROWS)
 
 
 _KEPT: dict[str, tuple[str, OpenSlots]] = {}
-"""Of the store last let go of: by its path the name of its hint, and the slots."""
+"""For the store released last: its path → the name of its hint, and the slots."""
 
 
 def keep_slots(root: str, hint: str, slots: OpenSlots | None) -> None:
-    """For this process's next opening of the store, if the hint of that name still stands then. Those of one store are kept."""
+    """Keep slots for this process's next opening of the store, if that hint is still there then. Only one store's slots are kept."""
     _KEPT.clear()
     if slots is not None and not slots.is_dirty:
         slots.let_go()
@@ -130,7 +129,7 @@ def keep_slots(root: str, hint: str, slots: OpenSlots | None) -> None:
 
 
 def kept_slots(root: str, hint: str) -> OpenSlots | None:
-    """What was kept under that hint, once."""
+    """The slots kept with that hint, once."""
     name, slots = _KEPT.pop(root, ("", None))
     return slots if hint and name == hint else None
 
@@ -140,7 +139,7 @@ _NUMBERS = attrgetter(*(field.name for field in fields(IndexHeader)))
 
 
 def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray) -> np.ndarray:
-    """For each new item the one before it in its slot, 0 = none; moves `slots` on to the newest items. `numbers` ascend."""
+    """For each new item the one before it in its slot, 0 = none; updates `slots` to the newest items. `numbers` ascend."""
     # one sort of (slot, rank) as a number: NumPy sorts numbers several times as fast as it sorts their places
     ranked = np.sort(slot_of_items.astype(np.int64) << 32 | np.arange(len(slot_of_items)))
     order = ranked & 0xFFFFFFFF
@@ -150,15 +149,15 @@ def link_items(slot_of_items: np.ndarray, numbers: np.ndarray, slots: np.ndarray
     follows[1:] = in_order[1:] == in_order[:-1]
     previous = np.empty(len(order), np.int32)
     previous[order] = np.where(follows, np.roll(numbers_in_order, 1), slots[in_order])
-    slots[in_order] = numbers_in_order  # of equal slots the last, the newest item, stays
+    slots[in_order] = numbers_in_order  # among equal slots the last one, the newest item, wins
     return previous
 
 
 def mend_chains(file_system: LocalFileSystem, file: IndexFile) -> None:
-    """Make slots and `previous_item` of a file what the keys of its items say, as if one writer had entered them all; sync it.
+    """Rebuild slots and `previous_item` of a file from the keys of its items, as if one writer had entered them all; sync it.
 
-    Needed where a writer was killed between its header and its slots, also if a broker has entered keys behind them since.
-    Killed in between or looked into meanwhile, no key is lost that was found before: the items go first, then the slots.
+    Needed after a writer was killed between header and slots, even if a broker has entered keys since.
+    If it is killed, or the file is read meanwhile, no key is lost that was found before: items are written before slots.
     """
     header, items, found = file.header(), file.items(), file.slots()
     slots = np.zeros(len(found), np.int32)
@@ -191,19 +190,17 @@ class IndexWriter:
         trust_slots: bool = False,
         slots: OpenSlots | None = None,
     ) -> None:
-        """With `trust_slots` the last file's chains are taken as they stand, else they are mended first. `slots`: those of the last
-        file, if they are known.
-        """
+        """With `trust_slots` the last file's chains are trusted, else they are mended first. `slots` are the last file's, if known."""
         self._file_system = file_system
         self._store = store
         self._clock = clock
         self.unsynced: set[str] = set()
-        """Files that hold what is not synced."""
+        """Files with unsynced data."""
         self.has_new_file = False
         self.key_count = 0
         self._path: str | None = None
         self.slots: OpenSlots | None = None
-        """Those of the open file."""
+        """The open file's slots."""
         self._header = IndexHeader(0, 0, 0, 0, 0, 1)
         files = store.files()
         self._last_name = files[-1].name if files else ""
@@ -218,7 +215,7 @@ class IndexWriter:
 
     @property
     def end_commitlog_offset(self) -> int:
-        """The place of the last record that was entered; −1 if none was."""
+        """Log offset of the last entered record; −1 if there is none."""
         return (
             self._header.end_commitlog_offset
             if self._header.index_count > 1 or (self._path is None and self._last_name)
@@ -231,11 +228,11 @@ class IndexWriter:
 
     @property
     def unsynced_paths(self) -> set[str]:
-        """Files, and the directory with a new one, that hold what is not synced."""
+        """Files, and the directory of a new one, with unsynced data."""
         return self.unsynced | ({self._store.directory} if self.has_new_file else set())
 
     def append(self, keys: IndexKeys) -> None:
-        """Enter keys in log order. Behind keys of later records they leave the file's end where it is."""
+        """Enter keys in log order. If later records' keys are already in, the file's end does not change."""
         start = 0
         while start < len(keys.key_hashes):
             if self._path is None:
@@ -250,7 +247,7 @@ class IndexWriter:
         self.key_count += len(keys.key_hashes)
 
     def flush(self) -> None:
-        """Header, then slots, of the open file: what was entered can be found from now on. Syncs nothing."""
+        """Write header, then slots, of the open file, which makes the entered keys visible. Syncs nothing."""
         if self._path is None or self.slots is None or not self.slots.is_dirty:
             return
         _write_header(self._file_system, self._path, self._header)
@@ -258,7 +255,7 @@ class IndexWriter:
         _write_slots(self._file_system, self._path, *self.slots.take_dirty())
 
     def sync(self) -> None:
-        """Everything flushed onto the disk, the entries of new files too."""
+        """Sync everything flushed, including the directory entries of new files."""
         for path in sorted(self.unsynced):
             self._file_system.sync(path)
         if self.has_new_file:
@@ -272,7 +269,7 @@ class IndexWriter:
         self.sync()
 
     def _create(self) -> None:
-        """A new file, which takes over the end of the one before (Java: IndexFile's constructor)."""
+        """Make a new file, which continues at the end of the one before (Java: IndexFile's constructor)."""
         moment = datetime.fromtimestamp(self._clock() / 1_000)
         name = f"{moment:%Y%m%d%H%M%S}{moment.microsecond // 1_000:03d}"
         if name <= self._last_name:
@@ -296,11 +293,11 @@ class IndexWriter:
         header, count = self._header, len(keys.key_hashes)
         begin_ms, begin_offset = header.begin_time_ms, header.begin_commitlog_offset
         first_begin_ms = begin_ms
-        if header.index_count <= 1:  # the first key counts from the file before, the others from the first key
+        if header.index_count <= 1:  # the first key's time counts from the file before, the others' from the first key
             begin_ms, begin_offset = int(keys.store_times_ms[0]), int(keys.commitlog_offsets[0])
         link = self._linked_few if is_few(count) else self._linked
         items, free_count = link(keys, first_begin_ms, begin_ms)
-        position = index_file_size(self._store.slot_count, header.index_count)  # behind the items that stand there
+        position = index_file_size(self._store.slot_count, header.index_count)  # after the existing items
         self._file_system.write(self._path, position, items)
         self.unsynced.add(self._path)
         end_ms, end_offset = int(keys.store_times_ms[-1]), int(keys.commitlog_offsets[-1])
@@ -316,8 +313,8 @@ class IndexWriter:
         )
 
     def _linked(self, keys: IndexKeys, first_begin_ms: int, begin_ms: int) -> tuple[np.ndarray, int]:
-        """The items of new keys, in their slots; how many of these were free. Their times count from `begin_ms`, the first's from
-        `first_begin_ms`; from 0 or less none does.
+        """The items of new keys, linked into their slots; and how many slots were free. Their times count from `begin_ms`, the
+        first's from `first_begin_ms`; if that is 0 or less, from nothing.
         """
         assert self.slots is not None
         count, first = len(keys.key_hashes), self._header.index_count
@@ -334,7 +331,7 @@ class IndexWriter:
         return items.view(np.uint8), int(np.count_nonzero(items["previous_item"] == 0))
 
     def _linked_few(self, keys: IndexKeys, first_begin_ms: int, begin_ms: int) -> tuple[bytes, int]:
-        """The same of a few keys, one by one."""
+        """Like `_linked`, for a few keys, one by one."""
         assert self.slots is not None
         hashes = keys.key_hashes.tolist()
         slots = [key_hash % self._store.slot_count for key_hash in hashes]
@@ -351,13 +348,13 @@ class IndexWriter:
         return b"".join(items), free_count
 
     def _close_file(self) -> None:
-        """A full file is on the disk before the next one begins, as in Java."""
+        """Sync a full file before the next one is made, as in Java."""
         self.finish()
         self._path = self.slots = None
 
 
 def _seconds_between(begin_ms: int, store_time_ms: int) -> int:
-    """As an item holds them. Java: IndexFile.putKey."""
+    """The time difference as an item holds it. Java: IndexFile.putKey."""
     return min(max((store_time_ms - begin_ms) // 1_000, 0), _MOST_SECONDS) if begin_ms > 0 else 0
 
 

@@ -1,6 +1,6 @@
 """One consume queue for reading: entries by queue offset, where it ends, where it begins.
 
-Java: ConsumeQueue. Entries are only claims: stale ones stand behind a truncated log's end, pre-blank ones before a queue's
+Java: ConsumeQueue. Entries are only claims: there are stale ones after a truncated log's end, and pre-blank ones before a queue's
 first message. `valid_entries` compares them with the log.
 """
 
@@ -27,7 +27,7 @@ class _Files(NamedTuple):
 
 
 class ConsumeQueue:
-    """The files of one queue. Holds no position of its own: what is an entry is looked up each time."""
+    """The files of one queue. Holds no end of its own: entries are looked up each time."""
 
     def __init__(
         self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size_bytes: int | None = None
@@ -41,8 +41,7 @@ class ConsumeQueue:
         self._listed: _Files | None = None
 
     def list_files(self) -> _Files:
-        """Look again which files there are, and return them; the first look is taken when something is asked, as a store may have very
-        many queues.
+        """List the files again. The first listing happens at the first use, as a store may have very many queues.
 
         Raises StoreRefusedError for files on which a broker does not start.
         """
@@ -73,7 +72,7 @@ class ConsumeQueue:
 
     @property
     def file_size_bytes(self) -> int:
-        """Bytes of each file; 0 where there is none and none was configured."""
+        """Bytes of each file; 0 if there is none and none was configured."""
         return self._files.size_bytes
 
     @property
@@ -96,9 +95,9 @@ class ConsumeQueue:
         return tuple(self._starts)
 
     def entries(self, start: int, end: int) -> np.ndarray:
-        """What stands at queue offsets [start, end), written or not; zeros where no file was when they were listed.
+        """The bytes at queue offsets [start, end), written or not; zeros where no file was at the last listing.
 
-        Raises OffsetOutOfRangeError where a file expired since.
+        Raises OffsetOutOfRangeError if a file expired since.
         """
         if start < end and len(whole := self.bytes_from(start, end - start)) == (end - start) * ENTRY_SIZE:
             return decode_entries(whole)
@@ -111,9 +110,9 @@ class ConsumeQueue:
         return result
 
     def last_message_end(self, start: int, end: int) -> tuple[int, int] | None:
-        """The last offset in [start, end) with an entry of a message, and where in the log that message ends; None if there is none.
+        """The last offset in [start, end) with a message's entry, and the log offset where the message ends; None if there is none.
 
-        The log is not asked.
+        Does not read the log.
         """
         entries = self.entries(start, end)
         rows = np.flatnonzero(_is_message(entries))
@@ -127,7 +126,7 @@ class ConsumeQueue:
         return (self.entries(at, min(end, at + _BLOCK_ENTRIES)) for at in range(start, end, _BLOCK_ENTRIES))
 
     def bytes_from(self, start: int, count: int) -> bytes:
-        """What stands at `count` queue offsets from `start` on, as it lies in one file; fewer at its end, none where no file is."""
+        """The bytes of up to `count` entries from `start` on, from one file; fewer at its end, none without a file."""
         starts, size_bytes = self._files
         number = bisect_right(starts, start * ENTRY_SIZE) - 1
         if number < 0:
@@ -145,20 +144,20 @@ class ConsumeQueue:
                 self._open_files[file_start] = opened
             return opened.view(position, length)
         except FileNotFoundError as error:
-            asked, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
-            raise OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, asked) from error
+            start, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
+            raise OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, start) from error
 
     @property
     def recovery_start(self) -> int:
-        """The queue offset from which the end is looked for: Java's, the third file before the last (ConsumeQueue.recover).
+        """The queue offset from which the end is searched: the third file before the last, as in Java (ConsumeQueue.recover).
 
-        A hole further back is not seen.
+        A hole further back is not found.
         """
         starts = self._starts
         return starts[-3:][0] // ENTRY_SIZE if starts else 0
 
     def written_end(self, start: int | None = None) -> int:
-        """The first queue offset from `start` on that holds no entry; `start` None = `recovery_start`."""
+        """The first queue offset from `start` on without an entry; `start` None = `recovery_start`."""
         if not self._starts:
             return 0
         at = self.recovery_start if start is None else start
@@ -172,9 +171,9 @@ class ConsumeQueue:
         return end
 
     def data_end(self, start: int) -> int:
-        """The queue offset behind the last byte from `start` on that is not zero; `start` if all are.
+        """The queue offset after the last nonzero byte from `start` on; `start` if all are zero.
 
-        Behind a queue's end something stands where an entry amid it is wrong or lost, or where a power loss or Java's cut left it.
+        There is data after a queue's end if an entry inside it is wrong or lost, or if a power loss or Java's cut left data.
         """
         for file_start in reversed(self._starts):
             position = max(0, start * ENTRY_SIZE - file_start)
@@ -186,20 +185,20 @@ class ConsumeQueue:
         return start
 
     def greatest_end(self, end: int) -> int:
-        """Where in the log the last entry before `end` points to the end of its record; −1 of a queue without messages."""
+        """Log offset where the record of the last entry before `end` ends; −1 for a queue without messages."""
         if end <= self.first_file_offset:
             return -1
         last = self.entries(end - 1, end)
-        if is_pre_blank(last)[0]:  # Java takes its size for true, and never enters anything below 2 GiB then
+        if is_pre_blank(last)[0]:  # Java takes its size for a message's, and then never enters anything below 2 GiB
             return -1
         return int(last["commitlog_offset"][0]) + int(last["size_bytes"][0])
 
     def first_offset_at(self, commitlog_offset: int, end: int) -> int:
-        """The first queue offset before `end` whose entry points at or behind a place in the log; `end` if none does.
+        """The first queue offset before `end` whose entry points at or after a log offset; `end` if none does.
 
-        Entries ascend. Fillers, before the first message or in a hole, point nowhere and are passed over: what is asked is
-        the nearest message before them. Java: ConsumeQueue.correctMinOffset, which takes a filler for an entry of place 0 and
-        so loses the messages before a hole.
+        Entries ascend. Fillers (before the first message or in a hole) point nowhere and are skipped: the nearest message before them
+        counts. Java: ConsumeQueue.correctMinOffset, which takes a filler for an entry at log offset 0 and so loses the messages before
+        a hole.
         """
         low, high = self.first_file_offset, end
         if high - low > _BLOCK_ENTRIES and self._is_message_at(low, commitlog_offset):
@@ -219,11 +218,11 @@ class ConsumeQueue:
         return bool(_is_message(entry)[0] and entry["commitlog_offset"][0] >= commitlog_offset)
 
     def _last_message(self, low: int, at: int) -> tuple[int, int] | None:
-        """Queue offset and place of the last message that the entries `low` to `at` name; None if they name none.
+        """Queue offset and log offset of the last message among the entries `low` to `at`; None if there is none.
 
-        A filler says where its hole begins. One that does not was written by a broker, before the queue's first message, or it
-        fills a hole that an earlier version left: there is a message before it if the queue's first entry is one, or if
-        it lies in a later file, and then it is looked for, block by block.
+        A filler says where its hole begins. A filler that does not was written by a broker before the queue's first message, or by an
+        earlier version in a hole: a message precedes it if the queue's first entry is one, or if the filler is in a later file. Then
+        the message is searched block by block.
         """
         while at >= low:
             entry = self.entries(at, at + 1)
@@ -242,7 +241,7 @@ class ConsumeQueue:
         return None
 
     def _is_before_first_message(self, filler: int) -> bool:
-        """Whether Java's rule says so: it fills the room in a queue's first file only (ConsumeQueue.fillPreBlank)."""
+        """Java's rule: a filler before the first message is in the queue's first file (ConsumeQueue.fillPreBlank)."""
         first = self.first_file_offset
         is_in_first_file = filler * ENTRY_SIZE < self._starts[0] + self.file_size_bytes
         return is_in_first_file and bool(is_pre_blank(self.entries(first, first + 1))[0])
@@ -250,8 +249,8 @@ class ConsumeQueue:
     def visible_end(self, end: int, log: CommitLog, log_end: int) -> int:
         """How many of the entries before `end` are messages of the validated log: `end` without its stale tail.
 
-        Entries behind the log's end go first; then, from the back, those whose record is another's. Where the last entry is sound there
-        is no such tail, and a wrong entry before it hides none of the others.
+        Entries beyond the log's end are dropped first; then, from the back, those whose record is another's. If the last entry is valid
+        there is no stale tail, and a wrong entry before it hides none of the others.
         """
         if end > self.first_file_offset:
             last = self.entries(end - 1, end)
@@ -275,12 +274,12 @@ class ConsumeQueue:
 
 
 def _is_message(entries: np.ndarray) -> np.ndarray:
-    """Which entries claim to name a message."""
+    """Which entries claim to point to a message."""
     return np.asarray(is_entry(entries) & ~is_pre_blank(entries))
 
 
 def valid_entries(entries: np.ndarray, topic: str, queue_id: int, log: CommitLog, log_end: int) -> np.ndarray:
-    """Which entries may be served: inside the validated log, and the record there agrees in size, place, topic and queue id."""
+    """Which entries may be served: inside the validated log, with a record that agrees in size, place, topic and queue id."""
     offsets = entries["commitlog_offset"].astype(np.int64)
     sizes = entries["size_bytes"].astype(np.int64)
     valid = is_entry(entries) & ~is_pre_blank(entries) & (offsets >= log.minimum) & (offsets + sizes <= log_end)

@@ -55,7 +55,7 @@ class ConsumeQueueExt:
                     self._starts.append(int(entry.name))
 
     def unit(self, address: int) -> ExtUnit | None:
-        """The unit at an address; None if the files do not hold one there."""
+        """The unit at an address; None if there is none."""
         position = ext_position(address)
         number = bisect_right(self._starts, position) - 1
         if number < 0:
@@ -81,7 +81,7 @@ class ConsumeQueueExt:
         return codes
 
     def units(self, addresses: np.ndarray) -> np.ndarray:
-        """What stands at ascending addresses, without bit maps, as EXT_UNIT; zeros where the files hold nothing."""
+        """The units at ascending addresses, without bit maps, as EXT_UNIT; zeros where there is none."""
         return self._found(addresses, EXT_UNIT)
 
     def _found(self, addresses: np.ndarray, layout: np.dtype) -> np.ndarray:
@@ -96,7 +96,7 @@ class ConsumeQueueExt:
         return found
 
     def passes(self, codes: np.ndarray, wanted: BitTest) -> np.ndarray:
-        """Which entries, of these tags codes in order, a group may want: all but those whose units' maps say that it does not.
+        """Which entries a group may want, by their tags codes in order: all except those whose bit maps exclude the group.
 
         Java: ExpressionMessageFilter.isMatchedByConsumeQueue.
         """
@@ -124,13 +124,13 @@ _MOST_LOOKED_AT = 64
 
 
 class ConsumeQueueExtWriter:
-    """Appends units. Where they go on, `settle` says: it is called before the first of them, and after the queue was cut.
+    """Appends units. `settle` finds where to append: call it before the first unit, and after the queue was cut.
 
-    Java: ConsumeQueueExt.put, truncateByMaxAddress. Units are written before the entries that name them. A unit's address never
-    stands for another unit that some entry still names: where the last ones are lost, the next unit goes into a new file.
+    Java: ConsumeQueueExt.put, truncateByMaxAddress. Units are written before the entries that name them. A unit's address is never
+    reused while an entry still names it: if the last units are lost, the next unit goes into a new file.
 
-    Departures from Java: what stands behind the last unit is zeroed, Java moves positions only. Java looks for the end by walking all
-    units, and begins anew at address 0 where the files are gone; here the entries tell.
+    Departures from Java: data after the last unit is zeroed; Java only moves positions. Java finds the end by walking all units, and
+    begins anew at address 0 if the files are gone; here the entries show it.
     """
 
     def __init__(self, file_system: LocalFileSystem, directory: str, file_size_bytes: int) -> None:
@@ -141,9 +141,9 @@ class ConsumeQueueExtWriter:
         self._starts = set(_file_starts(file_system, directory, file_size_bytes))
         self._end: int | None = None
         self.paths: set[str] = set()
-        """Files that hold what is not synced."""
+        """Files with unsynced data."""
         self.has_new_file = False
-        """Whether the directories that lead to a new file are not synced."""
+        """Whether the directories of a new file are not synced."""
 
     @property
     def has_files(self) -> bool:
@@ -151,11 +151,11 @@ class ConsumeQueueExtWriter:
 
     @property
     def last_path(self) -> str | None:
-        """The file to which the next unit goes, or the one before it; None if there is no file."""
+        """The file of the next unit, or the one before it; None if there is no file."""
         return self._path(max(self._starts)) if self._starts else None
 
     def settle(self, queue: ConsumeQueue, end: int) -> None:
-        """Go on behind the last unit that an entry before queue offset `end` names; what stands behind it is cut."""
+        """Continue after the last unit that an entry before queue offset `end` names; cut what follows."""
         if end <= queue.first_file_offset or not queue.file_starts:
             self._end = 0
         elif len(addresses := _last_addresses(queue, end)):
@@ -165,7 +165,7 @@ class ConsumeQueueExtWriter:
         self._cut(self._end)
 
     def _end_behind(self, addresses: np.ndarray) -> int:
-        """Behind the unit at the greatest address; in a new file where it is gone, so that no entry comes to another's unit."""
+        """The address after the unit at the greatest address; in a new file if that unit is gone, so no entry gets another's unit."""
         greatest = int(addresses.max())
         ext = ConsumeQueueExt(self._file_system, self.directory)
         try:
@@ -194,9 +194,9 @@ class ConsumeQueueExtWriter:
                 self.paths.add(path)
 
     def put(self, queue: ConsumeQueue, end: int, new: QueueEntries) -> np.ndarray:
-        """Write units for entries that come at queue offset `end` or behind; returns their addresses, in place of the tags codes.
+        """Write units for entries at queue offset `end` or later; returns their addresses, which replace the tags codes.
 
-        Where no file can hold a unit, or no address is left, the tags codes themselves, as in Java.
+        If no file can hold a unit, or no address is left, the tags codes themselves, as in Java.
         """
         if self._end is None:
             self.settle(queue, end)
@@ -233,7 +233,7 @@ class ConsumeQueueExtWriter:
         self.paths.add(path)
 
     def _keep_file(self, start: int) -> None:
-        """Make a full file durable before the next one is made, as the queue does with its own."""
+        """Sync a full file before the next one is made, as the queue does."""
         if start in self._starts:
             path = self._path(start)
             self._file_system.sync(path)
@@ -241,9 +241,9 @@ class ConsumeQueueExtWriter:
             self.paths.discard(path)
 
     def are_units_of(self, records: QueueEntries, addresses: np.ndarray) -> np.ndarray:
-        """Whether the unit at each ascending address is that of the record in the same row.
+        """Whether the unit at each ascending address belongs to the record in the same row.
 
-        In the schedule topic, whose codes depend on the delays that a broker was configured with, whether its store time is.
+        In the schedule topic, whose codes depend on a broker's configured delays, only the store time is compared.
         """
         ext = ConsumeQueueExt(self._file_system, self.directory)
         try:
@@ -256,7 +256,7 @@ class ConsumeQueueExtWriter:
         return np.asarray(is_whole & is_code & (units["store_time_ms"] == records.store_times_ms))
 
     def _may_be_torn(self, ext: ConsumeQueueExt, addresses: np.ndarray, units: np.ndarray) -> np.ndarray:
-        """Which units have a bit map that goes on in another sector, and is zeros there: as if a power loss had taken it."""
+        """Which units have a bit map that is zero after a sector boundary, as if a power loss had taken that part."""
         starts = (addresses - np.int64(-(2**63))) % self._file_size
         lasts = (starts + units["size_bytes"] - 1) // _SECTOR_BYTES * _SECTOR_BYTES
         behind = lasts - starts - EXT_UNIT.itemsize
@@ -267,7 +267,7 @@ class ConsumeQueueExtWriter:
         return is_torn
 
     def set_tags_code(self, address: int, tags_code: int) -> bool:
-        """Give the unit at an address another tags code; returns whether there is one."""
+        """Set the tags code of the unit at an address; returns whether there is one."""
         ext = ConsumeQueueExt(self._file_system, self.directory)
         try:
             if address > MAX_EXT_ADDRESS or ext.unit(address) is None:
@@ -285,7 +285,7 @@ class ConsumeQueueExtWriter:
 
 
 def _units(tags_codes: np.ndarray, store_times_ms: np.ndarray, bit_maps: np.ndarray | None) -> np.ndarray:
-    """Units of one size; without maps that none can hold. Java: CqExtUnit.write."""
+    """Units of one size; bit maps that are too large for a unit are omitted. Java: CqExtUnit.write."""
     width = 0 if bit_maps is None or bit_maps.shape[1] > _MOST_MAP_BYTES else bit_maps.shape[1]
     layout = np.dtype([*EXT_UNIT.descr, ("bit_map", "u1", (width,))]) if width else EXT_UNIT
     units = np.zeros(len(tags_codes), layout)
@@ -299,9 +299,9 @@ def _units(tags_codes: np.ndarray, store_times_ms: np.ndarray, bit_maps: np.ndar
 
 
 def ext_file_size(file_system: FileSystem, root: str, configured: int | None) -> int:
-    """Bytes of a new extension file: as configured, else those of any that there is, else Java's default.
+    """Bytes of a new extension file: the configured size, else that of an existing file, else Java's default.
 
-    Raises StoreRefusedError where the files that there are have another length than is configured.
+    Raises StoreRefusedError if existing files have another length than the configured one.
     """
     directory = f"{root}/consumequeue_ext"
     for topic in file_system.list_directory(directory):
@@ -315,7 +315,7 @@ def ext_file_size(file_system: FileSystem, root: str, configured: int | None) ->
 
 
 def is_ext_file(entry: DirectoryEntry) -> bool:
-    """Whether a directory's entry is an extension file; an empty one is what a power loss left of a name."""
+    """Whether a directory's entry is an extension file; an empty one is a name that a power loss left."""
     return not entry.is_directory and entry.name.isascii() and entry.name.isdigit() and entry.size_bytes > 0
 
 
@@ -334,9 +334,9 @@ def _refuse_other_length(directory: str, entry: DirectoryEntry, file_size_bytes:
 
 
 def _last_addresses(queue: ConsumeQueue, end: int) -> np.ndarray:
-    """The addresses that a block of entries before `end` names: the last block that names any.
+    """The addresses in a block of entries before `end`: the last block with any.
 
-    As far back as Java's recovery looks, three files; empty if no entry there names one.
+    Looks back three files, like Java's recovery; empty if no entry there has an address.
     """
     at, least, count = end, min(end, queue.recovery_start), _MOST_LOOKED_AT
     while at > least:

@@ -49,7 +49,7 @@ class GetResult:
 
 
 class Get(NamedTuple):
-    """What one look wants, as of `MessageStore.get`."""
+    """The arguments of one look, as of `MessageStore.get`."""
 
     offset: int
     max_count: int
@@ -60,7 +60,7 @@ class Get(NamedTuple):
 def get_messages(
     queue: ConsumeQueue, ext: ConsumeQueueExt, log: CommitLog, log_end: int, bounds: tuple[int, int], get: Get
 ) -> GetResult:
-    """What `MessageStore.get` finds at an offset within the queue's `bounds`, its minimum and maximum."""
+    """The result of `MessageStore.get` at an offset within the queue's `bounds` (minimum and maximum)."""
     offset, max_count, tags, max_bytes = get
     minimum, maximum = bounds
     file_entries = queue.file_size_bytes // 20
@@ -79,7 +79,7 @@ def get_messages(
         next_offset = offset + number + 1
         if hashes is not None and int(codes[number]) not in hashes | TORN_TAGS_CODES:
             continue
-        if number >= len(valid):  # a block at a time: most calls need no more than the first
+        if number >= len(valid):  # check a block at a time: most calls need only the first
             block = entries[number : number + max_count]
             block = block[: max(1, int(np.searchsorted(np.cumsum(record_sizes(block)), max_bytes, side="right")))]
             sound = valid_entries(block, queue.topic, queue.queue_id, log, log_end)

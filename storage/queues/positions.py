@@ -1,7 +1,7 @@
-"""One entry each of many queues: where it lies, where each queue ends, and whether the log has the message that the entry names.
+"""One entry each of many queues: its place, each queue's end, and whether the log has the entry's message.
 
-A store may have 100,000 queues. Opening reads the end of each; the rest is done for all of them together, so that
-its cost is a few microseconds a queue and not a few hundred.
+A store may have 100,000 queues. Opening reads the end of each; all other work is done for all of them together, so that it costs
+a few microseconds a queue and not a few hundred.
 
 Java: ConsumeQueue.recover, ConsumeQueueStore.truncateDirty.
 """
@@ -20,7 +20,7 @@ from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_e
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 
-_RECORD_BYTES = 16 << 20  # what of the log a remote store fetches at a time
+_RECORD_BYTES = 16 << 20  # how much of the log a remote store fetches at a time
 _RECORDS = 8_192
 _NOTHING = bytes(ENTRY_SIZE)
 _MOST_LOOKED_AT = 8_192  # entries at a time
@@ -37,12 +37,12 @@ class QueuePosition(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where in the log the record ends."""
+        """Log offset where the record ends."""
         return self.commitlog_offset + self.size_bytes
 
 
 class TrueEntries(NamedTuple):
-    """Which of n entries name a message of the validated log, and when that was stored (0 of the others)."""
+    """Which of n entries name a message of the validated log, and when it was stored (0 for the others)."""
 
     true: np.ndarray
     store_times_ms: np.ndarray
@@ -68,9 +68,9 @@ def true_entries(queues: Sequence[ConsumeQueue], entries: np.ndarray, log: Commi
 def read_positions(
     queues: Sequence[ConsumeQueue], offsets: Sequence[int], log: CommitLog, log_end: int
 ) -> list[QueuePosition | None]:
-    """Where the message at each queue's offset lies; None where none is to be seen.
+    """The place of the message at each queue's offset; None if none is visible.
 
-    Raises OffsetOutOfRangeError where a file of a queue or of the log expired since it was listed.
+    Raises OffsetOutOfRangeError if a file of a queue or of the log expired since it was listed.
     """
     read = (queue.bytes_from(offset, 1) or _NOTHING for queue, offset in zip(queues, offsets, strict=True))
     entries = decode_entries(b"".join(read))
@@ -87,9 +87,9 @@ def read_positions(
 
 @dataclass(frozen=True, slots=True)
 class GrownQueues:
-    """By how many entries each of n queues has grown, and where the message of the last of them lies.
+    """By how many entries each of n queues has grown, and the place of its last message.
 
-    A count of None: the queue did not just get a few entries, or they are not true. Then it is to be looked at alone.
+    A count of None: the queue did not just get a few valid entries. It must be looked at alone.
     """
 
     counts: list[int | None]
@@ -97,7 +97,7 @@ class GrownQueues:
 
     @classmethod
     def look(cls, queues: Sequence[tuple[ConsumeQueue, int, int]], log: CommitLog, log_end: int) -> GrownQueues:
-        """`queues` with their ends as they are known, and where in the log the last message before each ends."""
+        """`queues` with their known ends, and the log offset where the last message before each ends."""
         read = [_read_behind(queue, end) for queue, end, _ in queues]
         blocks = decode_entries(b"".join(data or _NO_BLOCK for data in read)).reshape(-1, 1 + _GROWTH_ENTRIES)
         written = is_entry(blocks) & ~is_pre_blank(blocks)
@@ -118,7 +118,7 @@ class GrownQueues:
 
 
 def _read_behind(queue: ConsumeQueue, end: int) -> bytes | None:
-    """The entry before the end and those behind it; None where they do not lie in one file, or that has gone."""
+    """The entry before the end and those after it; None if they are not in one file, or that is gone."""
     try:
         data = queue.bytes_from(end - 1, 1 + _GROWTH_ENTRIES) if end else b""
     except OffsetOutOfRangeError:
@@ -127,7 +127,7 @@ def _read_behind(queue: ConsumeQueue, end: int) -> bytes | None:
 
 
 def _portions(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
-    """The rows in turn, so many at a time that their records need not much memory."""
+    """Groups of rows whose records need limited memory."""
     while len(rows):
         fitting = int(np.searchsorted(np.cumsum(sizes[rows[:_RECORDS]]), _RECORD_BYTES, side="right"))
         yield rows[: max(1, fitting)]
@@ -136,20 +136,20 @@ def _portions(rows: np.ndarray, sizes: np.ndarray) -> Iterator[np.ndarray]:
 
 QueueName = tuple[str, int]
 
-_FIRST_LOOK_ENTRIES = 205  # a page: of most queues nothing is written behind it
+_FIRST_LOOK_ENTRIES = 205  # a page: most queues have nothing after it
 _LONGEST_LOOK_ENTRIES = 4096
-_READ_BYTES = 8 << 20  # what is held of all queues' ends at a time
+_READ_BYTES = 8 << 20  # how much of all queues' ends is held at a time
 
 
 @dataclass(frozen=True, slots=True)
 class QueueTails:
-    """Of n queues, by topic and id, the first queue offset that holds no entry, and what stands before it: zeros where nothing does."""
+    """For n queues, by topic and id: the first queue offset without an entry, and the entry before it (zeros if there is none)."""
 
     queues: Sequence[ConsumeQueue]
     ends: np.ndarray
     last: np.ndarray
     zero_until: np.ndarray
-    """Up to where from that offset on nothing but zeros was seen."""
+    """The queue offset up to which only zeros follow the end."""
 
     def ends_by_name(self) -> dict[QueueName, int]:
         return _by_name(self.queues, self.ends)
@@ -158,16 +158,16 @@ class QueueTails:
         return _by_name(self.queues, self.zero_until)
 
     def greatest_ends(self) -> np.ndarray:
-        """Where in the log each queue's last message ends; −1 of a queue without messages."""
+        """Log offset where each queue's last message ends; −1 for a queue without messages."""
         ends = self.last["commitlog_offset"].astype(np.int64) + self.last["size_bytes"]
         return np.where(is_entry(self.last) & ~is_pre_blank(self.last), ends, -1)
 
     def places_by_name(self) -> dict[QueueName, int]:
-        """`greatest_ends`, of each queue."""
+        """`greatest_ends` by queue name."""
         return _by_name(self.queues, self.greatest_ends())
 
     def maybe_torn(self) -> frozenset[QueueName]:
-        """Queues of whose last entry a crash may have left place and size only."""
+        """Queues whose last entry may, after a crash, have place and size only."""
         torn = is_entry(self.last) & ~is_pre_blank(self.last) & may_be_torn(self.last["tags_code"])
         return frozenset((self.queues[row].topic, self.queues[row].queue_id) for row in np.flatnonzero(torn).tolist())
 
@@ -187,7 +187,7 @@ class QueueTails:
 
 
 def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
-    """Look for the end of each queue, as `ConsumeQueue.written_end` does."""
+    """Find the end of each queue, as `ConsumeQueue.written_end` does."""
     ends = np.array([queue.recovery_start for queue in queues], np.int64)
     limits = np.array([queue.last_file_end_offset for queue in queues], np.int64)
     last, is_known = np.zeros(len(queues), ENTRY), limits == 0
@@ -196,16 +196,16 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
     while len(rows):
         going_on = []
         for some in np.array_split(rows, -(-len(rows) * count * ENTRY_SIZE // _READ_BYTES)):
-            blocks, asked = _blocks(queues, some, ends, count)
+            blocks, counts = _blocks(queues, some, ends, count)
             free = ~is_entry(blocks)
             found = np.where(free.any(axis=1), free.argmax(axis=1), count)
             has_any = np.flatnonzero(found)
             last[some[has_any]] = blocks[has_any, found[has_any] - 1]
             is_known[some[has_any]] = True
             behind = ~_is_zero(blocks) & (np.arange(count) >= found[:, np.newaxis])
-            zero_until[some] = ends[some] + np.where(behind.any(axis=1), behind.argmax(axis=1), asked)
+            zero_until[some] = ends[some] + np.where(behind.any(axis=1), behind.argmax(axis=1), counts)
             ends[some] += found
-            going_on.append(some[(found == asked) & (asked > 0) & (ends[some] < limits[some])])
+            going_on.append(some[(found == counts) & (counts > 0) & (ends[some] < limits[some])])
         rows, count = np.concatenate(going_on), min(4 * count, _LONGEST_LOOK_ENTRIES)
     for row in np.flatnonzero(~is_known).tolist():
         last[row] = _entry_before(queues[row], int(ends[row]))
@@ -217,7 +217,7 @@ def read_tails(queues: Sequence[ConsumeQueue]) -> QueueTails:
 def _blocks(
     queues: Sequence[ConsumeQueue], rows: np.ndarray, starts: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """A row of `count` entries of each queue, zeros behind the end of its file; and how many of them lie in the file."""
+    """`count` entries of each queue as rows, zeros after the end of its file; and how many of them are in the file."""
     read = [
         queues[row].bytes_from(start, count) for row, start in zip(rows.tolist(), starts[rows].tolist(), strict=True)
     ]
@@ -251,7 +251,7 @@ def offset_by_time(
 
     With `upper` the last offset whose store time is not after it, or the minimum. Java: getOffsetInQueueByTime, BoundaryType.
 
-    Raises OffsetOutOfRangeError where a file of the queue or of the log expired since it was listed.
+    Raises OffsetOutOfRangeError if a file of the queue or of the log expired since it was listed.
     """
     low, high = bounds
     last_before, first_not_before = bounds
@@ -271,7 +271,7 @@ def offset_by_time(
 
 
 def _visible_from(queue: ConsumeQueue, start: int, end: int, log: CommitLog, log_end: int) -> int | None:
-    """The first offset in [start, end) with a message: offsets without one have no time to compare."""
+    """The first offset in [start, end) with a message: other offsets have no time to compare."""
     block_size = 1
     while start < end:
         entries = queue.entries(start, min(end, start + block_size))

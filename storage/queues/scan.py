@@ -1,6 +1,6 @@
 """A range of one queue as slices of decoded records: the bulk read path. No Python loop over messages.
 
-Each slice lies in one log file and holds only what may be served: entries inside the validated log whose record agrees.
+Each slice is in one log file and holds only what may be served: entries inside the validated log whose record agrees.
 Other offsets (pre-blank, stale, rolled back) are gaps.
 """
 
@@ -23,7 +23,7 @@ from storage.queues.ext import ConsumeQueueExt
 
 SLICE_ROWS = 8_192  # with 1 KiB bodies the plateau of Spark's transfer is 5,000 to 10,000 rows
 SLICE_BYTES = 12 << 20
-TORN_TAGS_CODES = frozenset((0, -(1 << 32)))  # of an entry half written: a page may end four bytes into the code
+TORN_TAGS_CODES = frozenset((0, -(1 << 32)))  # of a half-written entry: a page may end four bytes into the code
 
 
 class QueueSlice(NamedTuple):
@@ -34,16 +34,16 @@ class QueueSlice(NamedTuple):
 
 
 class TagsWanted(NamedTuple):
-    """Only entries with one of these tags codes, or with one that an entry still being written may show: a superset of the messages
+    """Selects entries with one of these tags codes, or with a code that a half-written entry may show: a superset of the messages
     with these tags.
     """
 
     codes: frozenset[int]
     ext: ConsumeQueueExt | None = None
-    """Of a queue that has extension files: its entries need them."""
+    """Needed for a queue with extension files."""
 
     def rows(self, entries: np.ndarray) -> np.ndarray:
-        """Which entries."""
+        """The selected entries as a mask."""
         codes = entries["tags_code"] if self.ext is None else self.ext.tags_codes(entries["tags_code"])
         return np.isin(codes, [*TORN_TAGS_CODES, *self.codes])
 
@@ -59,10 +59,10 @@ def scan_queue(
     verify_crc: bool = False,
     wanted: Wanted | None = None,
 ) -> Iterator[QueueSlice]:
-    """The messages at queue offsets [start, end). What of them is `wanted` is decoded while they are read, where that is faster.
+    """The messages at queue offsets [start, end). The `wanted` columns are decoded while reading, if that is faster.
 
-    Raises OffsetOutOfRangeError where messages expired meanwhile, with `verify_crc` CorruptMessageError for a wrong body, or a
-    record of another sum than it ends in (`__CRC32#`), under forceVerifyPropCRC also for one that ends in none.
+    Raises OffsetOutOfRangeError if messages expired meanwhile. With `verify_crc` CorruptMessageError for a body with a wrong CRC, or
+    a record whose checksum differs from its `__CRC32#`; under forceVerifyPropCRC also for a record without one.
     """
     claims, memory = Claims(queue.topic.encode(), queue.queue_id), Memory()
     at = start
@@ -115,7 +115,7 @@ def _slices(
             queue.topic, queue.queue_id, int(offsets[first]) + end - first, int(offsets[-1]) + 1, int(offsets[first])
         )
     ascends = not (places[1:] <= places[:-1]).any()
-    if not ascends:  # not all of them true: each is looked at alone first
+    if not ascends:  # some are not valid: each is checked alone first
         inside = valid_entries(entries, queue.topic, queue.queue_id, log, log_end)
     if not inside.all():
         places, sizes, offsets = places[inside], sizes[inside], offsets[inside]
@@ -159,7 +159,7 @@ def _records(
     offsets: np.ndarray,
     decoding: Decoding | None,
 ) -> Iterator[tuple[slice, Records]]:
-    """The log's records; a log file that was deleted meanwhile is told in the queue's offsets."""
+    """The log's records; if a log file was deleted meanwhile, the error names the queue's offsets."""
     try:
         yield from log.records(places, sizes, decoding)
     except OffsetOutOfRangeError as error:

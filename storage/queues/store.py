@@ -1,4 +1,4 @@
-"""All consume queues of a store: which there are, and their ends. Java: ConsumeQueueStore."""
+"""All consume queues of a store: their list and their ends. Java: ConsumeQueueStore."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 
 
 def queue_file_size(file_system: FileSystem, root: str, configured: int | None) -> int:
-    """Bytes of a new queue's files: as configured, else those of any queue's file that there is, else Java's default.
+    """Bytes of a new queue's files: the configured size, else that of an existing queue's file, else Java's default.
 
     All queues of a store have files of one length; a broker does not start on others.
     """
@@ -53,7 +53,7 @@ class ConsumeQueueStore:
         ext_file_size_bytes: int | None = None,
         writes_ext: bool = False,
     ) -> None:
-        """With `writes_ext` writers give each new entry an extension unit; StoreRefusedError where files have another length."""
+        """With `writes_ext` writers give each new entry an extension unit; StoreRefusedError if existing files have another length."""
         self._file_system = file_system
         self.directory = f"{root}/consumequeue"
         self._ext_directory = f"{root}/consumequeue_ext"
@@ -69,9 +69,9 @@ class ConsumeQueueStore:
         self.discover()
 
     def discover(self, most_topics: int | None = None) -> list[tuple[str, int]]:
-        """Look again which queues there are; returns the new ones. Files and names that are no queue are ignored, as Java does.
+        """List the queues again; returns the new ones. Files and names that are no queue are ignored, as in Java.
 
-        Of topics that are known no more than `most_topics` are looked into, in turn.
+        At most `most_topics` of the known topics are looked into, in turn.
         """
         new = []
         before, self._topics = self._topics, {}
@@ -99,14 +99,14 @@ class ConsumeQueueStore:
         return found
 
     def _queues_of(self, topic: str, known: Mapping[int, ConsumeQueue]) -> dict[int, ConsumeQueue]:
-        """The queues of a topic that there are, by id; known ones are kept or closed."""
+        """A topic's present queues by id; known ones are kept, or closed if they are gone."""
         listed = self._file_system.list_directory(f"{self.directory}/{topic}")
         ids = {int(e.name) for e in listed if e.is_directory and e.name.isascii() and e.name.isdigit()}
         _close({queue_id: queue for queue_id, queue in known.items() if queue_id not in ids})
         return {queue_id: known.get(queue_id) or self.make(topic, queue_id) for queue_id in sorted(ids)}
 
     def look_for(self, topic: str, queue_id: int) -> ConsumeQueue | None:
-        """A queue that may have appeared since the last look at all of them; None if it has no file yet."""
+        """A queue that may have appeared since the last listing; None if it has no file yet."""
         queue = self.get(topic, queue_id)
         if queue is None and can_be_path_element(topic):
             made = self.make(topic, queue_id)
@@ -114,7 +114,7 @@ class ConsumeQueueStore:
         return queue
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """A queue at its place, whether it has files yet or not."""
+        """A queue, whether it has files yet or not."""
         directory = f"{self.directory}/{topic}/{queue_id}"
         return ConsumeQueue(self._file_system, directory, topic, queue_id, self._file_size_bytes)
 
@@ -138,7 +138,7 @@ class ConsumeQueueStore:
         return sorted(self._topics)
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Of the topic's queues, sorted."""
+        """Ids of the topic's queues, sorted."""
         return list(self._topics.get(topic, ()))
 
     def names(self) -> list[tuple[str, int]]:
@@ -150,7 +150,7 @@ class ConsumeQueueStore:
         return ConsumeQueueExt(self._file_system, directory, self._ext_file_size_bytes)
 
     def ext_writer(self, file_system: LocalFileSystem, topic: str, queue_id: int) -> ConsumeQueueExtWriter | None:
-        """Who writes the queue's extension units; None where none are written."""
+        """The writer of the queue's extension units; None if none are written."""
         if not self.writes_ext or self._ext_file_size_bytes is None:
             return None
         directory = f"{self._ext_directory}/{topic}/{queue_id}"

@@ -1,16 +1,16 @@
-"""Writing consume queues: append entries at their queue offsets, cut and zero what is dirty. Java: ConsumeQueue.putMessagePositionInfo,
+"""Writing consume queues: append entries at their queue offsets, cut and zero dirty ones. Java: ConsumeQueue.putMessagePositionInfo,
 truncateDirtyLogicFiles.
 
-No checksum covers the queue offset that a record gives itself, so `put_in_order` compares those of neighbours first. A queue's
-records follow each other in the log, each numbered one more than the last. Of a record that breaks the row, while the next
-one goes on as if it did not, the number is wrong, and its own is known:
+No checksum covers a record's queue offset, so `put_in_order` first compares those of neighbours. A queue's records follow each other in
+the log, each numbered one more than the last. If one record breaks the sequence and the next one continues it, the number in between
+is wrong, and the right one is known:
 
     97  98  16483  100  101        the third is 99: one bit of it was flipped
     97  98  0  1  2                the topic was deleted and made again
     97  98  4711  4712             messages are missing: their log file is gone
 
-Java never compares them: it enters a record where the queue ends, whatever the record says, and passes over one
-whose number the queue has (ConsumeQueue.putMessagePositionInfo).
+Java never compares them: it enters a record at the queue's end, whatever the record says, and skips one whose number the
+queue has (ConsumeQueue.putMessagePositionInfo).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from storage.queues.ext import ConsumeQueueExtWriter
 
 
 class Misnumbered(NamedTuple):
-    """A record that says another queue offset (`stated`) than the one that it stands at between its neighbours."""
+    """A record whose own queue offset (`stated`) differs from the one that its neighbours show."""
 
     topic: str
     queue_id: int
@@ -58,18 +58,18 @@ class Misnumbered(NamedTuple):
 
 
 class Renumbered(NamedTuple):
-    """Records of one queue with the queue offsets that are theirs."""
+    """Records of one queue with their right queue offsets."""
 
     rows: QueueEntries
     held: QueueEntries | None
-    """A last record that breaks the row: the one to come shows what that means."""
+    """A last record that breaks the sequence: the next one shows what that means."""
     misnumbered: tuple[Misnumbered, ...]
 
 
 def put_in_order(rows: QueueEntries, previous: int | None, *, is_all: bool = False) -> Renumbered:
-    """Records of one queue in log order, with wrong queue offsets put right.
+    """Records of one queue in log order, with wrong queue offsets corrected.
 
-    `previous` is the queue offset before the first of them: −1 of a queue's first message, None if it is not known.
+    `previous` is the queue offset before the first of them: −1 for a queue's first message, None if unknown.
     `is_all` = no record follows, so none is held.
     """
     stated = rows.queue_offsets.astype(np.int64)
@@ -96,7 +96,7 @@ def put_in_order(rows: QueueEntries, previous: int | None, *, is_all: bool = Fal
 
 
 def joined(first: QueueEntries | None, second: QueueEntries) -> QueueEntries:
-    """Records of one queue, one behind the other."""
+    """Records of one queue, concatenated."""
     if first is None:
         return second
     return QueueEntries(
@@ -108,11 +108,11 @@ def joined(first: QueueEntries | None, second: QueueEntries) -> QueueEntries:
     )
 
 
-MAX_HOLE_ENTRIES = 10_000_000  # a queue offset further ahead is not a lost stretch but a wrong number
+MAX_HOLE_ENTRIES = 10_000_000  # a queue offset further ahead is a wrong number, not a gap of lost messages
 
 
 class ConsumeQueueWriter:
-    """Appends to one queue. `end` is the next queue offset, `greatest_end` where in the log the last entry's record ends."""
+    """Appends to one queue. `end` is the next queue offset, `greatest_end` the log offset where the last entry's record ends."""
 
     def __init__(
         self,
@@ -134,21 +134,21 @@ class ConsumeQueueWriter:
         self._ext = ext
         self.appended = 0
         self.cut_count = 0
-        """How often it was cut."""
+        """How often the queue was cut."""
         self.holes: list[tuple[int, int]] = []
         self.paths: set[str] = set() if ext is None else ext.paths
-        """Files that hold what is not synced, extension files among them."""
+        """Files with unsynced data, including extension files."""
         self.synced_end = end
-        """Up to which queue offset entries are known to be on the disk."""
+        """Queue offset up to which entries are known to be on the disk."""
         self._has_new_file = False
 
     @property
     def has_new_file(self) -> bool:
-        """Whether the directories that lead to a new file are not synced."""
+        """Whether the directories of a new file are not synced."""
         return self._has_new_file or (self._ext is not None and self._ext.has_new_file)
 
     def directories(self) -> set[str]:
-        """Those with entries of the files' names, up to the one that holds all queues; of extension files up to ROOT."""
+        """Directories with the files' names, up to the one of all queues; for extension files up to ROOT."""
         topic = posixpath.dirname(self.queue.directory)
         found = {self.queue.directory, topic, posixpath.dirname(topic)}
         if self._ext is not None and self._ext.has_files:
@@ -158,14 +158,14 @@ class ConsumeQueueWriter:
         return found
 
     def open_paths(self) -> frozenset[str]:
-        """The files that grow: the last one of the queue, and that of its extension."""
+        """The files that still grow: the last one of the queue, and that of its extension."""
         paths = {self.queue.path_of(start) for start in self.queue.file_starts[-1:]}
         if self._ext is not None and (last := self._ext.last_path) is not None:
             paths.add(last)
         return frozenset(paths)
 
     def note_synced(self, paths: frozenset[str], end: int) -> None:
-        """Take note that these files are on the disk as they were when the queue ended at `end`."""
+        """Record that these files are on the disk as they were when the queue ended at `end`."""
         self.paths -= paths
         self.synced_end = max(self.synced_end, min(end, self.end))
         if self.end > end:  # files that filled up meanwhile are synced already
@@ -177,12 +177,11 @@ class ConsumeQueueWriter:
             self._ext.has_new_file = False
 
     def append(self, new: QueueEntries) -> None:
-        """Enter records in log order; those that are in already are passed over, as Java does.
+        """Enter records in log order; those already entered are skipped, as in Java.
 
-        In a queue that is being rebuilt from nothing, an offset that goes back takes the place of what was entered there and
-        behind: the topic was deleted and made again, from 0 on, or a broker lost the queue's last file and gave its offsets
-        again. Offsets that go forward by more than one leave a hole, filled (`hole_filler`) so that every later message lies
-        at its own offset.
+        In a queue that is rebuilt from nothing, an offset that goes back replaces the entries from there on: the topic was deleted and
+        made again from 0, or a broker lost the queue's last file and gave its offsets again. Offsets that jump ahead leave a hole,
+        filled (`hole_filler`) so that every later message is at its own offset.
         """
         if self._follows(new):
             self._append(new)
@@ -203,7 +202,7 @@ class ConsumeQueueWriter:
                 self._append(new.rows(slice(start, end)))
 
     def _follows(self, new: QueueEntries) -> bool:
-        """Whether these few simply stand behind the queue's end, one after the other, of records behind all that it has."""
+        """The usual case: few records that directly continue the queue, from log places after all that it has."""
         count = len(new.queue_offsets)
         if not count or not is_few(count) or new.queue_offsets.tolist() != list(range(self.end, self.end + count)):
             return False
@@ -211,7 +210,7 @@ class ConsumeQueueWriter:
         return places[0] >= self.greatest_end and all(map(lt, places, places[1:]))
 
     def _append(self, new: QueueEntries) -> None:
-        """Enter records whose offsets ascend, from the queue's end on."""
+        """Enter records with ascending offsets, from the queue's end on."""
         offsets, entries = new.queue_offsets, new.entries
         if not len(offsets):
             return
@@ -237,14 +236,14 @@ class ConsumeQueueWriter:
         self._write_entries(start, block, entries)
 
     def _write_entries(self, start: int, block: np.ndarray, entries: np.ndarray) -> None:
-        """Write a block of entries, and what fills room between them, behind the queue's end."""
+        """Write a block of entries, and fillers between them, after the queue's end."""
         self._write(start, block)
         self.end = start + len(block)
         self.greatest_end = int(entries["commitlog_offset"][-1] + entries["size_bytes"][-1])
         self.appended += len(entries)
 
     def mend_last(self, new: QueueEntries) -> None:
-        """Write the queue's last entry again, if it is that of one of these records and a crash has left its tags code out."""
+        """Rewrite the queue's last entry if it belongs to one of these records and a crash took its tags code."""
         rows = np.flatnonzero(new.entries["commitlog_offset"] + new.entries["size_bytes"] == self.greatest_end)
         if len(rows) != 1 or new.queue_offsets[rows[0]] != self.end - 1:
             return
@@ -253,7 +252,7 @@ class ConsumeQueueWriter:
             self.rewrite(self.end - 1, new.entries[rows])
 
     def end_of_sound_units(self, records: QueueEntries) -> int:
-        """The queue offset of the first of these records' entries that names another unit than the record's, or none; else `end`.
+        """The queue offset of the first of these records' entries with another record's unit, or without one; else `end`.
 
         A power loss can leave an entry without its unit, or with a part of it. Entries that hold a tags code are sound.
         """
@@ -270,14 +269,14 @@ class ConsumeQueueWriter:
         return int(offsets[named[is_wrong]].min()) if is_wrong.any() else self.end
 
     def set_tags_code(self, queue_offset: int, there: int, tags_code: int) -> None:
-        """Put right the tags code of the entry at a queue offset, in which `there` stands; of one with a unit that of the unit."""
+        """Correct the tags code of the entry at a queue offset, now `there`; if it names a unit, the unit's code."""
         if self._ext is None or not self._ext.set_tags_code(there, tags_code):
             entry = self.queue.entries(queue_offset, queue_offset + 1).copy()
             entry["tags_code"] = tags_code
             self.rewrite(queue_offset, entry)
 
     def rewrite(self, queue_offset: int, entries: np.ndarray) -> None:
-        """Put entries in place of those that stand at queue offsets before `end`."""
+        """Replace the entries at queue offsets before `end`."""
         self._write(queue_offset, entries)
 
     def _first_offset_of_file(self, queue_offset: int) -> int:
@@ -301,7 +300,7 @@ class ConsumeQueueWriter:
             position, data = position + len(part), data[len(part) :]
 
     def _keep_file(self, start: int) -> None:
-        """Make a full file durable before the next one is made: of a queue, a power loss takes from the last file only."""
+        """Sync a full file before the next one is made: a power loss then affects only a queue's last file."""
         if start in self.queue.file_starts:
             path = self.queue.path_of(start)
             self._file_system.sync(path)
@@ -309,13 +308,13 @@ class ConsumeQueueWriter:
             self.paths.discard(path)
 
     def is_worth_syncing(self, least_pages: int) -> bool:
-        """Whether the file in which unsynced entries begin is full, or has so many pages of them. Java: ConsumeQueue.flush."""
+        """Whether the file where unsynced entries begin is full, or has so many pages of them. Java: ConsumeQueue.flush."""
         done, until = self.synced_end * ENTRY_SIZE, self.end * ENTRY_SIZE
         start = done // self._file_size_bytes * self._file_size_bytes
         return is_worth_it(done, until, least_pages, start, self._file_size_bytes)
 
     def truncate(self, end: int) -> int:
-        """Cut the queue at a queue offset: later files are deleted, the rest of its file zeroed. Returns entries cut."""
+        """Cut the queue at a queue offset: delete later files, zero the rest of its file. Returns entries cut."""
         cut = 0
         self.queue.close()
         for start in reversed(self.queue.file_starts):
@@ -343,7 +342,7 @@ class ConsumeQueueWriter:
         return cut
 
     def sync(self) -> None:
-        """Everything written onto the disk, new files' directory entries too."""
+        """Sync everything written, including the directory entries of new files."""
         for path in sorted(self.paths):
             self._file_system.sync(path)
         if self.paths:

@@ -36,11 +36,10 @@ _QUEUES_LOOKED_AT = 16
 def bind_log(
     root: str, config: StoreConfig, file_system: LocalFileSystem, *, lock_timeout_ms: int = 0
 ) -> tuple[str, ...] | None:
-    """Bind the store at ROOT, or one that is yet to be made there, to the log that its configuration or a link names outside of it.
+    """Bind the store at ROOT, which may not exist yet, to the log outside of it that its configuration or a link names.
 
-    Returns the real paths of the log's directories outside of ROOT; None, with nothing done, where there is none. Raises
-    ForeignLogError where the log is another store's or does not agree with this one, StoreNotFoundError where it is not there,
-    StoreRefusedError, StoreLockedError.
+    Returns the real paths of the log's directories outside of ROOT; None, without a change, if there are none. Raises ForeignLogError
+    if the log is another store's or disagrees with this one, StoreNotFoundError if it is missing, StoreRefusedError, StoreLockedError.
     """
     if reasons := refuse_for_writing(config):
         raise StoreRefusedError(root, "; ".join(reasons))
@@ -50,7 +49,7 @@ def bind_log(
         return None
     _refuse_what_cannot_be_bound(root, place)
     used = next((outside.path for outside in place.outside if outside.has_files), None)
-    if used is not None and not seen.is_store:  # before anything is made
+    if used is not None and not seen.is_store:  # check before anything is made
         raise ForeignLogError(root, used, f"{used} holds messages, and {root} has no queues that name them", _OWN_LOG)
     refuse_links(file_system, root)
     file_system.make_directories(root)
@@ -89,7 +88,7 @@ def _refuse_what_cannot_be_bound(root: str, place: LogPlace) -> None:
 
 
 def prove_binding(root: str, place: LogPlace, log: CommitLog, queues: ConsumeQueueStore) -> None:
-    """At each opening for writing of a store whose log lies outside of ROOT. Raises ForeignLogError."""
+    """Check the binding when a store with a log outside of ROOT is opened for writing. Raises ForeignLogError."""
     if not place.outside:
         return
     refuse_open_log(root, log)
@@ -103,7 +102,7 @@ def prove_binding(root: str, place: LogPlace, log: CommitLog, queues: ConsumeQue
 def refuse_open_log(
     root: str, log: CommitLog, *, sleep: Callable[[float], None] = time.sleep, patience_s: float = _PATIENCE_S
 ) -> None:
-    """Raises ForeignLogError where another process has the log's last file open for writing; it waits a moment for that to end."""
+    """Raises ForeignLogError if another process has the log's last file open for writing; waits a moment for that to end."""
     if not log.files:
         return
     path, waited_s = log.files[-1].path, 0.0
@@ -124,13 +123,13 @@ class _Entry(NamedTuple):
 def find_disagreement(
     log: CommitLog, queues: ConsumeQueueStore, plan: RecoveryPlan, checkpoint: Checkpoint
 ) -> str | None:
-    """What speaks against a log being this store's, in words; None where all that can be compared agrees.
+    """Why a log cannot be this store's; None if everything comparable agrees.
 
-    Compared are the last entry of each queue (after an unclean stop the last one that a crash has left whole) and the checkpoint's
-    time. Where the log has records, one entry at least must name one of them.
+    Compared are the last entry of each queue (after an unclean stop, the last one that a crash cannot have torn) and the checkpoint's
+    time. If the log has records, at least one entry must name one of them.
 
-    A queue's entry names a record: its place and size, and by the queue it stands in, topic, queue id and queue offset. A
-    checkpoint names the store time of a record. Another store's log has other records there. Reads only.
+    An entry identifies a record by place, size, topic, queue id and queue offset; a checkpoint by its store time. Another store's log
+    has other records there. Reads only.
     """
     if plan.damage is not None:
         return plan.damage.describe()
@@ -157,9 +156,9 @@ def find_disagreement(
 
 
 def is_another_log(log: CommitLog, queues: ConsumeQueueStore) -> bool:
-    """A cheap look at a few queues, for each opening: whether they have entries, and none names a record of the log.
+    """A cheap check of a few queues at each opening: whether they have entries, and none names a record of the log.
 
-    Of each queue it looks at more than the last entry, for a crash may have left that without its record.
+    It looks at more than the last entry of each queue, as a crash may have left that without its record.
     """
     looked_at = 0
     for queue in _ordinary(queues)[:_QUEUES_LOOKED_AT]:
@@ -177,7 +176,7 @@ def _ordinary(queues: ConsumeQueueStore) -> list[ConsumeQueue]:
 
 
 def _entry_before(queue: ConsumeQueue, end: int) -> _Entry | None:
-    """The entry before a queue offset; None where there is none, or one that only fills room."""
+    """The entry before a queue offset; None if there is none, or only a filler."""
     if end <= queue.first_file_offset:
         return None
     entry = queue.entries(end - 1, end)
@@ -196,13 +195,13 @@ def _names_its_record(log: CommitLog, queue: ConsumeQueue, entry: _Entry) -> boo
 
 
 def _points_into(log: CommitLog, plan: RecoveryPlan, queue: ConsumeQueue, end: int) -> bool:
-    """Whether a queue's last entry is for a place before the log's end: no crash explains that it names no record."""
+    """Whether a queue's last entry points before the log's end: then no crash explains that it names no record."""
     entry = _entry_before(queue, end)
     return entry is not None and entry.commitlog_offset < plan.log_end
 
 
 def _holds_time(log: CommitLog, store_time_ms: int) -> bool:
-    """Whether a record of that store time is in the log; store times are taken to ascend from file to file."""
+    """Whether the log has a record with that store time; store times are assumed to ascend from file to file."""
     for file in reversed(log.files):
         for number, (_, records) in enumerate(log.walk(file.start, check_crc=False)):
             times = records.column("store_time_ms")

@@ -1,4 +1,4 @@
-"""The passes of a recovery that write: cut, dispatch, sync. What they cut and enter `passes.py` has found.
+"""The writing passes of a recovery: cut, dispatch, sync. They apply what `passes.py` has found.
 
 Java: DefaultMessageStore.recover, CommitLog.recoverNormally, recoverAbnormally; ConsumeQueue.recover, truncateDirtyLogicFiles;
 IndexService.load.
@@ -41,12 +41,12 @@ def apply_recovery(
     quarantine: Quarantine | None = None,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> RecoveryReport:
-    """Cut, dispatch, sync: the passes that write. `abort` must stand in the store already.
+    """Cut, dispatch, sync: the passes that write. `abort` must exist already.
 
-    Before work that an unclean start from the present checkpoint would not do again, should this recovery be killed, the
-    checkpoint is lowered: to no queue entry known to be on disk, to the last index file that is kept.
-    `quarantine` holds what is cut, for the report. `on_progress` gets how many bytes of how many are dispatched. Raises the plan's
-    StoreDamagedError, before anything is changed, unless `truncate_damage`.
+    Before work that an unclean start from the present checkpoint would not repeat if this recovery were killed, the checkpoint is
+    lowered: to the queue entries known to be on disk, and to the last kept index file.
+    `quarantine` is the copy of what is cut, for the report. `on_progress` gets how many bytes of how many are dispatched. Raises the
+    plan's StoreDamagedError, before any change, unless `truncate_damage`.
     """
     if plan.damage is not None and not truncate_damage:
         raise plan.damage
@@ -104,15 +104,15 @@ def apply_recovery(
 
 
 def _sync_unsynced_log(plan: RecoveryPlan, file_system: LocalFileSystem, log: CommitLog) -> None:
-    """Before queues tell readers of what a killed writer had not synced (apache/rocketmq#8239)."""
+    """Sync the log of a killed writer before queues show it to readers (apache/rocketmq#8239)."""
     for file in log.files:
         if file.end > plan.walk_start:
             file_system.sync(file.path)
-    file_system.sync_all(log.directories)  # a new file's name too may be in the page cache only
+    file_system.sync_all(log.directories)  # a new file's name may be in the page cache only, too
 
 
 def plan_kept_index(parts: StoreParts, plan: RecoveryPlan) -> IndexPlan | None:
-    """Which index files may be kept, after a clean stop too; None where the store keeps no index."""
+    """Which index files may be kept, also after a clean stop; None if the store keeps no index."""
     if parts.index is None:
         return None
     known_ms = parts.checkpoint().index_msg_timestamp
@@ -121,7 +121,7 @@ def plan_kept_index(parts: StoreParts, plan: RecoveryPlan) -> IndexPlan | None:
 
 
 def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: ConsumeQueueStore) -> None:
-    """What a killed writer left of queues in the page cache: the checkpoint to come vouches for all of it."""
+    """Sync what a killed writer left of queues in the page cache: the next checkpoint vouches for it."""
     paths = set()
     for name, place in plan.last_places.items():
         queue = queues.get(*name) if place > plan.walk_start else None
@@ -132,10 +132,10 @@ def _sync_unflushed(plan: RecoveryPlan, file_system: LocalFileSystem, queues: Co
 
 
 def _wrongly_cut(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str, int], int]:
-    """Queues that lose entries though the log has lost no record of theirs: bits of an entry are wrong, or it is stale.
+    """Queues that lose entries though the log lost none of their records: an entry has wrong bits, or is stale.
 
-    With the place in the log where the last entry that each of them keeps ends, −1 for none: what they lose stands behind it. After a
-    clean stop that is any entry; after an unclean one those that point behind the log's end are what the end of the log took along.
+    The value is the log offset where each queue's last kept entry ends, −1 for none: the lost entries are after it. After a clean stop
+    any lost entry counts. After an unclean stop entries beyond the log's end do not count: the log lost their records.
     """
     found = {}
     for name, end in plan.visible_ends.items():
@@ -148,7 +148,7 @@ def _wrongly_cut(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[st
 
 
 def _data_ends(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str, int], int]:
-    """Queues behind whose end anything stands, and the queue offset behind the last of it."""
+    """Queues with data after their end, and the queue offset after the last data."""
     return {
         name: data_end
         for name, start in plan.zero_until.items()
@@ -159,10 +159,10 @@ def _data_ends(plan: RecoveryPlan, queues: ConsumeQueueStore) -> dict[tuple[str,
 def _interrupted(
     plan: RecoveryPlan, queues: ConsumeQueueStore, log: CommitLog, data_ends: dict[tuple[str, int], int]
 ) -> dict[tuple[str, int], int]:
-    """Queues that go on behind their end with entries of the log's records: those in between are wrong or lost. With the place in the
-    log where the last entry before them ends. Else a new message would get the queue offset of one that is there.
+    """Queues that continue after their end with entries of the log's records: the entries in between are wrong or lost.
 
-    After a clean stop also those where anything stands right at the end: their last entry is wrong.
+    The value is the log offset where the last entry before them ends. Without this a new message would get the queue offset of an
+    existing one. After a clean stop also queues with data right at the end: their last entry is wrong.
     """
     found = {}
     for name, data_end in data_ends.items():
@@ -176,9 +176,9 @@ def _interrupted(
 
 
 def cut_log(file_system: LocalFileSystem, log: CommitLog, end: int, why: str) -> tuple[int, list[str]]:
-    """Zero the log behind its end and delete later files; Java moves positions only. Returns bytes cut and files deleted.
+    """Zero the log after its end and delete later files; Java only moves positions. Returns bytes cut and files deleted.
 
-    The log of this process says what was cut and `why`; as a warning where files with content went.
+    The cut and its reason `why` are logged; as a warning if files with content were deleted.
     """
     cut_bytes, removed = 0, []
     for file in reversed(log.files[max(0, log.file_index(end)) :]):
@@ -220,22 +220,22 @@ def _batches(
 
 @dataclass(frozen=True, slots=True)
 class IndexPlan:
-    """What is to become of the files of `index`; oldest first."""
+    """What happens to the files of `index`; oldest first."""
 
     index: IndexStore
     kept: list[IndexFile]
     unsynced: list[IndexFile]
-    """Those of the kept ones whose chains may not be whole, or not on the disk."""
+    """Kept files whose chains may be incomplete, or not on the disk."""
     dropped: list[IndexFile]
 
     @property
     def kept_until_ms(self) -> int:
-        """Where the last file that is kept ends; 0 if none is."""
+        """End time of the last kept file; 0 if none is kept."""
         return self.kept[-1].header().end_time_ms if self.kept else 0
 
 
 def plan_index(index: IndexStore, log_end: int, trust: IndexTrust) -> IndexPlan:
-    """From the first file on that may not be on the disk whole, reaches behind the log's end or holds nothing, all go. Reads only."""
+    """All files go from the first that may be incomplete on the disk, reaches beyond the log's end, or is empty. Reads only."""
     plan = IndexPlan(index, [], [], [])
     for file in index.files():
         header = file.header()
@@ -252,16 +252,14 @@ def plan_index(index: IndexStore, log_end: int, trust: IndexTrust) -> IndexPlan:
 class Indexer:
     """Brings the index up to the log's end.
 
-    Java: IndexService.load.
-
-    Java deletes what may not be on the disk and enters again only what its own recovery walks over. Here the index is brought up to
-    the log's end from the last record that a kept file knows, so that it is complete, with no key of a record twice.
+    Java deletes files that may not be on the disk, and re-enters only what its own recovery reads. Here the index is completed from
+    the last record that a kept file knows to the log's end, with no key of a record twice. Java: IndexService.load.
     """
 
     def __init__(self, file_system: LocalFileSystem, plan: IndexPlan, clock: Callable[[], int]) -> None:
-        """Deletes and mends what `plan` says; durable on return."""
+        """Delete and mend files as `plan` says; durable on return."""
         self.removed = [file.path for file in plan.dropped]
-        for path in reversed(self.removed):  # killed in between, the first one still tells that all go
+        for path in reversed(self.removed):  # so that after a kill in between the first file still shows that all go
             file_system.unlink(path)
         for file in plan.unsynced:
             mend_chains(file_system, file)
@@ -269,16 +267,16 @@ class Indexer:
             file_system.sync(plan.index.directory)
         self._writer = IndexWriter(file_system, plan.index, clock, trust_slots=True)
         items = plan.kept[-1].items() if plan.kept else np.empty(0, ITEM)
-        # a header cut between its end and its count names an end that no item has
+        # a header torn between its end and its count names an end that no item has
         self._end = min(self._writer.end_commitlog_offset, int(items["commitlog_offset"].max(initial=-1)))
         self._entered = items["key_hash"][items["commitlog_offset"] == self._end]
 
     def start(self, log: CommitLog) -> int:
-        """Where in the log the first record lies whose keys may be missing."""
+        """Log offset of the first record whose keys may be missing."""
         return max(self._end, log.minimum)
 
     def append(self, batch: DispatchBatch) -> None:
-        """Enter the keys of a batch's records that are missing."""
+        """Enter the missing keys of a batch's records."""
         keys = index_keys(batch, self._end)
         if len(keys.key_hashes) and keys.commitlog_offsets[0] == self._end:
             new = (keys.commitlog_offsets != self._end) | ~np.isin(keys.key_hashes, self._entered)
@@ -292,7 +290,7 @@ class Indexer:
 
 
 class QueueWriters:
-    """The writers of the queues that a recovery touches: those cut when it is made, the others as records come that they lack."""
+    """Writers of the queues that a recovery changes: at once for queues to cut, for others when they lack a record."""
 
     def __init__(
         self,
@@ -304,7 +302,7 @@ class QueueWriters:
         report: RecoveryReport,
         followed: Collection[tuple[str, int]],
     ) -> None:
-        """`followed` names the queues behind whose end something stands."""
+        """`followed` names the queues with data after their end."""
         self._file_system = file_system
         self._queues = queues
         self._plan = plan
@@ -322,7 +320,7 @@ class QueueWriters:
     def _truncate(self, topic: str, queue_id: int, end: int) -> None:
         writer = self._writer(topic, queue_id)
         self._report.cut_entries += writer.truncate(end)
-        if end and not writer.queue.file_starts:  # nothing is left that could be continued
+        if end and not writer.queue.file_starts:  # no file is left to continue
             writer.sync()
             self._writers[topic, queue_id] = self._writer_from(writer.queue, 0)
 
@@ -339,7 +337,7 @@ class QueueWriters:
         return ConsumeQueueWriter(self._file_system, queue, end, size, rebuilt=end == 0, ext=ext)
 
     def append(self, batch: DispatchBatch, start: int, only: Collection[tuple[str, int]] | None = None) -> None:
-        """Enter the records of a batch that lie at or behind `start`, of all queues or `only` of these."""
+        """Enter the records of a batch at or after log offset `start`, of all queues or `only` of these."""
         if not len(batch) or int(batch.commitlog_offsets[-1]) < start:
             return
         for new in queue_entries(batch, self._may_change_queues(batch, start)):
@@ -365,9 +363,9 @@ class QueueWriters:
         writer.append(fresh)
 
     def _in_order(self, writer: ConsumeQueueWriter, late: QueueEntries, *, is_all: bool = False) -> QueueEntries:
-        """Of these records and the one that was held before them, those that the queue lacks, with the queue offsets that are theirs.
+        """Of these records and the one held before them: those that the queue lacks, with their queue offsets.
 
-        A last one of which that is not known yet is held.
+        A last record that cannot be judged yet is held.
         """
         name = late.topic, late.queue_id
         rows = joined(self._held.pop(name, None), late)
@@ -381,15 +379,15 @@ class QueueWriters:
         return found.rows
 
     def enter_held(self) -> None:
-        """No record follows: those that are held are entered where they say."""
+        """No record follows: enter the held records at the offsets that they name."""
         for name, held in list(self._held.items()):
             writer = self._writer(*name)
             del self._held[name]
             writer.append(self._in_order(writer, held, is_all=True))
 
     def _may_change_queues(self, batch: DispatchBatch, start: int) -> np.ndarray:
-        """The records of those queues that lack one of them, that they do not continue, or whose last entry is torn: after a crash,
-        of very few.
+        """Records of queues that lack one of them, that do not continue at it, or whose last entry is torn. After a crash these are
+        very few.
         """
         is_late = batch.is_queued & (batch.commitlog_offsets >= start)
         rows = np.flatnonzero(is_late)
@@ -409,8 +407,8 @@ class QueueWriters:
         return is_late
 
     def _known(self, name: tuple[str, int]) -> tuple[int, int, int, bool]:
-        """Of a queue its end, where in the log its last message ends, the offset at which its first file begins, and whether its last
-        entry may be torn.
+        """A queue's end, the log offset where its last message ends, the first offset of its first file, and whether its last entry
+        may be torn.
         """
         maybe_torn = name in self._plan.maybe_torn
         if writer := self._writers.get(name):
@@ -420,7 +418,7 @@ class QueueWriters:
         return self._plan.visible_ends.get(name, 0), self._plan.last_places.get(name, -1), first, maybe_torn
 
     def rebuild_broken_queues(self, whole_log: Iterable[DispatchBatch]) -> None:
-        """A queue whose new records did not continue it lost files, or all: build it again."""
+        """Rebuild queues whose new records did not continue them: they lost some or all files."""
         if not self.broken:
             return
         for name in self.broken:
@@ -439,7 +437,7 @@ class QueueWriters:
         self._report.rebuilt_queues.extend(sorted(self.broken))
 
     def finish(self) -> None:
-        """Sync what was written, and note it in the report."""
+        """Sync what was written, and add it to the report."""
         paths = set()
         for (topic, queue_id), writer in self._writers.items():
             paths |= writer.paths | writer.directories()

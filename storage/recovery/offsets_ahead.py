@@ -1,28 +1,30 @@
-"""Tables that count further than the log goes: an opening for writing lowers them, before the first put.
+"""Lowers tables that are ahead of the log, when a store is opened for writing, before the first put.
 
-A power loss, a repair, a log that was restored from a copy, a replica that was promoted: the next messages get queue offsets that the
-tables count as done already, and nobody would get them. Looked at are, each with its .bak, whose old numbers could come back:
+After a power loss, a repair, a restored log or the promotion of a replica, the next messages get queue offsets that the tables count as
+done already, so no consumer would get them. These tables are examined, each with its .bak, whose old numbers could come back:
 
     consumerOffset.json   groups, retry and reviving queues of pop consumers, and how far transactions are checked
     delayOffset.json      delay levels
     timercheck            the timer's place in its queue; spark_mq/followed_timer.json says the same of a master's
 
-`lower_offsets` compares them with the queues' ends, which give the next messages their offsets, at every such opening, so the next
-one notices a crash between a cut and its lowering. A hint spares it, if the files are the same: the session that left it has compared
-them, and has only put since. A table that cannot be read is left as it is, with a warning: what needs its numbers refuses, and when a
-copy is put in its place, it is compared. `lower_for_cut` does, before a damaged log is cut or one that its master does not have, what
-no comparison finds: what was delivered behind the cut is delivered again. (Behind a torn tail nothing is counted: a delivery is
-synced before it is.) No later opening can do that, so there a table that cannot be read is an error.
+`lower_offsets` compares them with the queues' ends, which give the next messages their offsets. It does so at every such opening, so
+the next one notices a crash between a cut and its lowering. A valid hint skips it if the files are unchanged: the session that left the
+hint has compared them, and has only put since. An unreadable table is left as it is, with a warning: code that needs its numbers
+refuses, and a copy put in its place is compared.
 
-Left as they are: static topics and batch queues (they count otherwise), multi-dispatch queues (their entries are not made here), the
-mirrors of sinks (numbers of batches). A follower's tables are its master's, and wait for its log.
-A batch that is decided and not yet finished is appended behind this: its missing rows may come behind other messages than before
-the crash, at offsets that are counted for those. So a group may get some of its rows twice, and loses none.
-A queue without a directory begins at 0 again, whatever the log holds of it, and so do its groups: they may get messages twice when
-`jobs.rebuild_queues` has made it again. That job itself opens the store without a comparison first (`WritesAs`, "rebuilder").
+`lower_for_cut` runs before a damaged log is cut, or one that its master does not have. It finds what no comparison finds: deliveries
+behind the cut, which must be repeated. (Behind a torn tail nothing is counted: a delivery is synced before it is counted.) No later
+opening can do that, so there an unreadable table is an error.
 
-Departure: Java corrects delay levels and the timer when it loads them. A group's offset it corrects at the group's next pull, to the
-queue's end of that moment: what was written before is passed over. What a cut takes of deliveries it does not look for.
+Not changed: static topics and batch queues (they count otherwise), multi-dispatch queues (their entries are not made here), the mirrors
+of sinks (numbers of batches). A follower's tables are its master's, and wait for its log.
+A batch that is decided but not finished is appended afterwards: its missing rows may come after other messages than before the crash,
+at offsets that are counted for those. So a group may get some of its rows twice, and loses none.
+A queue without a directory begins at 0 again, whatever the log holds of it, and so do its groups: they may get messages twice after
+`jobs.rebuild_queues` has rebuilt it. That job itself opens the store without a comparison (`WritesAs`, "rebuilder").
+
+Departure: Java corrects delay levels and the timer when it loads them. It corrects a group's offset at the group's next pull, to the
+queue's end of that moment: earlier new messages are skipped. It does not look for deliveries that a cut removes.
 """
 
 from __future__ import annotations
@@ -77,14 +79,14 @@ _T = TypeVar("_T", bound=_Table)
 
 
 class CutDeliveries(NamedTuple):
-    """What the records that a cut takes away have delivered."""
+    """What the records that a cut removes have delivered."""
 
     by_level: Counter[int | None]
-    """Messages of each delay level; None = of a level that is not known (Java's broker takes it off)."""
+    """Messages of each delay level; None = the level is unknown (Java's broker removes it)."""
     half_offset: int | None
-    """The first half that they end; None if they end none."""
+    """The offset of the first half that they end; None if they end none."""
     timer_ms: int | None
-    """From this time on the timer's slots are delivered again; None if it has delivered none of them."""
+    """The time from which the timer's slots are delivered again; None if these records delivered none of them."""
 
     @classmethod
     def of(cls, batches: Iterable[Records]) -> Self:
@@ -106,7 +108,7 @@ class CutDeliveries(NamedTuple):
             for each in pc.value_counts(levels).to_pylist():
                 text = each["values"]
                 by_level[int(text) if text is not None and text.isdecimal() else None] += each["counts"]
-            is_rolled = pc.equal(topics, TIMER_TOPIC.encode())  # its slot lies between its entering and its time
+            is_rolled = pc.equal(topics, TIMER_TOPIC.encode())  # its slot is between its entry and its time
             times.append(_numbers(properties.values_of(TIMER_OUT_MS).filter(pc.and_not(is_timed, is_rolled))))
             times.append(_numbers(properties.values_of(TIMER_ENQUEUE_MS).filter(pc.and_(is_timed, is_rolled))))
             ops = records.take(pc.equal(topics, OP_TOPIC.encode()).to_numpy(zero_copy_only=False))
@@ -121,7 +123,7 @@ def _numbers(texts: pa.Array) -> np.ndarray:
 
 
 def tables_now(root: str, files: LocalFileSystem) -> Tables:
-    """What tells whether one of the files that `lower_offsets` compares has changed."""
+    """Versions of the files that `lower_offsets` compares: they show whether one has changed."""
     names = [f"{root}/config/{name}" for name in (OFFSETS_FILE, DELAYS_FILE, MAPPINGS_FILE)]
     paths = [*names, *(f"{name}.bak" for name in names), timer_checkpoint_path(root), followed_timer_path(root)]
     return {path: files.version(path) for path in paths}
@@ -136,11 +138,11 @@ def lower_offsets(
     apart: Collection[str],
     now_ms: int,
 ) -> tuple[LoweredOffset, ...]:
-    """No offset lies behind the end of its queue any more; returns those that did. Durable on return.
+    """Lower offsets beyond the end of their queue; returns those that were. Durable on return.
 
-    Nothing is read where the tables are those that `ends` knows as compared; it knows them afterwards. What the log still waits to
-    have confirmed counts. `apart` are the static topics and those with batch queues, whose offsets count otherwise. A table that cannot
-    be read stays as it is, with a warning. The store must be open here alone. Raises OSError.
+    Nothing is read if the tables are those that `ends` marks as compared; afterwards it marks them. Log records that wait to be
+    confirmed count. `apart` are the static topics and those with batch queues, whose offsets count otherwise. An unreadable table is
+    left as it is, with a warning. Only this process may have the store open. Raises OSError.
     """
     if ends.compared_tables == tables_now(root, files):
         return ()
@@ -179,7 +181,7 @@ def lower_offsets(
 
 
 def _find_ends(log: CommitLog, start: int, found: dict[QueueName, int]) -> None:
-    """Enters the queues' ends that the log's records from a place on say."""
+    """Add the queues' ends by the log's records from `start` on."""
     for _, records in log.walk(start, check_crc=False) if log.files else ():
         topics = [topic.decode(errors="replace") for topic in records.topics().to_pylist()]
         names = zip(topics, records.column("queue_id").tolist(), strict=True)
@@ -190,16 +192,16 @@ def _find_ends(log: CommitLog, start: int, found: dict[QueueName, int]) -> None:
 def lower_for_cut(
     root: str, files: LocalFileSystem, batches: Iterable[Records], *, now_ms: int
 ) -> tuple[LoweredOffset, ...]:
-    """Before a log is cut: what the records behind the cut have delivered is to be delivered again; returns what was lowered.
+    """Before a log is cut: repeat what the records behind the cut have delivered; returns the lowered offsets.
 
-    A level goes back by as many messages as were delivered, and each counts for every level where theirs is not known: some may be
-    delivered twice, and none is lost. A half that they end is open again. What a master's timer has delivered is not known any more.
-    A crash before the cut: it is lowered once more, by the next one. Raises StateFileError, OSError.
+    A level goes back by the number of its delivered messages. A message of unknown level counts for every level: some may be delivered
+    twice, and none is lost. A half that the records end is open again. A master's timer state is forgotten.
+    After a crash before the cut the next cut lowers once more. Raises StateFileError, OSError.
     """
     cut = CutDeliveries.of(batches)
     unknown = cut.by_level[None]
     lowered = _lower_levels(root, files, lambda level, offset: max(0, offset - cut.by_level[level] - unknown), now_ms)
-    if cut.half_offset is not None:  # all op messages are looked at again: they end the halves that stay ended
+    if cut.half_offset is not None:  # all op messages are read again: they end the halves that stay ended
         limits = {(HALF_TOPIC, QUEUE_ID): cut.half_offset, (OP_TOPIC, QUEUE_ID): 0}
         lowered += _lower_groups(root, files, lambda topic, queue_id: limits.get((topic, queue_id)), now_ms)
     if cut.timer_ms is not None:
@@ -254,7 +256,7 @@ def _lower_levels(
 def _lower_file(
     root: str, files: LocalFileSystem, name: str, load: Callable[[str, str], _T], lower: Callable[[_T], _T]
 ) -> tuple[_T | None, _T | None]:
-    """Lowers the table and its .bak, each where it lies, the latter first; returns what was read before, and what is now."""
+    """Lower the table and its .bak, each if it exists, the .bak first; returns the table before and after."""
     path = f"{root}/config/{name}"
     tables: dict[str, _T] = {}
 
@@ -266,7 +268,7 @@ def _lower_file(
         return None, None
     backup = f"{path}.bak"
     if backup not in tables:
-        with suppress(StateFileError):  # readers pass it over too
+        with suppress(StateFileError):  # readers ignore it too
             if content := files.read_file(backup):
                 read(content.decode("utf-8", errors="replace"), backup)
     lowered = {each: lower(table) for each, table in tables.items()}
@@ -278,7 +280,7 @@ def _lower_file(
 
 
 def _lower_timer(root: str, files: LocalFileSystem, now_ms: int, **limits: int) -> list[LoweredOffset]:
-    """Fields of the timer's checkpoint, none above its limit; a raised version says that it is no longer the one that was sealed."""
+    """Lower fields of the timer's checkpoint to their limits; the raised version shows that it is not the sealed one any more."""
     checkpoint = read_timer_checkpoint(files, root)
     before = {name: getattr(checkpoint, name) for name in limits}
     ahead = {name: limit for name, limit in limits.items() if before[name] > limit}

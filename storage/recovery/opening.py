@@ -1,10 +1,10 @@
-"""Opening a store for writing, letting go of it, closing it. Java: DefaultMessageStore.load, start and shutdown.
+"""Opening a store for writing, releasing it, closing it. Java: DefaultMessageStore.load, start and shutdown.
 
     open:     the hint holds → its ends;  else the reading passes of recovery · `abort` · the writing passes · checkpoint
     release:  hint written, `abort` stays: the store is between two commits
     close:    log, queues, index synced · checkpoint · `abort` deleted
 
-The caller holds the store's lock from before the first to after the last.
+The caller holds the store's lock throughout.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Opening(NamedTuple):
-    """What opening for writing found, and what it mended: None where the hint held."""
+    """What opening for writing found, and what it mended: None if the hint held."""
 
     plan: RecoveryPlan
     report: RecoveryReport | None
@@ -67,10 +67,10 @@ class Opening(NamedTuple):
 
 
 def create_store(root: str, directories: tuple[str, ...], file_system: LocalFileSystem) -> None:
-    """Make the directories of a store at ROOT, durably; what is there stays. Files come with the first message.
+    """Make the directories of a store at ROOT, durably; existing ones stay. Files are made with the first message.
 
-    `directories` are the log's, as `find_log` gave them for writing: they lie in ROOT, or ROOT is bound to them. The caller holds the
-    store's lock, whose file may be all that is there, and syncs ROOT where a process may have been killed that made them.
+    `directories` are the log's, as `find_log` gave them for writing: they are in ROOT, or ROOT is bound to them. The caller holds the
+    store's lock, whose file may be all that exists. It syncs ROOT if a process may have been killed that made the directories.
     """
     for directory in (*directories, f"{root}/consumequeue", f"{root}/index", f"{root}/config"):
         if posixpath.dirname(directory) != root or not file_system.exists(directory):
@@ -78,7 +78,7 @@ def create_store(root: str, directories: tuple[str, ...], file_system: LocalFile
 
 
 def sync_new_store(root: str, file_system: LocalFileSystem) -> None:
-    """Put ROOT's name on the disk, and those of the directories in it."""
+    """Sync ROOT's name, and those of the directories in it."""
     file_system.sync(root)
     file_system.sync(posixpath.dirname(root) or ".")
 
@@ -92,28 +92,28 @@ def open_for_writing(
     holds_back: bool = False,
     finishes: bool = True,
 ) -> Opening:
-    """Bring the store into a state to append to; `abort` stands then.
+    """Prepare the store for appending; afterwards `abort` exists.
 
-    What is cut is copied to a quarantine first where messages may be in it (`quarantine.py`). Raises StoreDamagedError, or
-    LogFileMissingError where the log lacks a file, unless `truncate_damage`, StoreRefusedError where something under ROOT/spark_mq
-    is a link, StoreNotWritableError where the copy has no room, with nothing changed but the checkpoint's index time.
-    With `cuts_torn` the log ends before what a crash has torn (`plan_recovery`): a follower gets it again.
-    With `holds_back` nothing is dispatched that is not known to be confirmed, but where the opening `finishes` decided batches and
-    there are some: the queues must find what of them is there.
+    What is cut is copied to a quarantine first if it may hold messages (`quarantine.py`). Raises StoreDamagedError, or
+    LogFileMissingError if the log lacks a file, unless `truncate_damage`. Raises StoreRefusedError for a link under ROOT/spark_mq,
+    and StoreNotWritableError if the copy has no room, with nothing changed except the checkpoint's index time.
+    With `cuts_torn` the log ends before records that a crash has torn (`plan_recovery`): a follower gets them again.
+    With `holds_back` only confirmed records are dispatched, unless the opening `finishes` decided batches and there are some: then the
+    queues must show which of their rows are present.
     """
     root, config, file_system = parts.root, parts.config, parts.file_system
     log, queues, index = parts.log, parts.queues, parts.index
     refuse_links(file_system, root)
     if file_system.exists(
         f"{root}/config"
-    ):  # who renamed a table may have been killed, or have failed, before syncing that
+    ):  # a process that renamed a table may have been killed, or have failed, before it synced that
         file_system.sync(f"{root}/config")
     hint = load_hint(file_system, root)
     if hint is not None and not log.has_gaps and holds(hint, file_system, root, log, index):
-        drop_hint(file_system, root)  # it says nothing of what is written from now on
+        drop_hint(file_system, root)  # it does not cover what is written from now on
         reach("hint-dropped")
         opening = _opening_of_hint(root, hint, keeps_index=index is not None)
-        if holds_back:  # a hint is left of a store of which all is dispatched
+        if holds_back:  # only a fully dispatched store leaves a hint
             opening.ends.held_from = hint.log_end
         return opening
     left = boot_left(file_system, root)
@@ -147,7 +147,7 @@ def open_for_writing(
     lowered: tuple[LoweredOffset, ...] = ()
     if (
         finishes and plan.damage is not None
-    ):  # behind a torn tail nothing was counted yet; a follower's tables are its master's
+    ):  # nothing was counted behind a torn tail; a follower's tables are its master's
         behind = records_behind(log, plan.log_end, plan.last_store_time_ms)
         lowered = lower_for_cut(root, file_system, behind, now_ms=parts.clock())
     with noting_failed_syncs(file_system, root, lambda: _recovered_paths(plan, log, queues, index)):
@@ -167,7 +167,7 @@ def open_for_writing(
         _write_checkpoint(parts, plan)
         drop_index_trust(file_system, root)
     if is_restarted:
-        note_start(file_system, root)  # what may lack a part is cut, or kept for good; what comes now lacks none
+        note_start(file_system, root)  # incomplete records are cut, or kept for good; new ones are complete
     return Opening(
         plan,
         report,
@@ -177,7 +177,7 @@ def open_for_writing(
             dict(ends),
             checkpointed_ms=parts.clock(),
             index_is_sound=True,
-            indexed_from=None if index is None else plan.dispatch_end,  # before that a broker may have left gaps
+            indexed_from=None if index is None else plan.dispatch_end,  # a broker may have left gaps before that
             held_from=plan.held_from,
         ),
     )
@@ -194,9 +194,9 @@ def _recovered_paths(
 
 
 def _keep_what_is_cut(parts: StoreParts, plan: RecoveryPlan) -> Quarantine | None:
-    """A copy of what recovery will cut, if intact records are in it that may have followed the log's last one. None if none are.
+    """Copy what recovery will cut, if it has intact records that may have followed the log's last one. None if it has none.
 
-    Of a torn tail too: its bad record may be one that a disk spoilt after it was acknowledged.
+    Also for a torn tail: its bad record may be one that a disk spoilt after it was acknowledged.
     """
     if not parts.log.files or (plan.damage is None and not count_successors(parts.log, plan)):
         return None
@@ -233,7 +233,7 @@ def _opening_of_hint(root: str, hint: Hint, *, keeps_index: bool) -> Opening:
 
 
 def release(writer: StoreWriter, index: IndexStore | None) -> None:
-    """Leave the store as it is, `abort` and all, with a hint for the next opening. After a failed write without one."""
+    """Leave the store as it is, with `abort`, and a hint for the next opening. After a failed write without a hint."""
     writer.close()
     if writer.failure is not None:
         return
@@ -273,7 +273,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
 
 
 def close_cleanly(writer: StoreWriter) -> None:
-    """Everything onto the disk, then no `abort`. After a failed write `abort` stays, and the next opening recovers."""
+    """Sync everything, then delete `abort`. After a failed write `abort` stays, and the next opening recovers."""
     if writer.failure is None:
         writer.checkpoint()
         drop_hint(writer.file_system, writer.root)
@@ -285,7 +285,7 @@ def close_cleanly(writer: StoreWriter) -> None:
 
 
 def _remove_empty_files(file_system: LocalFileSystem, directories: Sequence[str]) -> None:
-    """Names without a length, which a power loss leaves of files just made. A broker does not start on an empty log file."""
+    """Delete files without content, which a power loss leaves of new files. A broker does not start on an empty log file."""
     for directory in directories:
         for entry in file_system.list_directory(directory):
             if not entry.is_directory and entry.size_bytes == 0 and entry.name.isdigit():
@@ -293,7 +293,7 @@ def _remove_empty_files(file_system: LocalFileSystem, directories: Sequence[str]
 
 
 def _vouch_for_index(parts: StoreParts) -> None:
-    """After a clean stop the index is on disk whole; the checkpoint says so before `abort` stands.
+    """After a clean stop the index is complete on disk; the checkpoint says so before `abort` is made.
 
     A broker that found `abort` and an older time would delete index files whose keys it cannot make again.
     """
@@ -304,7 +304,7 @@ def _vouch_for_index(parts: StoreParts) -> None:
 
 
 def _write_checkpoint(parts: StoreParts, plan: RecoveryPlan) -> None:
-    """Log, queues and index are synced when this is called."""
+    """Log, queues and index must be synced before."""
     before = parts.checkpoint()
     files = parts.index.files() if parts.index is not None else []
     last = plan.last_store_time_ms
@@ -317,22 +317,22 @@ def _write_checkpoint(parts: StoreParts, plan: RecoveryPlan) -> None:
 
 
 def mark_open(files: LocalFileSystem, root: str, boot: str | None = None) -> None:
-    """Write it anew, so that no hint fits any more; the start of the machine is this one, or that `boot`. Durable on return.
+    """Write ROOT/abort anew, so that no hint matches any more. Its machine start is this one, or `boot`. Durable on return.
 
-    ROOT/abort, which stands while a store is open for writing: an opening that finds it recovers. Java: getAbortFile.
+    ROOT/abort exists while a store is open for writing: an opening that finds it recovers. Java: getAbortFile.
 
-    Its text is ours: process id, a random name, and since which start of the machine nothing has been recovered that may have
-    lacked a part (`storage/log/damage.py`). A process that dies leaves all but its last write whole; a machine that does may not.
+    Its text is ours: process id, a random name, and the machine start since which no incomplete record has been recovered
+    (`storage/log/damage.py`). A process that dies leaves all but its last write complete; a machine that does may not.
     """
     name = files.boot_id() if boot is None else boot
     files.replace(abort_path(root), f"{os.getpid()} {secrets.token_hex(8)} {name}".encode())
 
 
 def note_start(files: LocalFileSystem, root: str) -> None:
-    """A store that another start of the machine left is recovered: this one counts from now on. Durable on return."""
+    """Note that a store left by another machine start is recovered: this start counts from now on. Durable on return."""
     mark_open(files, root)
 
 
 def has_restarted(files: LocalFileSystem, left: str | None) -> bool:
-    """Whether the machine has started since an open store's file was written, or that is unknown. `left` is what `boot_left` says."""
+    """Whether the machine has started since an open store's file was written, or that is unknown. `left` comes from `boot_left`."""
     return left is not None and (not left or left != files.boot_id())

@@ -1,17 +1,17 @@
-"""What opening a store finds and mends. Java: DefaultMessageStore.load and recover, CommitLog.recoverNormally, recoverAbnormally.
+"""How opening a store finds and mends faults. Java: DefaultMessageStore.load and recover, CommitLog.recoverNormally, recoverAbnormally.
 
 Passes, in order:
-  1. queues: where each one's entries end, and the greatest place in the log that one of them points to
-  2. log: from a file known to be dispatched, record by record with body CRC, to the first that is not valid: the log's end
-  3. damage: is the bad record a torn tail, or do intact records of before the last checkpoint stand behind it?
+  1. queues: the end of each queue's entries, and the greatest log offset that one of them points to
+  2. log: from a file known to be dispatched, record by record with body CRC, to the first invalid one: the log's end
+  3. damage: is the bad record a torn tail, or do intact records from before the last checkpoint follow it?
      What is cut and may hold messages is copied first (`quarantine.py`); the caller does that
-  4. queues again: without entries at or behind the log's end, without stale ones
-`plan_recovery` does these four and changes nothing; a read-only open is done then. `apply_recovery` (`mending.py`) goes on:
+  4. queues again: without entries at or after the log's end, and without stale ones
+`plan_recovery` does these four and changes nothing; a read-only open ends there. `apply_recovery` (`mending.py`) continues:
   5. cut: the log and the queues behind their ends, zeroed (Java only moves positions, and stale records come back)
   6. dispatch: records that have no queue entry, or no index keys, yet
   7. sync everything, then the checkpoint
-Where we leave Java's way: damage is refused; a record exactly at the queues' greatest end is dispatched on a clean
-load too; a queue that lost its first files is rebuilt whole; the index is complete and has no doubles.
+Departures from Java: damage is refused; a record exactly at the queues' greatest end is dispatched also after a clean
+stop; a queue that lost its first files is rebuilt completely; the index is complete and has no doubles.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from storage.settings.load import StoreConfig
 
 @dataclass(slots=True)
 class StoreParts:
-    """What a recovery works on: the parts of one store, whose lock the caller holds.
+    """The parts of one store that a recovery works on; the caller holds the store's lock.
 
     `index` is None where the store keeps none; `clock` gives milliseconds.
     """
@@ -59,7 +59,7 @@ class StoreParts:
     index: IndexStore | None
     clock: Callable[[], int]
     _checkpoint: Checkpoint | None = None
-    """As read or written last: under the lock nobody else writes it."""
+    """The checkpoint as last read or written: under the lock no other process writes it."""
 
     @property
     def delays_ms(self) -> tuple[int, ...]:
@@ -68,17 +68,17 @@ class StoreParts:
 
     @property
     def queue_file_size_bytes(self) -> int:
-        """As the queues' files say, else as configured."""
+        """The size of the queues' files, else the configured one."""
         return queue_file_size(self.file_system, self.root, self.config.consume_queue.mapped_file_size_consume_queue)
 
     def checkpoint(self) -> Checkpoint:
-        """What the store's checkpoint says now. Read once."""
+        """The store's checkpoint. Read once."""
         if self._checkpoint is None:
             self._checkpoint = read_checkpoint(self.file_system, self.root)
         return self._checkpoint
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Durably."""
+        """Write the checkpoint durably."""
         write_checkpoint(self.file_system, self.root, checkpoint)
         self._checkpoint = checkpoint
 
@@ -93,7 +93,7 @@ def read_plan(
     was_clean: bool,
     torn_by: Crash | None = None,
 ) -> RecoveryPlan:
-    """The reading passes of recovery as the settings want them; changes nothing. `was_clean` and `torn_by` as of `plan_recovery`."""
+    """The reading passes with the store's settings; changes nothing. `was_clean` and `torn_by` are those of `plan_recovery`."""
     return plan_recovery(
         log,
         queues,
@@ -119,10 +119,10 @@ def plan_recovery(
 ) -> RecoveryPlan:
     """Where the log and each queue end, and whether the log is damaged. Reads only.
 
-    `from_greatest_end` walks from the queues' greatest end instead of from a whole file back: for remote stores, where a file
-    is dear. Stale records of equal length behind a truncated log's end would not be told apart then. With `torn_by` an unclean log
-    ends before the first record that such a crash may have left without a part: a follower gets it again (`log/damage.py`). What
-    queues know was written whole before they heard of it; that counts where the machine goes on.
+    `from_greatest_end` walks from the queues' greatest end instead of from the start of a file: for remote stores, where reading a file
+    is expensive. Then stale records of equal length after a truncated log's end are not recognised. With `torn_by` an unclean log
+    ends before the first record that such a crash may have left incomplete: a follower gets it again (`log/damage.py`). Records
+    that queues know were complete before their entries were made; this holds if the machine did not stop.
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
@@ -164,7 +164,7 @@ def plan_recovery(
             log, walk.end, walk.failure, last.store_time_ms if last else 0, checkpoint, was_clean=was_clean
         )
     )
-    # After a crash entries may have reached the disk whose records did not.
+    # After a crash entries may be on the disk without their records.
     gaps = tuple(find_gaps(log, walk.end, greatest if was_clean else 0, is_local=not from_greatest_end))
     visible = tails.visible(log, walk.end)
     greatest = int(max(visible.greatest_ends(), default=-1))
@@ -201,7 +201,7 @@ def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, wa
 
 
 def _first_store_time(log: CommitLog, file: LogFile) -> int | None:
-    """Store time of a file's first record; None if it begins with none. Java: isMappedFileMatchedRecover."""
+    """Store time of a file's first record; None if it does not begin with one. Java: isMappedFileMatchedRecover."""
     head = log.open_file(file).view(0, MINIMUM_RECORD_SIZE).tobytes()
     if int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
         return None
@@ -219,10 +219,10 @@ def _find_damage(
     *,
     was_clean: bool,
 ) -> StoreDamagedError | None:
-    """Damage: an intact record behind the bad one was stored between the last good record and the checkpoint's log time.
+    """Damage: an intact record after the bad one was stored between the last good record and the checkpoint's log time.
 
-    Records of a life before a truncation are older than the last good one, those of a torn tail younger than the checkpoint.
-    A record of the checkpoint's own millisecond is vouched for only after a clean stop: more may have come within it.
+    Records from before a truncation are older than the last good one, those of a torn tail younger than the checkpoint.
+    A record of the checkpoint's own millisecond counts only after a clean stop: more records may have come within it.
     """
     vouched_ms = checkpoint.physic_msg_timestamp
     if last_store_time_ms > vouched_ms:
@@ -240,19 +240,19 @@ def _find_damage(
 
 
 def count_successors(log: CommitLog, plan: RecoveryPlan) -> int:
-    """How many intact records behind the log's end are not older than its last one: messages that may have followed it."""
+    """How many intact records after the log's end are not older than its last one: messages that may have followed it."""
     return sum(map(len, records_behind(log, plan.log_end, plan.last_store_time_ms)))
 
 
 def records_behind(log: CommitLog, end: int, after_ms: int) -> Iterator[Records]:
-    """The intact records behind a place, those of a life before, which are older, left out."""
+    """The intact records after a place, without the older ones from before a truncation."""
     for file in log.files[max(0, log.file_index(end)) :]:
         for records in intact_records(log.open_file(file), file.start, max(0, end - file.start)):
             yield records.take(records.column("store_time_ms") >= after_ms)
 
 
 def hold_unconfirmed(plan: RecoveryPlan, log: CommitLog, confirmed: int) -> RecoveryPlan:
-    """The plan, but dispatched only up to the place that is known to be confirmed; what a queue knows is.
+    """The plan, but dispatched only up to the confirmed log offset, or as far as a queue knows the log.
 
     Java: CommitLog.recoverAbnormally in controller mode.
     """
@@ -264,11 +264,11 @@ def hold_unconfirmed(plan: RecoveryPlan, log: CommitLog, confirmed: int) -> Reco
 
 
 def abort_path(root: str) -> str:
-    """Where it stands."""
+    """Path of the abort file."""
     return f"{root}/abort"
 
 
 def boot_left(files: FileSystem, root: str) -> str | None:
-    """The start of the machine that an open store's file names, empty where it names none; None = the store was closed."""
+    """The machine start that an open store's file names, empty if it names none; None = the store was closed."""
     content = files.read_file(abort_path(root))
     return None if content is None else "".join(content.decode(errors="replace").split(" ", 2)[2:])

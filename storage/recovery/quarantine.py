@@ -1,12 +1,12 @@
-"""What a recovery is about to cut, copied first: ROOT/spark_mq/quarantine/TIME-PLACE/. Java has none: what it cuts is overwritten.
+"""Copies of what a recovery cuts: ROOT/spark_mq/quarantine/TIME-PLACE/. Java has none: it overwrites what it cuts.
 
     manifest.json                        why, when, and of each part: where from, position, size, SHA-256; written last
     commitlog/PLACE                      the log from that place to the end of the data in its file, 20 digits; all of a later file
     consumequeue/TOPIC/QUEUEID/PLACE     entries of a queue, from that byte of the queue on
     index/NAME                           index files that go
 
-A directory without a manifest is a copy that was not finished; nothing was cut then, and the next copy deletes it. Nothing reads a
-quarantine but `read_quarantine`; it stays until somebody deletes it. Messages in it are acknowledged ones, for all that is known.
+A directory without a manifest is an unfinished copy; nothing was cut then, and the next copy deletes it. Only `read_quarantine` reads a
+quarantine; it stays until an operator deletes it. Its messages may have been acknowledged.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class QuarantinedPart:
     size_bytes: int
     sha256: str
     commitlog_offset: int | None = None
-    """The place of its first byte, of a part of the log."""
+    """The log offset of its first byte, for a part of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +77,10 @@ def quarantine_directory(root: str) -> str:
 def keep_what_is_cut(
     parts: StoreParts, plan: RecoveryPlan, index_paths: Sequence[str], *, reason: StorageError
 ) -> Quarantine:
-    """Copy the log and the queues behind the plan's ends, and these index files. Durable on return, directories too.
+    """Copy log and queues after the plan's ends, and these index files. Durable on return, directories too.
 
-    The caller holds the store's lock and has cut nothing yet. Raises StoreNotWritableError where the copy has no room or fails
-    otherwise; what there is of it is deleted then.
+    The caller holds the store's lock and has cut nothing yet. Raises StoreNotWritableError if the copy has no room or otherwise
+    fails; the incomplete copy is deleted then.
     """
     root, file_system, log_end = parts.root, parts.file_system, plan.log_end
     _remove_unfinished(file_system, root)
@@ -101,7 +101,7 @@ def keep_what_is_cut(
     except OSError as error:
         with suppress(OSError):
             _remove(file_system, directory)
-        cause = f"what is to be cut could not be copied to {directory} first: {error.strerror or error}"
+        cause = f"the part to cut could not be copied to {directory} first: {error.strerror or error}"
         raise StoreNotWritableError(root, cause, "nothing was cut; make room on the disk and try again") from error
     _LOG.warning(
         "%s: what recovery cuts behind %d, with %d intact records, was copied to %s: %s",
@@ -111,14 +111,14 @@ def keep_what_is_cut(
 
 
 def list_quarantines(file_system: FileSystem, root: str) -> list[Quarantine]:
-    """All that are complete, oldest first. Raises StateFileError for a manifest that cannot be read."""
+    """All complete quarantines, oldest first. Raises StateFileError for an unreadable manifest."""
     directories = [f"{quarantine_directory(root)}/{name}" for name in _names(file_system, root)]
     found = (load_quarantine(file_system, directory) for directory in directories)
     return [quarantine for quarantine in found if quarantine is not None]
 
 
 def load_quarantine(file_system: FileSystem, directory: str) -> Quarantine | None:
-    """One by its directory; None where there is no complete one. Raises StateFileError."""
+    """The quarantine in a directory; None if it is not complete. Raises StateFileError."""
     path = f"{directory}/{_MANIFEST}"
     content = file_system.read_file(path)
     if content is None:
@@ -130,9 +130,9 @@ def load_quarantine(file_system: FileSystem, directory: str) -> Quarantine | Non
 
 
 def read_quarantine(file_system: FileSystem, quarantine: Quarantine) -> Iterator[Message]:
-    """The intact messages, by their places in the log: also records that no queue shows, such as prepared ones.
+    """The intact messages, by log offset: also records that no queue shows, such as prepared ones.
 
-    Behind the log of a store that a broker has recovered they may be records of before that recovery.
+    After the log of a store that a broker has recovered they may be records from before that recovery.
     """
     for part in quarantine.parts:
         if part.commitlog_offset is not None:
@@ -149,7 +149,7 @@ def read_quarantine(file_system: FileSystem, quarantine: Quarantine) -> Iterator
 
 @dataclass(slots=True)
 class _Copy:
-    """Parts as they are copied."""
+    """Copies parts into a quarantine."""
 
     file_system: LocalFileSystem
     directory: str
@@ -181,7 +181,7 @@ class _Copy:
     def copy(
         self, name: str, source: ReadableFile, position: int, stop: int, commitlog_offset: int | None = None
     ) -> None:
-        """Holes stay holes."""
+        """Copy one part; holes stay holes."""
         path, digest = f"{self.directory}/{name}", hashlib.sha256()
         directory = path.rpartition("/")[0]
         if directory not in self._directories:

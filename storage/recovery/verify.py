@@ -1,18 +1,18 @@
-"""Does what is derived from the log agree with it? A read-only audit: log ↔ queues ↔ index ↔ checkpoint.
+"""A read-only audit: do queues, index and checkpoint agree with the log?
 
-One walk over the log says what must stand elsewhere, and the queues and the index say what stands there besides:
+One walk over the log says what they must contain; queues and index show what else they contain:
 
-    record that belongs in a queue   its entry stands at the record's queue offset: place, size, tags code agree
+    record that belongs in a queue   its entry is at the record's queue offset: place, size, tags code agree
     key of a record                  an item of the index that a look-up reaches names the record
-    entry, item                      such a record is there
-    checkpoint                       vouches for no time behind the last record
+    entry, item                      its record exists
+    checkpoint                       vouches for no time after the last record
 
-Of a queue whose topic was deleted and made again the last life counts. While the abort file stands, a broker may be writing:
-what it has not dispatched yet is reported as bytes, not as a difference. A record whose last page a crash took (lengths and
-body right, properties ending in zeros) is valid to Java and to us; its entry may know the tags code that it has lost.
-A parked message (schedule topic) keeps the deliver time that it was entered with when messageDelayLevel changes, and no file says what
-the levels were: any time that is a delay, a whole number of seconds from 0 on, behind the record's store time counts as its own.
-Java has no such audit. Not checked: keys of records before the oldest index file, which a broker drops like log files.
+If a topic was deleted and made again, its queue's last life counts. While the abort file exists, a broker may be writing: records that
+it has not dispatched yet are reported as bytes, not as differences. A record whose last page a crash lost (lengths and body right,
+properties ending in zeros) is valid to Java and to us; its entry may have the tags code that the record lost. A delayed message
+(schedule topic) keeps the delivery time of its entry when messageDelayLevel changes, and no file records the former levels: any delay
+of whole seconds from 0 on after the record's store time is accepted. Java has no such audit. Not checked: keys of records before the
+oldest index file, which a broker expires like log files.
 """
 
 from __future__ import annotations
@@ -78,8 +78,8 @@ def verify(
 ) -> VerifyReport:
     """Compare everything with the log from its first file to `plan.log_end`.
 
-    `checkpoint` is to be read before the plan is made; `index` None = the store keeps none; `known_topics` are those with
-    settings (None = unknown). `on_progress` hears bytes done and bytes in all.
+    Read `checkpoint` before the plan is made. `index` None = the store keeps none; `known_topics` are those with settings (None =
+    unknown). `on_progress` gets bytes done and bytes in all.
     Raises IndexGeometryUnknownError where the index cannot be read without configuration.
     """
     tally = Tally()
@@ -118,7 +118,7 @@ def verify(
 
 
 def _compare_checkpoint(checkpoint: Checkpoint, last_time_ms: int, index_lease_ms: int, tally: Tally) -> None:
-    """`index_lease_ms`: between two puts the index time may be so far ahead."""
+    """`index_lease_ms`: how far ahead the index time may be between two puts."""
     leases = {"physic_msg_timestamp": 0, "logics_msg_timestamp": 0, "index_msg_timestamp": index_lease_ms}
     for name, lease_ms in leases.items():
         time_ms = getattr(checkpoint, name)
@@ -128,7 +128,7 @@ def _compare_checkpoint(checkpoint: Checkpoint, last_time_ms: int, index_lease_m
 
 
 class _LogAudit:
-    """All whole records of the log in order, whatever lies between them; tells what does."""
+    """Reads all complete records of the log in order, and reports what lies between them."""
 
     def __init__(self, log: CommitLog, plan: RecoveryPlan, tally: Tally) -> None:
         self._log = log
@@ -177,12 +177,10 @@ class _LogAudit:
 
 
 class IndexAudit:
-    """Keys of the records against the items that look-ups reach, one index file at a time.
+    """Compares keys of the records with the items that look-ups reach, one index file at a time.
 
-    Keys of the log's records against the index. Part of `verify.py`.
-
-    Of an index file a bit an item is remembered, whether a look-up reaches it, and of each block of items which places of the log
-    they name: so the items for a window of the log are found without holding all of them.
+    For an index file it keeps one bit an item, whether a look-up reaches it, and for each block of items which log offsets they name.
+    So it finds the items for a window of the log without holding all of them.
     """
 
     def __init__(
@@ -209,10 +207,10 @@ class IndexAudit:
         self.expected = 0
 
     def compare(self, offsets: np.ndarray, wanted: IndexKeys) -> None:
-        """The keys of the records at `offsets`, and every item for the part of the log they end."""
+        """Compare the keys of the records at `offsets`, and every item for the part of the log that they end."""
         start, self._walked = self._walked, int(offsets[-1]) + 1
         claimed = wanted.commitlog_offsets >= self._claim_start
-        if not self._plan.was_clean:  # a broker may be about to enter them
+        if not self._plan.was_clean:  # a broker may enter them soon
             claimed &= wanted.commitlog_offsets <= self._claim_end
         wanted_pairs = _pairs(offsets, wanted.commitlog_offsets, wanted.key_hashes)
         self.expected += int(np.count_nonzero(claimed))
@@ -243,7 +241,7 @@ class IndexAudit:
         return self._loaded[file.name]
 
     def finish(self) -> None:
-        """Items that point behind the last record; while a broker writes they may be newer than the look at the log."""
+        """Report items that point after the last record; while a broker writes they may be newer than the walk."""
         if not self._plan.was_clean:
             return
         for file in self._files:
@@ -260,7 +258,7 @@ class IndexAudit:
 
 
 class _Reached:
-    """The items of one index file that a look-up reaches, by the places that they name."""
+    """The items of one index file that a look-up reaches, sorted by the log offsets that they name."""
 
     def __init__(self, file: IndexFile) -> None:
         self._file = file
@@ -272,7 +270,7 @@ class _Reached:
         self._least, self._greatest = np.array(bounds, np.int64).reshape(-1, 2).T
 
     def between(self, start: int, end: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Places in [start, end) and key hashes, block by block; in a block by place."""
+        """Places in [start, end) and key hashes, block by block, sorted within a block."""
         for number in np.flatnonzero((self._least < end) & (self._greatest >= start)).tolist():
             places, hashes = self._block(number * _BLOCK_ITEMS)
             rows = np.flatnonzero((places >= start) & (places < end))
@@ -293,12 +291,10 @@ def _pairs(offsets: np.ndarray, places: np.ndarray, hashes: np.ndarray) -> np.nd
 
 
 class QueueAudit:
-    """Records against the entries of their queues, and what else the queues hold.
+    """Compares records with the entries of their queues, and finds entries without a record.
 
-    Records of the log against the entries of their queues. Part of `verify.py`.
-
-    What is remembered of a queue is which ranges of its offsets its records have claimed: one range, where nothing is wrong, and
-    never more ranges than records. Files are preallocated, so what could stand in them says nothing.
+    For a queue it keeps which ranges of its offsets its records have claimed: one range if nothing is wrong, and never more ranges than
+    records. Files are preallocated, so their length says nothing.
     """
 
     def __init__(
@@ -316,7 +312,7 @@ class QueueAudit:
         self._log_start = log_start
         self._lives: dict[QueueName, _QueueLife] = {}
         self._held: dict[QueueName, QueueEntries] = {}
-        self._open: dict[ConsumeQueue, None] = {}  # the last one used is the last one
+        self._open: dict[ConsumeQueue, None] = {}  # the most recently used one comes last
         self._undispatched: dict[QueueName, tuple[int, int, int]] = {}  # records, bytes, first place
         self.expected = 0
         self.deleted_topics: set[str] = set()
@@ -326,9 +322,9 @@ class QueueAudit:
         return sum(size for _, size, _ in self._undispatched.values())
 
     def compare(self, new: QueueEntries, torn: np.ndarray) -> None:
-        """Records of one queue with their entries; of those at `torn` without the tags code.
+        """Compare records of one queue with their entries; for those at `torn` without the tags code.
 
-        Offsets that go back to 0 begin a new life of the topic; those that go back to another one are given again.
+        If offsets go back to 0, a new life of the topic begins; if they go back to another offset, they are given again.
         """
         name = new.topic, new.queue_id
         life = self._lives.get(name)
@@ -370,7 +366,7 @@ class QueueAudit:
             oldest.close()
 
     def _go_back(self, life: _QueueLife, name: QueueName, least: int, to: int) -> None:
-        """The records before this one whose offset is not less are in the queue no more."""
+        """The earlier records at or above offset `least` are in the queue no more."""
         self._undispatched.pop(name, None)
         repeated = life.last_offset - to + 1
         life.go_back(least)
@@ -411,7 +407,7 @@ class QueueAudit:
             ext.close()
 
     def finish(self, unreadable: list[tuple[int, int]]) -> None:
-        """Look for entries that no record has claimed."""
+        """Report entries that no record has claimed."""
         for name, held in list(self._held.items()):
             del self._held[name]
             self._compare(self._lives[name], held, np.empty(0, np.int64), is_all=True)
@@ -427,10 +423,10 @@ class QueueAudit:
                 self._tally.add(Kind.UNDISPATCHED, _place(*name), count, f"record at {place} of the log")
 
     def _compare_rest(self, queue: ConsumeQueue, life: _QueueLife, unreadable: list[tuple[int, int]]) -> None:
-        """Before the first claimed entry there may be expired and pre-blank ones, behind the last one nothing."""
+        """Before the first claimed entry there may be expired and pre-blank ones, after the last one nothing."""
         name = queue.topic, queue.queue_id
         ends = queue.data_end(max(life.first, life.claimed_end))
-        if not self._plan.was_clean:  # later ones may be newer than the look at the log
+        if not self._plan.was_clean:  # later ones may be newer than the walk
             ends = min(ends, self._plan.written_ends.get(name, 0))
         for start, end in life.unclaimed(ends):
             is_amid = life.claimed_start < start < life.claimed_end
@@ -451,7 +447,7 @@ class QueueAudit:
 
 
 class _QueueLife:
-    """One queue, which of its offsets the records of its present life have claimed, and what is wrong with them."""
+    """One queue: which of its offsets the records of its present life have claimed, and their faults."""
 
     __slots__ = ("_claims", "claimed_end", "claimed_start", "faults", "first", "last_offset", "queue")
 
@@ -460,15 +456,15 @@ class _QueueLife:
         self.first = queue.first_file_offset if queue is not None else 0
         self.last_offset = -1
         self.claimed_start = -1
-        """The first offset that a record has claimed; −1 if none has."""
+        """The first claimed offset; −1 if none is."""
         self.claimed_end = 0
-        """The offset behind the last one that a record has claimed; 0 if none has."""
-        self._claims: array[int] | None = None  # end, start, end, start … of what lies between, where there is anything
+        """The offset after the last claimed one; 0 if none is."""
+        self._claims: array[int] | None = None  # end, start, end, start … of the gaps, if there are any
         self.faults: tuple[tuple[Kind, np.ndarray, str], ...] = ()
         """Kind of difference, the offsets, and the first one's text."""
 
     def entries_at(self, offsets: np.ndarray) -> np.ndarray:
-        """What stands at ascending queue offsets; zeros outside the files. They are claimed from now on."""
+        """The entries at ascending queue offsets; zeros outside the files. Marks them as claimed."""
         found = np.zeros(len(offsets), ENTRY)
         if self.queue is None:
             return found
@@ -504,7 +500,7 @@ class _QueueLife:
                 yield start, min(stop, end)
 
     def go_back(self, to: int) -> None:
-        """The next record has this offset: what stands there and behind is claimed by none, and no fault, of the records before."""
+        """The next record has this offset: drop earlier claims and faults at and after it."""
         while self._claims and self._claims[-1] >= to:
             self.claimed_end = self._claims[-2]
             del self._claims[-2:]
@@ -556,7 +552,7 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One kind of difference in one place: how often, and the first one as an example."""
+    """One kind of difference in one place: how often it occurs, and the first one as an example."""
 
     kind: Kind
     where: str

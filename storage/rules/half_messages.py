@@ -178,7 +178,7 @@ def put_back_messages(halves: InnerMessages, check_times: np.ndarray) -> InnerMe
     return _moved(halves, HALF_TOPIC)._replace(properties=with_property(closed(halves.properties), CHECK_TIMES, times))
 
 
-def put_back_unasked(halves: InnerMessages, queue_offsets: np.ndarray) -> InnerMessages:
+def put_back_unchecked(halves: InnerMessages, queue_offsets: np.ndarray) -> InnerMessages:
     """Halves that are still immune, to stand at the end of their queue. Java: TransactionalMessageBridge.renewImmunityHalfMessageInner.
 
     Each remembers the first one's queue offset; `queue_offsets` are their own. Nobody waits for it (WAIT), which Java says in these

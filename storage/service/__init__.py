@@ -1,8 +1,8 @@
-"""What serves the threads of an open store: puts that share an append and a sync, flushes in turn, reads beside them.
+"""Serves the threads of an open store: puts that share an append and a sync, periodic flushes, and reads beside them.
 
     put_service.py      the service: puts, deletions, tables, look-ups, duties
-    put_group.py        puts that join one append, and what each waits for; replica_acks.py: who holds what of the log
-    served_store.py     what pulls read
+    put_group.py        puts that join one append, and what each waits for; replica_acks.py: what each replica holds of the log
+    served_store.py     reads for pulls
 
 Java: GroupCommitService, FlushRealTimeService. Imports the facade, `put` and `rules`. Begin with `put_service.py`.
 """

@@ -1,8 +1,8 @@
 """Puts that arrive together and are appended as one: one lock, one pass of the vectorised path, one write, one dispatch.
 
-A thread that judges a request is on its way to a put (`PutService.at_work`). A put joins the group; the last thread on its way appends
-it, with all that have joined; so does a full group, and a moment's wait. So a put that is alone does not wait, and under load the
-cost of a message falls. Java: the group commit of its flushing, and its put lock with a cheap put.
+A thread that handles a request is on its way to a put (`PutService.at_work`). A put joins the group; the last thread on its way appends
+it together with all that have joined. A full group is appended at once, and so is one that has waited a moment. So a single put does
+not wait, and under load the cost of a message falls. Java: the group commit of its flushing, and its put lock with a cheap put.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from storage.service.replica_acks import CopiesWanted, ReplicaAcks
 GROUP_MESSAGES = 64
 GROUP_BYTES = 4 << 20
 PATIENCE_SECONDS = 0.05
-"""For those on the way; one of them may wait for a disk."""
+"""How long to wait for threads on their way; one of them may wait for a disk."""
 
 Rows: TypeAlias = InnerMessages | tuple[EncodedMessage, ...]
-"""Of one put, or of several: columns, or a few messages."""
+"""The messages of one or several puts: columns, or a few messages."""
 Append: TypeAlias = Callable[[Rows], Places]
 
 
 class PutMessageResult(NamedTuple):
-    """How a put of many threads ended, and where its messages stand. Java: PutMessageResult, with AppendMessageResult."""
+    """The result of a put, with the places of its messages. Java: PutMessageResult, with AppendMessageResult."""
 
     status: PutStatus
     rows: Places = NO_RESULTS
-    """Row by row; no rows where nothing was stored."""
+    """Row by row; empty if nothing was stored."""
     reason: str | None = None
-    """Why not, for logs; clients get Java's remark."""
+    """The reason of a failure, for logs; clients get Java's remark."""
 
     @property
     def places(self) -> pa.RecordBatch:
-        """As a table."""
+        """The places as a table."""
         return table_of(self.rows)
 
     @property
@@ -56,30 +56,30 @@ class PutMessageResult(NamedTuple):
 
     @property
     def msg_id(self) -> str:
-        """The offset message id of what was stored; of several messages all ids, with commas."""
+        """The offset message id of the stored message; the ids of several messages, joined by commas."""
         rows = self.rows
         return ",".join([row.msg_id for row in rows] if isinstance(rows, list) else rows.column("msg_id").to_pylist())
 
     @property
     def queue_offset(self) -> int:
-        """Of the first message that was stored."""
+        """Queue offset of the first stored message."""
         rows = self.rows
         return int(rows[0].queue_offset if isinstance(rows, list) else rows.column("queue_offset")[0].as_py())
 
 
 class JoinedPut:
-    """One put, until it stands in the log or is refused."""
+    """One put, until it is in the log or refused."""
 
     def __init__(self, messages: Rows, waits: bool, copies: int) -> None:
         self.messages = messages
         self.waits = waits
-        """Whether it is acknowledged when it is on the disk."""
+        """Whether it is acknowledged only after it is on the disk."""
         self.copies = copies
-        """How many it needs to be acknowledged (`rules/put_guards.py`)."""
+        """How many copies it needs to be acknowledged (`rules/put_guards.py`)."""
         self.is_done = False
-        """Whether it stands in the log, or is refused."""
+        """Whether it is in the log, or refused."""
         self.acknowledged: Pending[PutStatus] = ACKNOWLEDGED
-        """What it waits for once it is appended."""
+        """What it waits for after the append."""
         self._places: Places | None = None
         self._error: BaseException | None = None
 
@@ -90,20 +90,20 @@ class JoinedPut:
 
     @property
     def size_bytes(self) -> int:
-        """Of the bodies."""
+        """Size of the bodies."""
         if isinstance(self.messages, InnerMessages):
             return int(self.messages.bodies.nbytes)
         return sum(len(message.body) for message in self.messages)
 
     @property
     def says_where_born(self) -> bool:
-        """Whether its messages say where they were born; all do, or none."""
+        """Whether its messages have a born host; all do, or none."""
         if isinstance(self.messages, InnerMessages):
             return self.messages.born_hosts is not None
         return any(message.born_host is not None for message in self.messages)
 
     def places(self) -> Places:
-        """Where its messages stand, when it is done. Raises what the append raised."""
+        """The places of its messages, when it is done. Raises what the append raised."""
         if self._error is not None:
             raise self._error
         assert self._places is not None, "it is done"
@@ -111,27 +111,27 @@ class JoinedPut:
 
     @property
     def is_stored(self) -> bool:
-        """Whether messages of it stand in the log."""
+        """Whether messages of it are in the log."""
         return self._error is None and self._places is not None and len(self._places) > 0
 
     def append(self, append: Append) -> None:
-        """Alone."""
+        """Append it alone."""
         try:
             self._places = append(self.messages)
         except (StorageError, OSError, ValueError, OverflowError) as error:
             self._error = error
 
     def give(self, places: Places) -> None:
-        """It was appended with others."""
+        """Set its places after an append together with others."""
         self._places = places
 
     def fail(self, error: BaseException) -> None:
-        """It is not known what stands of it."""
+        """Set an error after which it is unknown what of it is in the log."""
         self._error = error
 
 
 class PutGroup:
-    """Those that have joined and are not appended. Thread-safe."""
+    """Puts that have joined and are not appended. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -140,31 +140,31 @@ class PutGroup:
         self._finished = threading.Condition()
 
     def come(self) -> None:
-        """A thread begins to judge a request, and may join."""
+        """A thread starts to handle a request, and may join."""
         with self._lock:
             self._on_the_way += 1
 
     def leave(self) -> None:
-        """It has joined, or will not."""
+        """The thread has joined, or will not."""
         with self._lock:
             self._on_the_way -= 1
 
     def join(self, messages: Rows, waits: bool, copies: int) -> JoinedPut:
-        """A put that waits from now on."""
+        """Add a put, which waits from now on."""
         joined = JoinedPut(messages, waits, copies)
         with self._lock:
             self._waiting.append(joined)
         return joined
 
     def wait_for(self, joined: JoinedPut, seconds: float) -> bool:
-        """Waits for so long, at most; whether that put is done."""
+        """Wait at most so long; returns whether that put is done."""
         with self._finished:
             if not joined.is_done:
                 self._finished.wait(seconds)
             return joined.is_done
 
     def finish(self, taken: Sequence[JoinedPut]) -> None:
-        """These are done: the threads that wait for them go on."""
+        """Mark these puts as done, and wake the threads that wait for them."""
         with self._finished:
             for put in taken:
                 put.is_done = True
@@ -177,11 +177,11 @@ class PutGroup:
 
     @property
     def is_due(self) -> bool:
-        """Whether those that wait must be appended now: no other thread is on its way, or they are many."""
+        """Whether the waiting puts must be appended now: no other thread is on its way, or they are many."""
         return bool(self._waiting) and (self._on_the_way <= 0 or len(self._waiting) >= GROUP_MESSAGES)
 
     def take(self) -> list[JoinedPut]:
-        """The first of them, as many as go into one append."""
+        """Remove the first puts, as many as fit into one append."""
         taken: list[JoinedPut] = []
         rows = size = 0
         with self._lock:
@@ -195,7 +195,7 @@ class PutGroup:
 
 
 def append_together(taken: list[JoinedPut], append: Append) -> None:
-    """Append them as one; where that is refused with nothing stored, each by itself."""
+    """Append them as one; if that is refused with nothing stored, each by itself."""
     try:
         if len(taken) > 1 and (rows := _rows_if_all_are_sound(taken)) is not None:
             places = append(rows)
@@ -204,7 +204,7 @@ def append_together(taken: list[JoinedPut], append: Append) -> None:
                 put.give(places[start : start + put.row_count])
                 start += put.row_count
             return
-    except (StorageError, ValueError, OverflowError):  # nothing was stored: one of them may be what is wrong
+    except (StorageError, ValueError, OverflowError):  # nothing was stored: the fault may be in one of them
         pass
     except BaseException as error:
         for put in taken:
@@ -217,12 +217,12 @@ def append_together(taken: list[JoinedPut], append: Append) -> None:
 
 
 def _fit(first: JoinedPut, other: JoinedPut) -> bool:
-    """Whether both say where they were born, or neither."""
+    """Whether both have born hosts, or neither."""
     return first.says_where_born == other.says_where_born
 
 
 def _rows(puts: Sequence[JoinedPut]) -> Rows:
-    """The messages of all, in their order. Raises ValueError or OverflowError for what no column holds."""
+    """The messages of all, in order. Raises ValueError or OverflowError for a value that no column holds."""
     few: list[EncodedMessage] = []
     for put in puts:
         if isinstance(put.messages, InnerMessages):
@@ -235,7 +235,7 @@ def _rows(puts: Sequence[JoinedPut]) -> Rows:
 
 
 def _rows_if_all_are_sound(puts: Sequence[JoinedPut]) -> Rows | None:
-    """The same; None where one of them holds what no column does."""
+    """Like `_rows`; None if one has a value that no column holds."""
     try:
         return _rows(puts)
     except (ValueError, OverflowError):
@@ -243,32 +243,32 @@ def _rows_if_all_are_sound(puts: Sequence[JoinedPut]) -> Rows | None:
 
 
 def wait_for_disk(messages: Rows) -> bool:
-    """Whether a put is acknowledged only when it is on the disk: if any of its messages says so."""
+    """Whether a put is acknowledged only when it is on the disk: if any of its messages requires it."""
     if isinstance(messages, InnerMessages):
         return messages.wait_for_disk
     return any(is_wait(message.properties.get("WAIT")) for message in messages)
 
 
 class Work:
-    """The turns of all threads in front of one store: which computes now, and which are on their way to a put.
+    """The turns of all threads that use one store: which one computes now, and which are on their way to a put.
 
-    Python runs one thread at a time anyway, and Arrow's kernels let go of the interpreter at each call: of eight threads that compute
-    at once, each call wakes another one, and a message takes twice the processor. So one computes, and a thread that waits for a disk
-    lets others compute.
+    Python runs one thread at a time anyway, and Arrow's kernels release the interpreter at each call. If eight threads compute
+    at once, each call wakes another one, and a message costs twice the processor time. So one computes, and a thread that waits for a
+    disk lets others compute.
     """
 
     def __init__(self, group: PutGroup) -> None:
         self.processor = threading.Lock()
-        """Held by the one that computes; before the put lock."""
+        """Held by the computing thread; taken before the put lock."""
         self._group = group
         self._own = threading.local()
 
     def turn(self, *, is_waited_for: bool = True) -> AbstractContextManager[None]:
-        """Computes, and is on the way if others are to wait for it. Not to be entered twice by a thread."""
+        """Compute; with `is_waited_for` also count as on the way to a put. A thread must not enter it twice."""
         return _Turn(self, is_waited_for)
 
     def begin(self, *, is_waited_for: bool) -> None:
-        """The beginning of `turn`."""
+        """The start of `turn`."""
         if is_waited_for:
             self._group.come()
             self._own.is_coming = True
@@ -276,7 +276,7 @@ class Work:
 
     @contextmanager
     def left(self) -> Iterator[None]:
-        """Within `turn`: others may compute meanwhile, and do not wait for this one. For what waits for a disk."""
+        """Within `turn`: other threads may compute meanwhile, and do not wait for this one. For waiting for a disk."""
         was_mine = self.end()
         try:
             yield
@@ -285,7 +285,7 @@ class Work:
                 self._take()
 
     def end(self) -> bool:
-        """Whether this thread computed, which it does no more."""
+        """The end of `turn`; returns whether this thread was computing."""
         was_mine = getattr(self._own, "is_mine", False)
         if was_mine:
             self._own.is_mine = False
@@ -301,7 +301,7 @@ class Work:
 
 
 class _Turn(AbstractContextManager[None]):
-    """From `begin` to `end`; each send takes one, so it is no generator."""
+    """From `begin` to `end`; each send uses one, so for speed it is no generator."""
 
     __slots__ = ("_is_waited_for", "_work")
 
@@ -317,21 +317,21 @@ class _Turn(AbstractContextManager[None]):
 
 
 class GroupCommit:
-    """Puts that wait for a sync to reach behind them. Thread-safe."""
+    """Puts that wait until a sync covers them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[tuple[int, Future[None]]] = deque()
 
     def request(self, end: int) -> Future[None]:
-        """Done when everything before `end` is on the disk; fails with what a sync has failed with. Ends must ascend."""
+        """Done when everything before `end` is on the disk; fails with a sync's error. Ends must ascend."""
         waiting: Future[None] = Future()
         with self._lock:
             self._waiting.append((end, waiting))
         return waiting
 
     def complete(self, synced_end: int) -> None:
-        """Everything before that place is on the disk."""
+        """Everything before that log offset is on the disk."""
         with self._lock:
             done = []
             while self._waiting and self._waiting[0][0] <= synced_end:
@@ -340,7 +340,7 @@ class GroupCommit:
             waiting.set_result(None)
 
     def fail(self, error: BaseException) -> None:
-        """All that wait fail with the error."""
+        """Fail all waiting puts with the error."""
         with self._lock:
             failed, self._waiting = self._waiting, deque()
         for _, waiting in failed:
@@ -348,7 +348,7 @@ class GroupCommit:
 
 
 class Acknowledgement(Pending[PutStatus]):
-    """What a put that was appended now still waits for: its log's sync, then its copies; None = it does not wait for that."""
+    """What an appended put still waits for: its log's sync, then its copies; None = it does not wait for that."""
 
     __slots__ = ("_acks", "_made_s", "_root", "_timeouts_ms", "copies", "flush")
 
@@ -360,7 +360,7 @@ class Acknowledgement(Pending[PutStatus]):
         root: str,
         timeouts_ms: tuple[int, int],
     ) -> None:
-        """`timeouts_ms` are those of the disk and of replicas; both begin now."""
+        """`timeouts_ms` are those of the disk and of replicas; both start now."""
         self.flush = flush
         self.copies = copies
         self._acks = acks
@@ -369,9 +369,9 @@ class Acknowledgement(Pending[PutStatus]):
         self._made_s = time.monotonic()
 
     def __call__(self) -> PutStatus:
-        """How it ended; what came of the replicas counts more than what came of the disk, as in Java.
+        """The status; the result of the replicas overrides that of the disk, as in Java.
 
-        Raises OSError where the sync failed: it is not known what the disk holds.
+        Raises OSError if the sync failed: it is unknown what the disk holds.
         """
         status, (flush_timeout_ms, slave_timeout_ms) = PutStatus.PUT_OK, self._timeouts_ms
         if self.flush is not None:
@@ -388,7 +388,7 @@ class Acknowledgement(Pending[PutStatus]):
         return status
 
     def when_settled(self, call: Callable[[], None]) -> float | None:
-        """The first thing that it would wait for now."""
+        """`Pending.when_settled` for the first of them that is not done."""
         copied = None if self.copies is None else self.copies.done
         for future, timeout_ms in zip((self.flush, copied), self._timeouts_ms, strict=True):
             left_ms = self._left_ms(timeout_ms)

@@ -4,13 +4,12 @@
          (put_group.py)                           ASYNC_FLUSH: dispatched, acknowledged; synced in turns
                                                   with a pool: acknowledged; written out and dispatched in turns, synced in turns
 
-Nothing is dispatched, and so readable, that the flush policy does not call readable (apache/rocketmq#8239): under SYNC_FLUSH nothing
-that is not synced, with a pool nothing that is not written. A sync is done beside the puts, not in their lock. When one fails, all that
-wait fail with it, the store takes nothing more until it is opened again, and no later sync is an acknowledgement (Java 5.3.3 gets
-this wrong: apache/rocketmq#2706, #9713).
+Only what the flush policy calls readable is dispatched, and so readable (apache/rocketmq#8239): under SYNC_FLUSH synced messages, with
+a pool written ones. A sync runs beside the puts, not in their lock. If one fails, all waiting puts fail, the store accepts nothing more
+until it is opened again, and no later sync is an acknowledgement (Java 5.3.3 gets this wrong: apache/rocketmq#2706, #9713).
 
-Some syncs do stand in the put lock, and `syncFlushTimeout` does not bound them: of a log file that is needed before it was made ahead;
-of topics.json and its .bak for a topic that a `put_batch` makes; of a queue's or an index file that is full; once a second of the
+Some syncs do run in the put lock, and `syncFlushTimeout` does not limit them: of a log file that is needed before it was made ahead;
+of topics.json and its .bak for a topic that a `put_batch` makes; of a full queue or index file; once a second of the
 checkpoint's index time, before the first that of index_synced.json; after each thorough turn of the queues of index_synced.json and
 the checkpoint.
 """
@@ -72,18 +71,18 @@ _T = TypeVar("_T")
 
 
 class PutService:
-    """The puts and flush duties of one store that is open for writing, from now until `close`, which closes the store too.
+    """The puts and flush duties of one store that is open for writing, from now until `close`, which also closes the store.
 
-    Thread-safe. What is named as in `MessageStore` does the same; but for deletions, it waits for no put. What else is wanted of the
-    store meanwhile is done within `exclusive`, or by opening the store a second time for reading. A context manager that closes it.
+    Thread-safe. Methods named as in `MessageStore` do the same; except deletions, they wait for no put. For all else use
+    `exclusive`, or open the store a second time for reading. A context manager that closes it.
     """
 
     def __init__(
         self, store: MessageStore, *, starts_duties: bool = True, steady: Callable[[], int] = steady_time_ms
     ) -> None:
-        """Without `starts_duties` nothing happens by itself: the caller does the turns. `steady` is a clock that nobody sets, ms.
+        """Without `starts_duties` the caller runs the duties' turns. `steady` is a monotonic clock, ms.
 
-        Raises StoreNotWritableError of a store that is open for reading.
+        Raises StoreNotWritableError if the store is open for reading.
         """
         self._store = store
         self._writer = store.writer
@@ -130,20 +129,20 @@ class PutService:
         return Duty(f"{name} of {self._store.root}", interval_ms, partial(self._do, turn))
 
     def _do(self, turn: Callable[[], None]) -> bool:
-        """A turn in its own thread; False = no more turns: all that wait have failed."""
+        """Run a turn in its own thread; False = no more turns: all waiting puts have failed."""
         try:
             turn()
         except (StorageError, OSError) as error:
-            if error is self._writer.failure:  # others fail because of it
+            if error is self._writer.failure:  # then other puts fail because of it
                 _LOG.exception("%s takes no more messages", self._store.root)
             return False
         return True
 
-    # What others ask
+    # State
 
     @property
     def store(self) -> MessageStore:
-        """For what never changes: its place, its configuration."""
+        """The store, for what never changes: its place, its configuration."""
         return self._store
 
     @property
@@ -156,42 +155,42 @@ class PutService:
 
     @property
     def settings(self) -> PutSettings:
-        """What puts go by, with the topics as they are now: a frozen value."""
+        """The current settings of puts, including topics: a frozen value."""
         return self._writer.settings
 
     @property
     def log_end(self) -> int:
-        """Behind the last record, written or held."""
+        """The end of the last record, written or held."""
         return self._writer.log_end
 
     @property
     def dispatched_end(self) -> int:
-        """Up to where the log can be read by queue and key."""
+        """The log offset up to which the log is readable by queue and key."""
         return self._writer.dispatched_end
 
     @property
     def sendable_end(self) -> int:
-        """Up to where the log may be sent to replicas: whole records, under SYNC_FLUSH synced. For any thread."""
+        """The log offset up to which replicas may be sent the log: whole records, synced under SYNC_FLUSH. For any thread."""
         writer = self._writer
         return min(writer.log_end, writer.settings.flush.readable_end(writer.written_end, writer.synced_end))
 
     @property
     def confirm_offset(self) -> int:
-        """Up to where readers may see the log as far as others must have it. Java: CommitLog.getConfirmOffset."""
+        """The log offset up to which readers may see the log, as far as replicas must have it. Java: CommitLog.getConfirmOffset."""
         confirmed, end = self._writer.confirmed, self.sendable_end
         return end if confirmed is None else confirmed.within(end)
 
     # Messages
 
     def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
-        """The message whose record begins there, as soon as it is written.
+        """The message whose record begins at this offset, as soon as it is written.
 
-        Raises OffsetOutOfRangeError, CorruptRecordError where none is.
+        Raises OffsetOutOfRangeError, CorruptRecordError if there is none.
         """
         return self._look_ups.message_at(commitlog_offset)
 
     def messages_by_key(self, topic: str, key: str, max_count: int = 32) -> list[Message]:
-        """The newest `max_count` dispatched messages with that key or unique key, by place in the log.
+        """The newest `max_count` dispatched messages with that key or unique key, by log offset.
 
         Raises IndexGeometryUnknownError.
         """
@@ -200,43 +199,43 @@ class PutService:
     # Topics, groups and other tables
 
     def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
-        """As `MessageStore.state`."""
+        """Like `MessageStore.state`."""
         return self._store.state(name, parse)
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
-        """The consumer groups as they are now. Raises StateFileError."""
+        """The current consumer groups. Raises StateFileError."""
         return self._store.groups
 
     def save_topic(self, topic: TopicConfig) -> None:
-        """As `MessageStore.save_topic`. Raises StoreNotWritableError, OSError."""
+        """Like `MessageStore.save_topic`. Raises StoreNotWritableError, OSError."""
         with self._telling_of_failure():
             self._store.save_topic(topic)
 
     def make_topic(self, topic: TopicConfig) -> TopicConfig:
-        """As `MessageStore.make_topic`. Raises StoreNotWritableError, OSError."""
+        """Like `MessageStore.make_topic`. Raises StoreNotWritableError, OSError."""
         with self._telling_of_failure():
             return self._store.make_topic(topic)
 
     def make_group(self, group: SubscriptionGroupConfig) -> SubscriptionGroupConfig:
-        """As `MessageStore.make_group`. Raises OSError."""
+        """Like `MessageStore.make_group`. Raises OSError."""
         return self._store.make_group(group)
 
     def save_group(self, group: SubscriptionGroupConfig) -> None:
-        """As `MessageStore.save_group`. Raises OSError."""
+        """Like `MessageStore.save_group`. Raises OSError."""
         self._store.save_group(group)
 
     def delete_group(self, group: str) -> None:
-        """No entry in subscriptionGroup.json for the group, nor anything forbidden to it. Raises OSError."""
+        """Remove the group's entry and forbidden bits from subscriptionGroup.json. Raises OSError."""
         self._store.group_entries.remove(group, self._writer.file_system, self._writer.clock())
 
     @property
     def group_table(self) -> SubscriptionGroupTable:
-        """The whole of subscriptionGroup.json as it is now. Raises StateFileError."""
+        """The current subscriptionGroup.json. Raises StateFileError."""
         return self._store.group_entries.table
 
     def take_over(self, name: str, text: str) -> None:
-        """What the master's config/NAME says, in place of what was known, in memory too. Raises StateFileError, OSError."""
+        """Replace a table, on disk and in memory, by the master's config/NAME. Raises StateFileError, OSError."""
         if name == TOPICS_FILE:
             table = TopicTable.load(text, name)
             self._forget_offsets(self.settings.topics.topics.keys() - table.topics.keys())
@@ -249,7 +248,7 @@ class PutService:
             self._store.save_state(name, text)
 
     def _forget_offsets(self, topics: Set[str]) -> None:
-        """Of topics that the master has deleted: one of the same name begins anew, and an offset of a group is never lowered."""
+        """Drop offsets in topics that the master has deleted: a topic of the same name begins anew, and offsets never decrease."""
         with self._store.tables_lock:
             known = self.state(OFFSETS_FILE, ConsumerOffsets.load) if topics else None
             if known is not None and (kept := known.without_topics(topics, now_ms=self._writer.clock())) is not known:
@@ -257,26 +256,26 @@ class PutService:
 
     @property
     def forbidden(self) -> Mapping[str, Mapping[str, int]]:
-        """By group and topic, what is forbidden: bit 0 reading. Raises StateFileError."""
+        """Group → topic → forbidden permissions: bit 0 is reading. Raises StateFileError."""
         return self.group_table.forbidden
 
     def forbid(self, group: str, topic: str, bits: int) -> None:
-        """What is forbidden to the group in the topic; 0 allows it all topics again. Raises OSError."""
+        """Set the group's forbidden bits in the topic; 0 allows it all topics again. Raises OSError."""
         self._store.group_entries.forbid(group, topic, bits, self._writer.file_system, self._writer.clock())
 
     def delete_topic(self, topic: str) -> None:
-        """The topic's entry and queues are gone. Raises NameIllegalError, StoreNotWritableError, OSError."""
+        """Delete the topic's entry and queues. Raises NameIllegalError, StoreNotWritableError, OSError."""
         with self.exclusive():
             self._writer.delete_topic(topic)
 
     def delete_queues(self, topic: str) -> None:
-        """The queues of a topic without an entry are gone. Raises NameIllegalError, OSError."""
+        """Delete the queues of a topic without an entry. Raises NameIllegalError, OSError."""
         with self.exclusive():
             self._writer.delete_queues(topic)
 
     @contextmanager
     def listening(self, arrived: Arrived) -> Iterator[None]:
-        """Told of all entries that can be read from now on, in the thread that put them: it must be quick and raise nothing."""
+        """Call `arrived` with all newly readable entries, in the thread that put them: it must be quick and raise nothing."""
         self._writer.derived.arrived = arrived
         try:
             yield
@@ -285,7 +284,7 @@ class PutService:
 
     @contextmanager
     def mapping(self, rule: MapRule) -> Iterator[None]:
-        """Extension units get the bit maps that the rule makes from now on: it is asked in the thread that puts, and must be quick."""
+        """Give new extension units the bit maps that `rule` makes. It runs in the thread that puts, and must be quick."""
         self._writer.derived.bit_maps = BitMaps(self._writer.log, rule)
         try:
             yield
@@ -300,20 +299,20 @@ class PutService:
             self._tell_of_failure()
             raise
 
-    # How it goes
+    # Health
 
     @property
     def failure(self) -> BaseException | None:
-        """Why nothing more is taken until the store is opened again; None = it is."""
+        """Why nothing is accepted until the store is opened again; None = it is healthy."""
         return self._writer.failure
 
     @property
     def is_closed(self) -> bool:
-        """Whether it takes puts no more."""
+        """Whether it refuses puts."""
         return self._is_closed or self._is_refusing
 
     def refuse_puts(self) -> None:
-        """Take no puts any more; when this returns none is appended. What is done within `exclusive` is."""
+        """Refuse puts from now on; on return none is being appended. Puts within `exclusive` still work."""
         with self._lock:
             self._is_refusing = True
 
@@ -330,7 +329,7 @@ class PutService:
 
     @contextmanager
     def exclusive(self) -> Iterator[MessageStore]:
-        """The store, for the caller alone: to read, or to put and flush as its owner does. Puts wait meanwhile."""
+        """The store, for the caller alone: to read, or to put and flush as its owner. Puts wait meanwhile."""
         with self._lock:
             self._refuse_if_closed()
             try:
@@ -341,7 +340,7 @@ class PutService:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """What is computed in here is computed by one thread at a time (`put_service.py`), and waited for by puts that go together."""
+        """Code inside runs in one thread at a time (`Work`), and puts that are appended together wait for it."""
         try:
             with self._work.turn():
                 yield
@@ -350,15 +349,15 @@ class PutService:
                 self._append_joined()
 
     def at_work_for_later(self) -> AbstractContextManager[None]:
-        """As `at_work`, for what ends in `put_later`: no put waits for it, and nothing is appended at its end."""
+        """Like `at_work`, for code that ends in `put_later`: no put waits for it, and nothing is appended at its end."""
         return self._work.turn(is_waited_for=False)
 
     def off_work(self) -> AbstractContextManager[None]:
-        """Within `at_work`: others may compute meanwhile. For what waits for a disk, and not for the put lock."""
+        """Within `at_work`: other threads may compute meanwhile. For waiting for a disk, but not for the put lock."""
         return self._work.left()
 
     def _fail_commits(self) -> None:
-        """Where the store has failed, puts that wait for a sync fail. Under the put lock."""
+        """If the store has failed, fail the puts that wait for a sync. Under the put lock."""
         if (failure := self._writer.failure) is not None:
             self._commits.fail(failure)
 
@@ -371,13 +370,13 @@ class PutService:
     def put_inner(
         self, messages: InnerMessages | Sequence[InnerMessage], *, waits: bool | None = None
     ) -> PutMessageResult:
-        """Append messages as they are, as `MessageStore.put_inner` does.
+        """Append messages unchanged, as `MessageStore.put_inner` does.
 
         PUT_OK: on the disk under SYNC_FLUSH, else in the log, or with a pool in memory. FLUSH_DISK_TIMEOUT: in the log, and readable
-        as soon as it is synced. FLUSH_SLAVE_TIMEOUT: in the log, readable, and fewer replicas than `inSyncReplicas` have
+        as soon as it is synced. FLUSH_SLAVE_TIMEOUT: in the log, readable, but fewer replicas than `inSyncReplicas` have
         reported within `slaveTimeout` that they hold it. OS_PAGE_CACHE_BUSY, IN_SYNC_REPLICAS_NOT_ENOUGH: refused, nothing was stored.
         `waits` False waits for neither disk nor replicas; None = not if every message says WAIT=false.
-        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError where it is not known.
+        Raises MessageIllegalError and StoreNotWritableError with nothing stored, OSError if that is unknown.
         """
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
         return self.put_later(inner, waits=waits)()
@@ -385,10 +384,10 @@ class PutService:
     def put_later(
         self, messages: Rows, *, waits: bool | None = None, needs_copies: bool = True, is_heard: bool = True
     ) -> Pending[PutMessageResult]:
-        """Messages that join the next append. The result must be asked for, or settled: that makes the append unless another put has
-        made it, with all that have joined until then. It returns and raises what `put_inner` does.
-        Without `needs_copies` it waits for no replicas. Without `is_heard` no client would hear of OS_PAGE_CACHE_BUSY: the put waits
-        for the log, and writes out a pool that is full. Departure: Java drops it.
+        """Messages that join the next append. The caller must call or settle the result: that makes the append, with all messages that
+        have joined until then, unless another put has made it. It returns and raises what `put_inner` does.
+        Without `needs_copies` it waits for no replicas. Without `is_heard` no client would receive OS_PAGE_CACHE_BUSY: the put waits
+        for the log, and writes out a full pool. Departure: Java drops it.
         """
         waits = wait_for_disk(messages) if waits is None else waits
         copies = self._admitted(waits and needs_copies, is_heard=is_heard)
@@ -408,14 +407,14 @@ class PutService:
         return Pending(result, when_settled)
 
     def _append(self, joined: JoinedPut) -> None:
-        """On return it stands in the log, or is refused."""
+        """On return the put is in the log, or refused."""
         self._work.end()
         while not joined.is_done:
             if self._joining.is_due or not self._joining.wait_for(joined, PATIENCE_SECONDS):
                 self._append_joined()
 
     def _admitted(self, waits: bool, *, is_heard: bool = True) -> int | PutStatus:
-        """How many copies a put must have that begins now; or why there will be none."""
+        """How many copies a put that starts now must have; or why it is refused."""
         if is_heard and (self.is_os_page_cache_busy or self.is_pool_deficient):
             return PutStatus.OS_PAGE_CACHE_BUSY
         if self.is_pool_deficient:
@@ -433,7 +432,7 @@ class PutService:
             self._append_joined()
 
     def _append_joined(self) -> None:
-        """Append those that have joined, if any still wait, as one."""
+        """Append the joined puts, if any still wait, as one."""
         with self._work.processor, self._lock:
             taken = self._joining.take()
             try:
@@ -442,7 +441,7 @@ class PutService:
                 for put in taken:
                     if put.is_stored:
                         put.acknowledged = self._acknowledged(put.waits, put.copies)
-            except BaseException as error:  # they may stand in the log, where no reader sees them yet
+            except BaseException as error:  # they may be in the log, where no reader sees them yet
                 for put in taken:
                     put.fail(error)
                 if not isinstance(error, OSError):
@@ -452,9 +451,9 @@ class PutService:
         self._wake_duties()
 
     def _acknowledged(self, waits: bool, copies: int) -> Pending[PutStatus]:
-        """What an append waits for: a sync, or it can be read now, as the flush policy has it; and copies. Under the put lock.
+        """What an appended put waits for by the flush policy: a sync, or nothing if it is readable now; and copies. Under the put lock.
 
-        Raises OSError where it cannot be made readable: it stands in the log, so no caller may take it for not stored.
+        Raises OSError if it cannot be made readable: it is in the log, so no caller may count it as not stored.
         """
         end = self._writer.log_end
         if isinstance(self._policy, SyncFlush):
@@ -479,7 +478,7 @@ class PutService:
         return put_few(settings, messages, delays_ms, self._writer, self._append_records)
 
     def put_batch(self, rows: pa.RecordBatch, *, waits: bool = True, **options: Any) -> PutMessageResult:
-        """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are `put_inner`'s."""
+        """Append a table of messages, as `MessageStore.put_batch` does. Statuses and errors are those of `put_inner`."""
         copies = self._admitted(waits)
         if isinstance(copies, PutStatus):
             return PutMessageResult(copies)
@@ -531,12 +530,12 @@ class PutService:
     # Duties
 
     def sync_turn(self) -> None:
-        """One sync for all that wait; what it brought to the disk is dispatched, and acknowledged. Java: GroupCommitService."""
+        """One sync for all waiting puts; then dispatch and acknowledge what it covers. Java: GroupCommitService."""
         with self._failing_all():
             self._sync_log()
 
     def log_turn(self) -> None:
-        """The log's turn under ASYNC_FLUSH: a sync, if it is worth it. Java: FlushRealTimeService."""
+        """The log's turn under ASYNC_FLUSH: sync it if enough is dirty. Java: FlushRealTimeService."""
         assert isinstance(self._policy, AsyncFlush)
         turn = self._policy.rule.turn(self._log_thorough_ms, self._writer.clock())
         self._log_thorough_ms = turn.thorough_ms
@@ -545,7 +544,7 @@ class PutService:
                 self._sync_log()
 
     def pool_turn(self) -> None:
-        """The pool's turn: what is in memory is written out and dispatched, if it is worth it. Java: CommitRealTimeService."""
+        """The pool's turn: write out and dispatch its content if there is enough. Java: CommitRealTimeService."""
         assert self._pool is not None
         turn = self._pool.rule.turn(self._pool_thorough_ms, self._writer.clock())
         self._pool_thorough_ms = turn.thorough_ms
@@ -557,9 +556,9 @@ class PutService:
                 self._log_duty.wake()
 
     def queue_turn(self) -> None:
-        """The queues' turn: those are synced for which it is worth it. Java: FlushConsumeQueueService.
+        """The queues' turn: sync those with enough dirty pages. Java: FlushConsumeQueueService.
 
-        In a thorough one all that is derived from the log is, and the checkpoint is written.
+        A thorough turn syncs everything that is derived from the log, and writes the checkpoint.
         """
         turn = self._queue_rule.turn(self._queues_thorough_ms, self._writer.clock())
         self._queues_thorough_ms = turn.thorough_ms
@@ -573,30 +572,30 @@ class PutService:
                 raise error
 
     def on_confirmed(self, place: float) -> None:
-        """All who must have the log have it up to there: a master's replicas, or a slave's master, say so. For any thread."""
+        """All required replicas (or a slave's master) have the log up to `place`. For any thread."""
         if (confirmed := self._writer.confirmed) is not None and confirmed.reached != place:
             confirmed.reached = place
             self._confirm_duty.wake()
 
     def confirm_turn(self) -> None:
-        """What is confirmed by now can be read. Java: ReputMessageService."""
+        """Make confirmed messages readable. Java: ReputMessageService."""
         with self._failing_all(), self._lock:
             self._writer.dispatch()
         self.log_grew()
 
     def readable_within(self, end: int, seconds: float) -> bool:
-        """Whether readers see the log up to there, as soon as they do, or then. True where nothing must be confirmed."""
+        """Wait until readers see the log up to `end`; returns whether they do. True if nothing must be confirmed."""
         if self._writer.confirmed is None:
             return True
         deadline_s = time.monotonic() + seconds
         while self._writer.dispatched_end < end and time.monotonic() < deadline_s:
-            if self._is_closed or self.acks.is_closed:  # then no replica will tell any more
+            if self._is_closed or self.acks.is_closed:  # then no replica will report any more
                 break
             time.sleep(_LOOK_SECONDS)
         return self._writer.dispatched_end >= end
 
     def next_file_turn(self) -> None:
-        """The log's next file is made beside the puts, if it will be needed soon. Java: AllocateMappedFileService."""
+        """Make the log's next file beside the puts, if it will be needed soon. Java: AllocateMappedFileService."""
         with self._lock:
             ahead = self._writer.next_file()
         if ahead is not None:
@@ -614,7 +613,7 @@ class PutService:
                     raise error
                 try:
                     self._writer.dispatch()
-                finally:  # what is on the disk is acknowledged, be it that a queue's file cannot be written
+                finally:  # synced puts are acknowledged even if a queue's file cannot be written
                     self._commits.complete(sync.log.end)
         self.log_grew()
 
@@ -631,7 +630,7 @@ class PutService:
 
     @contextmanager
     def _failing_all(self) -> Iterator[None]:
-        """An error ends the writing: puts that wait, and later ones, fail with it."""
+        """An error ends all writing: waiting and later puts fail with it."""
         try:
             yield
         except BaseException as error:
@@ -643,15 +642,15 @@ class PutService:
     # Ending
 
     def flush(self) -> None:
-        """Everything put so far onto the disk, and readable; puts that wait are acknowledged. Raises StoreNotWritableError, OSError."""
+        """Sync everything put so far and make it readable; waiting puts are acknowledged. Raises StoreNotWritableError, OSError."""
         with self._failing_all():
             self._write_held()
             self._sync_log()
 
     def close(self) -> None:
-        """Refuse puts from now on, stop the duties, bring all to the disk and close the store cleanly.
+        """Refuse puts from now on, stop the duties, sync everything and close the store cleanly.
 
-        After a failure the next opening recovers. Raises OSError where it fails now.
+        After a failure the next opening recovers. Raises OSError if it fails now.
         """
         with self._lock:
             was_closed, self._is_closed = self._is_closed, True
@@ -678,7 +677,7 @@ class PutService:
 
 
 class DirectService(PutService):
-    """Puts of one thread into a store that its caller closes: each is appended, synced and readable when it returns, as by the store
+    """Puts of one thread into a store that its caller closes: each is appended, synced and readable on return, as with the store
     itself. It starts no threads, keeps no files open and waits for no replicas, so it need not be closed.
     """
 
@@ -686,11 +685,11 @@ class DirectService(PutService):
         super().__init__(store, starts_duties=False)
 
     def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
-        """As `MessageStore.message_by_commitlog_offset`."""
+        """Like `MessageStore.message_by_commitlog_offset`."""
         return self._store.message_by_commitlog_offset(commitlog_offset)
 
     def messages_by_key(self, topic: str, key: str, max_count: int = 32) -> list[Message]:
-        """As `PutService.messages_by_key`."""
+        """Like `PutService.messages_by_key`."""
         return self._store.messages_by_key(topic, key, max_count)
 
     def _append_records(self, runs: Sequence[RecordRun], *, index_lease_ms: int = 0) -> list[Placement]:
@@ -701,9 +700,9 @@ class DirectService(PutService):
 
 
 class Duty:
-    """A thread that does something in turns: every `interval_ms` (None = never by itself), and when it is woken.
+    """A thread that calls `turn` every `interval_ms` (None = only when woken), and when it is woken.
 
-    `turn` says whether another one may follow. The thread ends with the process, as a killed one's does; `stop` ends it in order.
+    `turn` returns whether another one may follow. The thread is a daemon; `stop` ends it in order.
     """
 
     def __init__(self, name: str, interval_ms: int | None, turn: Callable[[], bool]) -> None:
@@ -717,7 +716,7 @@ class Duty:
         self._thread.start()
 
     def wake(self) -> None:
-        """The next turn comes now, or when the present one is done."""
+        """Start the next turn now, or when the present one is done."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -736,7 +735,7 @@ class Duty:
 
 
 def error_of(act: Callable[[], None]) -> OSError | None:
-    """What a sync fails with; None where it does not."""
+    """The OSError of a sync; None if it succeeds."""
     try:
         act()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Puts that wait until replicas hold them, and what replicas hold. Java: HAService, GroupTransferService.
+"""Puts that wait until replicas hold them, and how far each replica is. Java: HAService, GroupTransferService.
 
 An acknowledgement means what the replica means by it: a Java slave has the bytes in its page cache.
 """
@@ -22,15 +22,15 @@ class CopiesWanted:
 
     def __init__(self, end: int, needed: int) -> None:
         self.end = end
-        """Offset in the log behind its last byte."""
+        """Log offset after its last byte."""
         self.needed = needed
-        """Copies, the master's among them; or `ALL_IN_SET`."""
+        """Copies, including the master's; or `ALL_IN_SET`."""
         self.done: Future[PutStatus] = Future()
         """PUT_OK, or FLUSH_SLAVE_TIMEOUT. `ReplicaAcks` completes it."""
 
 
 class ReplicaAcks:
-    """Who holds what of one log, and who waits for it. Thread-safe."""
+    """What each replica holds of one log, and which puts wait for that. Thread-safe."""
 
     def __init__(self, mode: StoreModeConfig, replication: ReplicationConfig) -> None:
         self._mode = mode
@@ -40,20 +40,20 @@ class ReplicaAcks:
         self._set_size: int | None = None
         self._is_closed = False
         self.alive = replication.total_replicas
-        """Brokers of the group, as the name server tells. Java: aliveReplicaNumInGroup."""
+        """Brokers of the group, as the name server says. Java: aliveReplicaNumInGroup."""
         self.on_reached: Callable[[float], None] = lambda _: None
         """Called with `reached_by_all` after each change, in the thread that reports it: it must be quick and take no lock of a put."""
 
-    # What a put asks
+    # For puts
 
     def needed(self, log_end: int) -> int:
-        """How many copies a put must have that begins now. Raises PutRefusedError where there are too few replicas."""
+        """How many copies a put that starts now must have. Raises PutRefusedError if there are too few replicas."""
         if not may_wait(self._mode):
             return NOBODY
         return copies_needed(self._mode, self._config, in_sync=self.in_sync(log_end), alive=self.alive)
 
     def in_sync(self, log_end: int) -> int:
-        """Copies that count as in sync, the master's among them. Java: HAService.inSyncReplicasNums.
+        """Copies that count as in sync, including the master's. Java: HAService.inSyncReplicasNums.
 
         Departure: a connection that has acknowledged nothing does not count.
         """
@@ -66,18 +66,18 @@ class ReplicaAcks:
         gap = self._config.ha_max_gap_not_in_sync
         return 1 + sum(is_in_sync(offset, log_end, gap) for offset in self._frontier.acknowledged.values())
 
-    def needed_by_batch(self, asked: int | None) -> int:
-        """How many copies a batch must have; `asked` is what its writer says."""
-        return copies_of_batch(self._mode, self._config, asked)
+    def needed_by_batch(self, requested: int | None) -> int:
+        """How many copies a batch must have; `requested` is its writer's option."""
+        return copies_of_batch(self._mode, self._config, requested)
 
     def in_sync_within(self, log_end: int, needed: int, seconds: float) -> int:
-        """How many copies are in sync, as soon as they are enough, or when the time is over, or no replica will report any more."""
+        """How many copies are in sync: as soon as they are enough, the time is over, or no replica will report any more."""
         with self._lock:
             self._lock.wait_for(lambda: self._is_closed or self._in_sync(log_end) >= needed, seconds)
             return self._in_sync(log_end)
 
     def holding_within(self, end: int, needed: int, seconds: float) -> int:
-        """How many copies hold everything before that place, the master's among them: as soon as they are enough, or then."""
+        """How many copies, including the master's, hold the log up to `end`: as soon as they are enough, or after the time."""
         with self._lock:
             self._lock.wait_for(lambda: self._is_closed or self._holding(end) >= needed, seconds)
             return self._holding(end)
@@ -86,7 +86,7 @@ class ReplicaAcks:
         return 1 + sum(offset >= end for offset in self._frontier.acknowledged.values())
 
     def want(self, end: int, needed: int) -> CopiesWanted | None:
-        """What a put that ends there is to wait for; None = nothing."""
+        """What a put that ends there must wait for; None = nothing."""
         if needed == NOBODY:
             return None
         with self._lock:
@@ -97,31 +97,31 @@ class ReplicaAcks:
             return self._frontier.ask(end, needed)
 
     def wait(self, wanted: CopiesWanted, timeout_ms: int) -> PutStatus:
-        """PUT_OK, or FLUSH_SLAVE_TIMEOUT: it stands in the log, is readable, and replicas will have it later. For one thread."""
+        """PUT_OK, or FLUSH_SLAVE_TIMEOUT: it is in the log, readable, and replicas will have it later. For one thread."""
         try:
             return wanted.done.result(timeout_ms / 1_000)
         except TimeoutError:
             return self.given_up(wanted)
 
     def given_up(self, wanted: CopiesWanted) -> PutStatus:
-        """Its time is over; what has come in between counts."""
+        """The status of a put whose time is over; reports that came in between count."""
         with self._lock:
             if self._frontier.give_up(wanted):
                 return PutStatus.FLUSH_SLAVE_TIMEOUT
         return wanted.done.result()
 
-    # What replicas report
+    # For reports of replicas
 
     def see(self, acknowledged: Mapping[Hashable, int]) -> None:
-        """Before which offset each replica that is connected now holds everything; less than 0 = not known.
+        """Set the acknowledged end of each connected replica; less than 0 = unknown.
 
-        The caller has checked it: nothing counts that was not sent, and no replica twice.
+        The caller has checked them: only what was sent counts, and each replica once.
         """
         with self._lock:
             self._tell(self._frontier.see({replica: offset for replica, offset in acknowledged.items() if offset >= 0}))
 
     def set_members(self, others: Iterable[Hashable]) -> None:
-        """The SyncStateSet without the master; old and new, while a change is under way."""
+        """Set the SyncStateSet without the master; old and new, while it is being changed."""
         members = frozenset(others)
         with self._lock:
             self._set_size = 1 + len(members)
@@ -134,7 +134,7 @@ class ReplicaAcks:
 
     @property
     def reached_by_all(self) -> float:
-        """Up to where all in the SyncStateSet have the log; `EVERYTHING` where no other must. Java: computeConfirmOffset."""
+        """The log offset that all in the SyncStateSet have; `EVERYTHING` if no other must. Java: computeConfirmOffset."""
         if not self._config.all_ack_in_sync_state_set:
             return EVERYTHING
         return NOTHING_NEW if self._set_size is None else self._frontier.reached(ALL_IN_SET)
@@ -155,11 +155,9 @@ class ReplicaAcks:
 
 
 class AckFrontier:
-    """What each replica has acknowledged, and who waits for more. Not thread-safe; it knows no time.
+    """What each replica has acknowledged, and which puts wait for more. Not thread-safe, and without a clock.
 
-    Java: GroupTransferService.
-
-    Departure: one put that lacks copies delays no other, and a put that has had its copies is never called late.
+    Java: GroupTransferService. Departure: a put that lacks copies delays no other, and one that has its copies is never called late.
     """
 
     def __init__(self) -> None:
@@ -181,17 +179,17 @@ class AckFrontier:
         return wanted
 
     def see(self, acknowledged: Mapping[Hashable, int]) -> list[CopiesWanted]:
-        """How far each replica is that is connected now; one that is missing counts no more. Returns the puts that wait no longer."""
+        """Set how far each connected replica is; a missing one stops counting. Returns the puts that are done."""
         self._acknowledged = dict(acknowledged)
         return self._settled()
 
     def set_members(self, others: Iterable[Hashable]) -> list[CopiesWanted]:
-        """The SyncStateSet without the master (old and new, while a change is under way). Returns the puts that wait no longer."""
+        """Set the SyncStateSet without the master (old and new, while it is being changed). Returns the puts that are done."""
         self._others_in_set = frozenset(others)
         return self._settled()
 
     def give_up(self, wanted: CopiesWanted) -> bool:
-        """The put waits no longer. False = it had been settled before."""
+        """Stop waiting for the put. False = it was done before."""
         waiting = self._waiting.get(wanted.needed, [])
         if wanted not in waiting:
             return False
@@ -199,7 +197,7 @@ class AckFrontier:
         return True
 
     def reached(self, needed: int) -> float:
-        """The end before which there are so many copies; infinity where the master's own is enough."""
+        """The log offset that so many copies have reached; infinity if the master's own is enough."""
         if needed == ALL_IN_SET:
             return min((self._acknowledged.get(other, -1) for other in self._others_in_set), default=float("inf"))
         if needed <= 1:
@@ -216,7 +214,7 @@ class AckFrontier:
         return settled
 
     def forget(self) -> list[CopiesWanted]:
-        """All that wait, which this forgets."""
+        """All waiting puts, which are dropped here."""
         left = [put for waiting in self._waiting.values() for put in waiting]
         self._waiting.clear()
         return left

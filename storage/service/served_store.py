@@ -1,11 +1,11 @@
-"""What a broker's clients may read of a store that this process writes: records as bytes, ends, times, keys.
+"""Reads for a broker's clients, of a store that this process writes: records as bytes, ends, times, keys.
 
-    entries ─▶ filter by tags code or bit map ─▶ which the log still holds ─▶ where the pull is full ─▶ rows to be read
+    entries ─▶ filter by tags code or bit map ─▶ which the log still holds ─▶ where the pull is full ─▶ rows to read
 
-It has files of its own, so no read waits for a put; the writer says where queues and log end (`DispatchedEnds`). Which entries a pull
-takes is decided by arrays, in pure functions. A pull is full before an entry when its count, or the bytes with that entry, would pass
-the limits; they are lower for an entry that has probably left the page cache. It is never full before its first message. What is
-filtered out counts as looked at.
+It has files of its own, so no read waits for a put; the writer provides the ends of queues and log (`DispatchedEnds`). Pure functions
+over arrays decide which entries a pull takes. A pull is full before an entry if its count, or the bytes including that entry, would
+exceed the limits; they are lower for an entry that has probably left the page cache. It is never full before its first message.
+Filtered entries count as looked at.
 Java: DefaultMessageStore.getMessage, getMinOffsetInQueue, getOffsetInQueueByTime, getMessageStoreTimeStamp, queryMessage.
 """
 
@@ -58,16 +58,16 @@ _INT_BITS = 32
 
 @dataclass(frozen=True, slots=True)
 class TransferLimits:
-    """What one pull gets at most. Java: MessageStoreConfig.maxTransfer…, maxFilterMessageSize, accessMessageInMemoryMaxRatio."""
+    """The most that one pull gets. Java: MessageStoreConfig.maxTransfer…, maxFilterMessageSize, accessMessageInMemoryMaxRatio."""
 
     memory_bytes: int
-    """Records so close to the log's end count as in memory."""
+    """Records this close to the log's end count as in memory."""
     in_memory_count: int = 32
     in_memory_bytes: int = 262_144
     on_disk_count: int = 8
     on_disk_bytes: int = 65_536
     filter_bytes: int = 16_000
-    """Of queue entries that one pull looks at, unless it asks for more messages than these."""
+    """Bytes of queue entries that one pull looks at, unless it requests more messages than these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ ALL_MESSAGES = MessageFilter()
 
 
 class RawGet(NamedTuple):
-    """What a pull found. `body` holds the records one behind the other, as they stand in the log."""
+    """The result of a pull. `body` holds the records as they are in the log, concatenated."""
 
     status: GetStatus
     next_begin_offset: int
@@ -94,15 +94,15 @@ class RawGet(NamedTuple):
     body: bytes = b""
     message_count: int = 0
     is_behind: bool = False
-    """Whether what was looked at last lies so far behind the log's end that a slave should be asked."""
+    """Whether the last entry looked at is so far before the log's end that the client should use a slave."""
     last_store_time_ms: int = 0
-    """Of the last record that was found."""
+    """Store time of the last record found."""
     behind_bytes: int | None = None
-    """How far before the log's end what was looked at last lies; None where nothing was."""
+    """Distance of the last entry looked at from the log's end; None if there was none."""
 
 
 class LogSpan(NamedTuple):
-    """The part of the log that can be read, where what is written ends, and the size of its files."""
+    """The readable part of the log, the end of its written part, and the size of its files."""
 
     minimum: int
     end: int
@@ -117,15 +117,15 @@ class Candidates:
     places: np.ndarray
     sizes: np.ndarray
     passes: np.ndarray
-    """Which the filter lets through by their tags codes and bit maps."""
+    """Which pass the filter by their tags codes and bit maps."""
     is_gone: np.ndarray
-    """Which name a message that the log no longer holds."""
+    """Which name a message that has expired from the log."""
     is_there: np.ndarray
-    """Which name one that it holds; the others only fill room."""
+    """Which name a message of the log; the others are fillers."""
 
 
 def entries_looked_at(max_messages: int, limits: TransferLimits) -> int:
-    """How many entries a pull looks at, at most. The product wraps as Java's int."""
+    """The most entries that a pull looks at. The product wraps like Java's int."""
     product = (max_messages * ENTRY_SIZE + (1 << _INT_BITS - 1)) % (1 << _INT_BITS) - (1 << _INT_BITS - 1)
     return -(-max(limits.filter_bytes, product) // ENTRY_SIZE)
 
@@ -139,7 +139,7 @@ def candidates(
 ) -> Candidates:
     """Entries as the pull sees them. `tags_codes` are theirs, read through extension units; Java compares their lower 32 bits.
 
-    `by_bits` says which pass by the bit maps of these units.
+    `by_bits` are those that pass by the bit maps of these units.
     """
     places, sizes = entries["commitlog_offset"].astype(np.int64), entries["size_bytes"].astype(np.int64)
     passes = pass_by_entry(tags_codes, wanted, by_bits)
@@ -149,16 +149,16 @@ def candidates(
 
 
 def pass_by_entry(tags_codes: np.ndarray, wanted: frozenset[int] | None, by_bits: np.ndarray | None) -> np.ndarray:
-    """Which entries a filter lets through by their tags codes and bit maps. Java: MessageFilter.isMatchedByConsumeQueue."""
+    """Which entries pass a filter by their tags codes and bit maps. Java: MessageFilter.isMatchedByConsumeQueue."""
     if wanted is None:
         return np.ones(len(tags_codes), bool) if by_bits is None else by_bits
     return np.isin(tags_codes.astype(np.int32), list(wanted))
 
 
 def stop_of(seen: Candidates, taken: np.ndarray, max_messages: int, limits: TransferLimits, span: LogSpan) -> int:
-    """Before which entry the pull is full, where `taken` says which it takes; their number if it is not. Java: isTheBatchFull."""
+    """Row of the entry before which the pull is full, given the `taken` entries; their number if it is not. Java: isTheBatchFull."""
     most = max(1, min(max_messages, limits.in_memory_count))
-    if taken.all() and span.written_end - int(seen.places.min()) <= limits.memory_bytes:  # as with most pulls
+    if taken.all() and span.written_end - int(seen.places.min()) <= limits.memory_bytes:  # the usual pull
         stop = min(len(taken), most)
         if int(seen.sizes[:stop].sum()) <= min(limits.in_memory_bytes, _MOST_BYTES):
             return stop
@@ -175,9 +175,9 @@ def stop_of(seen: Candidates, taken: np.ndarray, max_messages: int, limits: Tran
 
 
 def status_of_nothing(seen: Candidates, count: int, span: LogSpan) -> GetStatus:
-    """How a pull ended that found none among the first `count`: did one go that is gone, or one that is filtered out, come last?
+    """The status of a pull that found nothing among the first `count`: was the last entry expired, or filtered?
 
-    Java passes over the rest of the log file of one that is gone.
+    Java skips the rest of the log file of an expired one.
     """
     passes, is_gone, places = seen.passes[:count], seen.is_gone[:count], seen.places[:count]
     if not is_gone.any():
@@ -191,10 +191,10 @@ def status_of_nothing(seen: Candidates, count: int, span: LogSpan) -> GetStatus:
 
 
 class ServedStore:
-    """One store's readable messages. Thread-safe: one look at a time; several of these read side by side."""
+    """One store's readable messages. Thread-safe: one read at a time; several of these objects read side by side."""
 
     def __init__(self, store: MessageStore) -> None:
-        """Raises StoreNotWritableError of a store that is open for reading."""
+        """Raises StoreNotWritableError if the store is open for reading."""
         self._store = store
         self._writer = writer = store.writer
         self._lock = threading.Lock()
@@ -205,18 +205,18 @@ class ServedStore:
         self._ends = self._new_ends()
 
     def _new_ends(self) -> DispatchedEnds:
-        """The ends that the writer tells, with nothing remembered of where queues begin."""
+        """The writer's ends, without remembered minimums of queues."""
         return DispatchedEnds(self._writer.ends, lambda: self._writer.dispatched_end, self._log)
 
     def close(self) -> None:
-        """Let go of files. What is asked later opens them again."""
+        """Close the files. A later read opens them again."""
         with self._lock:
             self._log.close()
             self._queues.close()
             self._index.close()
 
     def list_files(self) -> None:
-        """Look which files there are: some have expired, or a topic was deleted."""
+        """List the files again: some have expired, or a topic was deleted."""
         with self._lock:
             self._log.list_files()
             self._queues.close()
@@ -227,7 +227,7 @@ class ServedStore:
 
     @property
     def log_end(self) -> int:
-        """Where what is appended ends."""
+        """The end of what is appended."""
         return self._writer.log_end
 
     @property
@@ -237,24 +237,24 @@ class ServedStore:
             return self._log.minimum
 
     def maximum(self, topic: str, queue_id: int) -> int:
-        """The queue offset behind the last message; 0 of a queue that is not there. Does not wait."""
+        """The queue offset after the last message; 0 if the queue does not exist. Does not wait."""
         return self._writer.ends.readable_ends.get((topic, queue_id), 0)
 
     def minimum(self, topic: str, queue_id: int) -> int:
-        """The first queue offset whose message the log holds; the maximum if it holds none, 0 of a queue that is not there."""
+        """The first queue offset whose message the log holds; the maximum if it holds none, 0 if the queue does not exist."""
         return self._look(topic, queue_id, lambda: self._minimum(topic, queue_id))
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
-        """Store time of the message at a queue offset; −1 where none is."""
+        """Store time of the message at a queue offset; −1 if there is none."""
         position = self._look(topic, queue_id, lambda: self._position(topic, queue_id, offset))
         return -1 if position is None else position.store_time_ms
 
     def earliest_store_time(self, topic: str, queue_id: int) -> int:
-        """Store time of the queue's first message; −1 where none is. Java: getEarliestMessageTime."""
+        """Store time of the queue's first message; −1 if there is none. Java: getEarliestMessageTime."""
         return self.store_time(topic, queue_id, self.minimum(topic, queue_id))
 
     def offset_by_time(self, topic: str, queue_id: int, time_ms: int, *, upper: bool = False) -> int:
-        """As `MessageStore.offset_in_queue_by_time`."""
+        """Like `MessageStore.offset_in_queue_by_time`."""
 
         def find() -> int:
             queue = self._queues.get(topic, queue_id)
@@ -270,7 +270,7 @@ class ServedStore:
         return 0 if queue is None else self._ends.minimum(queue)
 
     def _position(self, topic: str, queue_id: int, offset: int) -> QueuePosition | None:
-        """Where the message at a queue offset lies and when it was stored; None where none is to be seen."""
+        """Place and store time of the message at a queue offset; None if no message is visible there."""
         queue = self._queues.get(topic, queue_id)
         if queue is None or not 0 <= offset < self.maximum(topic, queue_id):
             return None
@@ -279,23 +279,23 @@ class ServedStore:
     def is_in_memory(self, topic: str, queue_id: int, offset: int, memory_bytes: int) -> bool:
         """Whether there is a message at a queue offset, so close to the log's end that it is probably in the page cache.
 
-        Java asks the kernel of a single message (mincore), and this of many.
+        Java asks the kernel about a single message (mincore), and uses this rule for many.
         """
         position = self._look(topic, queue_id, lambda: self._position(topic, queue_id, offset))
         return position is not None and self.log_end - position.commitlog_offset <= memory_bytes
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Of the topic's queues that have entries, sorted."""
+        """Ids of the topic's queues with entries, sorted."""
         return sorted(queue_id for name, queue_id in list(self._writer.ends.readable_ends) if name == topic)
 
     def topics(self) -> set[str]:
-        """Topics with a queue that has entries."""
+        """Topics that have a queue with entries."""
         return {name for name, _ in list(self._writer.ends.readable_ends)}
 
     # Records
 
     def record_at(self, commitlog_offset: int) -> bytes | None:
-        """The record that begins there, as it stands in the log; None where none does."""
+        """The record that begins there, as bytes of the log; None if none does."""
         with self._lock:
             try:
                 self._log.see(self._writer.written_end)
@@ -305,7 +305,7 @@ class ServedStore:
             return self._log.bytes_at(commitlog_offset, message.size_bytes)
 
     def records_by_key(self, topic: str, key: str, most: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """The newest records of at most `most` whose key has the key's hash, by place in the log.
+        """The newest records, at most `most`, whose key has the key's hash, by log offset.
 
         A client compares keys. Raises IndexGeometryUnknownError.
         """
@@ -317,7 +317,7 @@ class ServedStore:
         return [record for record in found if record is not None]
 
     def index_end(self) -> tuple[int, int]:
-        """Store time and place of the last record that the index has. Java: indexLastUpdateTimestamp, indexLastUpdatePhyoffset."""
+        """Store time and log offset of the last record in the index. Java: indexLastUpdateTimestamp, indexLastUpdatePhyoffset."""
         with self._lock:
             files = self._index.files()
             header = files[-1].header() if files else None
@@ -348,7 +348,7 @@ class ServedStore:
         maximum = self.maximum(topic, queue_id)
         if maximum == 0:
             return RawGet(GetStatus.NO_MESSAGE_IN_QUEUE, 0, self.minimum(topic, queue_id), 0)
-        if offset == maximum:  # the most frequent pull by far: nothing has come
+        if offset == maximum:  # by far the most frequent pull: nothing has come
             status, minimum = GetStatus.OFFSET_OVERFLOW_ONE, self.minimum(topic, queue_id)
             return RawGet(status, offset, minimum, maximum, behind_bytes=0)
         return self._look(
@@ -405,7 +405,7 @@ class ServedStore:
         span: LogSpan,
         wanted: MessageFilter,
     ) -> np.ndarray:
-        """The entries that a pull may look at: a few where it wants all messages and the log holds them, else `count`."""
+        """The entries that a pull may look at: a few if it wants all messages and the log holds them, else `count`."""
         few = max(1, min(max_messages, limits.in_memory_count)) + 1
         if wanted is ALL_MESSAGES and few < count:
             entries = decode_entries(queue.bytes_from(offset, few))
@@ -425,7 +425,7 @@ class ServedStore:
         accepts: Callable[[bytes], bool],
         true_rows: Callable[[np.ndarray, bytes], tuple[np.ndarray, bytes]],
     ) -> int:
-        """Take off `taken` what its properties rule out, and what has none, up to where the pull is full; where that is."""
+        """Remove from `taken` records that the properties exclude, and invalid ones; returns the row where the pull is full."""
         judged = np.zeros(len(taken), bool)
         while True:
             stop = stop_of(seen, taken, max_messages, limits, span)
@@ -436,14 +436,14 @@ class ServedStore:
             rows, body = true_rows(rows, self._records(seen.places[rows], seen.sizes[rows]))
             starts = np.cumsum(seen.sizes[rows]) - seen.sizes[rows]
             records = Records(np.frombuffer(body, np.uint8), starts)
-            is_whole = records.is_whole  # in others the lengths lead anywhere
+            is_whole = records.is_whole  # in other records the lengths may point anywhere
             properties = records.take(is_whole).raw_properties().to_pylist()
             taken[rows[is_whole]] = list(map(accepts, properties))
 
     def _true_rows(
         self, queue: ConsumeQueue, entries: np.ndarray, offset: int, rows: np.ndarray, body: bytes
     ) -> tuple[np.ndarray, bytes]:
-        """The rows whose records are those that the entries claim, and these records. `body` is less than claimed where a file ends."""
+        """The rows whose records are as the entries say, and these records. `body` is shorter if a file ends."""
         sizes = entries["size_bytes"][rows].astype(np.int64)
         ends = np.cumsum(sizes)
         if not len(rows) or len(body) < int(ends[-1]) or int(sizes.min()) < MINIMUM_RECORD_SIZE:
@@ -460,7 +460,7 @@ class ServedStore:
         return kept, self._records(places, entries["size_bytes"][kept].astype(np.int64))
 
     def _records(self, places: np.ndarray, sizes: np.ndarray) -> bytes:
-        """Records one behind the other; neighbours in the log are one piece."""
+        """Records, concatenated; neighbours in the log are one piece."""
         if not len(places):
             return b""
         log = self._log
@@ -479,7 +479,7 @@ class ServedStore:
     # Seeing what the writer did
 
     def _look(self, topic: str, queue_id: int, read: Callable[[], _T]) -> _T:
-        """A look at one queue, again where files expired meanwhile."""
+        """Read from one queue; repeat it if files expired meanwhile."""
         with self._lock:
             for left in reversed(range(_LOOKS)):
                 with self._outliving_expiry(topic, queue_id, is_last=not left):
@@ -518,7 +518,7 @@ def _store_time_at(body: bytes, start: int) -> int:
 
 
 class ServedEntry(NamedTuple):
-    """An entry as it stands in its queue, its extension unit if it names one, and whether a filter lets it through."""
+    """An entry of a queue, its extension unit if it names one, and whether it passes a filter."""
 
     commitlog_offset: int
     size_bytes: int
@@ -530,7 +530,7 @@ class ServedEntry(NamedTuple):
 def by_units(
     queues: ConsumeQueueStore, queue: ConsumeQueue, entries: np.ndarray, wanted: BitTest | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """The entries' tags codes, and which pass by bit maps (None = all): where they name extension units, as these say."""
+    """The entries' tags codes, and which pass by bit maps (None = all); for entries with extension units, by their units."""
     codes = entries["tags_code"]
     if not is_ext_address(codes).any():
         return codes, None
@@ -544,7 +544,7 @@ def by_units(
 def served_entries(
     queues: ConsumeQueueStore, queue: ConsumeQueue, start: int, end: int, wanted: MessageFilter
 ) -> list[ServedEntry]:
-    """Those from one queue offset to another."""
+    """The entries from one queue offset to another."""
     entries = queue.entries(start, end)
     codes, by_bits = by_units(queues, queue, entries, wanted.bits)
     passes = pass_by_entry(codes, wanted.tags_codes, by_bits).tolist()
@@ -558,10 +558,10 @@ def served_entries(
 
 
 class LookUps:
-    """What has been written of an open store, one look at a time. Thread-safe."""
+    """Look-ups in the written part of an open store, one at a time. Thread-safe."""
 
     def __init__(self, store: MessageStore, written_end: Callable[[], int]) -> None:
-        """`written_end` says up to where records are whole in the log's files; the store may be put into meanwhile."""
+        """`written_end` gives the end of whole records in the log's files; puts may go on meanwhile."""
         files, index = store.writer.file_system, store.config.index
         self._log: CommitLog = store.layout.commit_log(files)
         self._index = IndexStore(files, store.root, index.max_hash_slot_num, index.max_index_num)
@@ -569,25 +569,25 @@ class LookUps:
         self._lock = threading.Lock()
 
     def message_at(self, commitlog_offset: int) -> Message:
-        """The message whose record begins there. Raises OffsetOutOfRangeError, CorruptRecordError where none is."""
+        """The message whose record begins there. Raises OffsetOutOfRangeError, CorruptRecordError if none does."""
         with self._lock:
             end = self._see_end()
             return self._log.message_at(commitlog_offset, end)
 
     def messages_by_key(self, topic: str, key: str, max_count: int) -> list[Message]:
-        """The newest `max_count` messages with that key or unique key, by place in the log. Raises IndexGeometryUnknownError."""
+        """The newest `max_count` messages with that key or unique key, by log offset. Raises IndexGeometryUnknownError."""
         with self._lock:
             found = messages_with_key(self._index, self._log, self._see_end(), topic, key)
             return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
 
     def close(self) -> None:
-        """Let go of files. What is asked later opens them again."""
+        """Close the files. A later read opens them again."""
         with self._lock:
             self._log.close()
             self._index.close()
 
     def _see_end(self) -> int:
-        """Where the log ends now; its files are listed again where it has grown out of those that are known."""
+        """The log's present end; its files are listed again if it is beyond the known ones."""
         end = self._written_end()
         self._log.see(end)
         return end

@@ -23,7 +23,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 _INTEGER_BITS = {"int": 32, "long": 64}
-_BLANKS = "".join(map(chr, range(0x21)))  # as String.trim has them
+_BLANKS = "".join(map(chr, range(0x21)))  # as in String.trim
 
 
 class Property(NamedTuple):
@@ -35,10 +35,9 @@ class Property(NamedTuple):
 
 
 def parse_properties(content: bytes, file: str | None = None) -> list[Property]:
-    """All settings in the order of the file, doubles included (in Java the last one counts).
+    """All settings in file order, including doubles (in Java the last one counts).
 
-    A value keeps the blanks at its end, as in Java. Raises ConfigurationError for a malformed `\\u` escape,
-    where Java throws too.
+    A value keeps its trailing blanks, as in Java. Raises ConfigurationError for a malformed `\\u` escape, where Java throws too.
     """
     found = []
     for line, _, text in _logical_lines(_LINE_END.split(content.decode("latin-1"))):
@@ -59,8 +58,8 @@ def parse_properties(content: bytes, file: str | None = None) -> list[Property]:
 def changed_properties(content: bytes, changes: Mapping[str, str]) -> bytes:
     """The content of a file with other values; comments, order and all other lines stay as they are.
 
-    A value stands where the setting's last line was; what has no line comes at the end. Raises ConfigurationError.
-    Departure: Java writes all settings anew, in any order, and no comment.
+    A value replaces the setting's last line; a setting without a line is appended. Raises ConfigurationError.
+    Departure: Java writes all settings anew, in any order, without comments.
     """
     text = content.decode("latin-1")
     lines, ends = _LINE_END.split(text), _LINE_END.findall(text)
@@ -74,7 +73,7 @@ def changed_properties(content: bytes, changes: Mapping[str, str]) -> bytes:
             kept[first - 1 : last] = [] if value is None else [f"{found.key}={escaped_value(value)}{new_line}"]
     if missing:
         before = "".join(kept)
-        is_open = before.rstrip("\r\n").endswith("\\")  # a line that goes on would take the next one in
+        is_open = before.rstrip("\r\n").endswith("\\")  # a continued line would swallow the next one
         if before and not before.endswith(("\n", "\r")):
             kept.append(new_line)
         kept += [new_line] * is_open
@@ -83,7 +82,7 @@ def changed_properties(content: bytes, changes: Mapping[str, str]) -> bytes:
 
 
 def escaped_value(value: str) -> str:
-    """As `java.util.Properties` reads it back, whatever it holds."""
+    """The value so escaped that `java.util.Properties` reads it back unchanged."""
     marked = (
         value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t").replace("\f", "\\f")
     )
@@ -94,23 +93,23 @@ def escaped_value(value: str) -> str:
 
 
 def _logical_lines(natural_lines: Sequence[str]) -> list[tuple[int, int, str]]:
-    """Lines without comments and blanks, continuations joined, each with the numbers of its first line and its last."""
+    """Lines without comments and blanks, continuations joined, each with the numbers of its first and last line."""
     lines: list[tuple[int, int, str]] = []
-    first, begun = 0, list[str]()  # a line that goes on: where it began, its parts
+    first, parts = 0, list[str]()  # a continued line: where it starts, its parts
     for number, natural in enumerate(natural_lines, 1):
         stripped = natural.lstrip(_BLANK)
-        if not begun and (not stripped or stripped[0] in "#!"):
+        if not parts and (not stripped or stripped[0] in "#!"):
             first = 0
             continue
         first = first or number
         trailing_backslashes = len(stripped) - len(stripped.rstrip("\\"))
         if trailing_backslashes % 2:
-            begun += [stripped[:-1]] if len(stripped) > 1 else []
+            parts += [stripped[:-1]] if len(stripped) > 1 else []
         else:
-            lines.append((first, number, "".join((*begun, stripped))))
-            first, begun = 0, []
-    if begun:  # a backslash at the end of the file continues nothing
-        lines.append((first, len(natural_lines), "".join(begun)))
+            lines.append((first, number, "".join((*parts, stripped))))
+            first, parts = 0, []
+    if parts:  # a backslash at the end of the file continues nothing
+        lines.append((first, len(natural_lines), "".join(parts)))
     return lines
 
 
@@ -128,9 +127,9 @@ def _unescape(text: str, file: str | None, line: int) -> str:
 
 
 def setting(java: str, default: Any, kind: str = "", *, unit: str = "", is_secret: bool = False) -> Any:
-    """A field of a dataclass that a file sets under a Java name. The default is a value, or a function that makes it.
+    """A dataclass field that a file sets under a Java name. The default is a value, or a function that makes it.
 
-    `kind` is Java's type, where `java_settings.py` does not have the name.
+    `kind` is Java's type if `java_settings.py` does not have the name.
     """
     metadata = {"java": java, "kind": kind, "unit": unit, "is_secret": is_secret}
     if callable(default):
@@ -139,7 +138,7 @@ def setting(java: str, default: Any, kind: str = "", *, unit: str = "", is_secre
 
 
 def java_value(kind: str, text: str) -> int | float | bool | str:
-    """The value of a Java type: int, long, boolean, double or String. ValueError with the rule where the text is none."""
+    """The value of a Java type: int, long, boolean, double or String. ValueError with the rule for an invalid text."""
     if kind in _INTEGER_BITS:
         bound = 1 << (_INTEGER_BITS[kind] - 1)
         if not _INTEGER.fullmatch(text) or not -bound <= int(text) < bound:

@@ -1,13 +1,12 @@
-"""Every name that a broker of RocketMQ 5.3.3 understands in broker.conf, with its type and, where it is a
-constant, its default; and which of them no request may change.
-
+"""Every name that a broker of RocketMQ 5.3.3 understands in broker.conf, with its type and, if it is a constant, its default; also the
+settings that no request may change.
 Java finds them by reflection (MixAll.properties2Object): each public setter with one plain parameter is a
 setting. One line each:
 
     name type [default]
 
 No default = none, or one that depends on the machine. `listenPort` and `haListenPort` have the values that
-BrokerStartup gives them. A name that several classes know stands with the first.
+BrokerStartup sets. A name that several classes have stands with the first.
 """
 
 from __future__ import annotations
@@ -533,7 +532,7 @@ _PLACES = frozenset(
             "messageStorePlugIn",
             "tieredBackendServiceProvider",
             "tieredMetadataServiceProvider",
-        ),  # classes to be loaded
+        ),  # names of classes to load
     }
 )
 _ADDRESSES = frozenset(
@@ -566,14 +565,14 @@ _RIGHTS = frozenset(
     }
 )
 FIXED_SETTINGS = _PLACES | _ADDRESSES | _IDENTITIES | _RIGHTS
-"""Settings that no request may change, of any server: Java's names and this package's; those of TLS (`tls.…`) belong to them, too.
+"""Settings that no request may change, on any server: Java's names and this package's; also those of TLS (`tls.…`).
 
-Only a start reads them, and they name a place, an address or an identity, or say who may do what. A request that changes one is written
-into the configuration file, so that the next start goes elsewhere: another directory, another port, another name, another key. Whoever
-may change the file may change them there.
+They are read only at start, and name a place, an address or an identity, or grant rights. A request that changes one would write it
+into the configuration file, so the next start would use another directory, port, name or key. A user who may edit the file may change
+them there.
 
 Departure: since CVE-2023-33246 (of a broker) and CVE-2023-37582 (of a name server) Java refuses rocketmqHome, configBlackList,
-brokerConfigPath, configStorePath and kvConfigPath. It takes the rest from anybody who reaches the port.
+brokerConfigPath, configStorePath and kvConfigPath. It accepts the rest from every client that reaches the port.
 Java: AdminBrokerProcessor.initConfigBlackList, DefaultRequestProcessor.initConfigBlackList.
 """
 
@@ -584,7 +583,7 @@ def is_fixed(java_name: str) -> bool:
 
 
 def refusal_of_change(names: Iterable[str], black_list: str) -> str | None:
-    """Why a request may not change these settings; None where it may. `black_list` is the server's configBlackList."""
+    """Why a request may not change these settings; None if it may. `black_list` is the server's configBlackList."""
     listed = {name.strip() for name in black_list.split(";")}
     for name in names:
         if name in listed:

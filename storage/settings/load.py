@@ -1,13 +1,13 @@
 """All settings of a store (`nouns.py` has them by noun), read once from the broker's own broker.conf.
 
-Values are read as MixAll.properties2Object reads them (numbers are plain integers, only "true" is true, what Java cannot
-read it ignores and so do we, with a warning). Names that no class of RocketMQ 5.3.3 knows are warned about
-with the nearest known one. Names that a broker follows and this package reads nowhere are logged (`warn_of_unread`).
+Values are read as MixAll.properties2Object reads them: numbers are plain integers, only "true" is true. Values that Java cannot
+read are ignored as in Java, with a warning. A name that no class of RocketMQ 5.3.3 knows gives a warning with the nearest known one.
+Names that a broker uses and this package does not are logged (`warn_of_unread`).
 
-A store holds none of its settings. So `mapped_file_size_…` is None when nothing configures it (the files then
-tell), and `StoreConfig.is_configured` tells a configured value from Java's default.
+A store holds none of its settings. So `mapped_file_size_…` is None if nothing configures it (it is read off the files then), and
+`StoreConfig.is_configured` distinguishes a configured value from Java's default.
 
-Java: BrokerConfig, MessageStoreConfig, BrokerStartup. Not followed: -D system properties, environment
+Java: BrokerConfig, MessageStoreConfig, BrokerStartup. Not supported: -D system properties, environment
 variables, `-c` of a container.
 """
 
@@ -46,9 +46,9 @@ from storage.settings.nouns import (
 )
 
 VERSION_SETTING = "rocketmqVersion"
-"""Its name in broker.conf and as an option; no setting of Java's."""
+"""Its name in broker.conf and as an option; Java has no such setting."""
 SHORT_TOPIC_LIMIT = 127
-"""Bytes of a topic in a record with one byte for that length (magic V1)."""
+"""The longest topic, in bytes, in a record with a one-byte length (magic V1)."""
 
 _TEXT = re.compile(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
 
@@ -63,7 +63,7 @@ class BrokerVersion(NamedTuple):
         records of topics of more than 127 bytes       5.1.0                         ends its log at the first one and cuts the rest
         op messages that name several half messages    5.1.0                         asks again about ended transactions
 
-    A store does not say which release wrote it. So somebody must name the release: `rocketmqVersion` in broker.conf, or an option.
+    A store does not say which release wrote it. So the user must name the release: `rocketmqVersion` in broker.conf, or an option.
     A broker ignores that line. No Java class has this rule: a Java broker writes only what it can read.
 
     Java: HookUtils.handleScheduleMessage, MessageDecoder.MESSAGE_MAGIC_CODE_V2, TransactionalMessageServiceImpl.fillOpRemoveMap.
@@ -83,7 +83,7 @@ class BrokerVersion(NamedTuple):
 
     @property
     def reads_op_lists(self) -> bool:
-        """Whether it reads op messages that name several halves. One that does not wants a bare number."""
+        """Whether it reads op messages that name several halves. Older releases expect a single number."""
         return self >= (5, 1)
 
     def refusal_of_topic(self, topic: str) -> str | None:
@@ -102,7 +102,7 @@ DEFAULT_VERSION = BrokerVersion(5, 3)
 
 
 def parse_broker_version(text: str) -> BrokerVersion:
-    """`4.9.7` or `5.3`. Raises ValueError with the rule for anything else, and for releases before 4.9, which were never tried."""
+    """`4.9.7` or `5.3`. Raises ValueError with the rule for other texts, and for releases before 4.9, which are not tested."""
     matched = _TEXT.fullmatch(text.strip())
     if matched is None:
         raise ValueError(f"{text!r} is no release of RocketMQ; write it as 4.9.7 or 5.3")
@@ -131,7 +131,7 @@ class ConfigurationWarning(UserWarning):
 
 @dataclass(frozen=True, slots=True)
 class StoreConfig:
-    """All settings of one store. `StoreConfig()` is "nothing configured"."""
+    """All settings of one store. `StoreConfig()` means that nothing is configured."""
 
     identity: BrokerIdentity = field(default_factory=BrokerIdentity)
     commit_log: CommitLogConfig = field(default_factory=CommitLogConfig)
@@ -149,23 +149,23 @@ class StoreConfig:
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
     version: BrokerVersion = DEFAULT_VERSION
-    """The release of the broker that goes on with the store; `of_version` sets it."""
+    """The release of the broker that also uses the store; `of_version` sets it."""
     file: str | None = None
     """The broker.conf that was read, None if there was none."""
     settings: Mapping[str, str] = field(default_factory=dict, hash=False)
-    """Java name → text, for every known setting that the file sets and a broker would follow."""
+    """Java name → text, for every known setting in the file whose value a broker would use."""
     warnings: tuple[str, ...] = ()
-    """What was wrong with the file without stopping a broker."""
+    """Faults of the file that do not stop a broker."""
 
     def is_configured(self, java_name: str) -> bool:
-        """Whether the value was given, not Java's default."""
+        """Whether the value was configured, not Java's default."""
         return java_name in self.settings
 
     def of_version(self, text: str) -> StoreConfig:
-        """The settings for a broker of this release (`4.9.7`), without what it does not have.
+        """The settings for a broker of this release (`4.9.7`), without the features that it lacks.
 
-        A release before 5.0 has no timer, one before 5.1 has no lists in op messages. A later one does not give back what an
-        earlier one took.
+        A release before 5.0 has no timer, one before 5.1 has no lists in op messages. A later call for a newer release does not restore
+        them.
         Raises ConfigurationError for a text that names no release.
         """
         try:
@@ -179,7 +179,7 @@ class StoreConfig:
 
     @classmethod
     def tiny(cls) -> StoreConfig:
-        """Files that a test rolls: 4 KiB of log, 20 queue entries, 10 index slots with 20 items."""
+        """Small files for tests: 4 KiB of log, 20 queue entries, 10 index slots with 20 items."""
         return cls(
             identity=BrokerIdentity(broker_name="broker-tiny", broker_ip1="127.0.0.1"),
             commit_log=CommitLogConfig(mapped_file_size_commit_log=4096),
@@ -199,7 +199,7 @@ class StoreConfig:
 def read_configuration(root: str, conf: str | None = None, *, read_bytes: ReadBytes) -> tuple[str | None, bytes]:
     """Path and content of the store's broker.conf: `conf` if given, else ROOT's parent's, else ROOT's; (None, b"") without one.
 
-    Each file is read once at most. Raises ConfigurationError if `conf` is given and missing, or a directory.
+    Each file is read at most once. Raises ConfigurationError if `conf` is given and missing, or a directory.
     """
     if conf is not None:
         try:
@@ -217,7 +217,7 @@ def read_configuration(root: str, conf: str | None = None, *, read_bytes: ReadBy
 
 
 _SAID: dict[str | tuple[str, type[Warning], int], int] = {}
-"""What Python notes of warnings that were shown."""
+"""Python's registry of warnings that were shown."""
 
 
 def load_config(
@@ -225,15 +225,15 @@ def load_config(
 ) -> StoreConfig:
     """The store's settings from the file that `read_configuration` finds; `StoreConfig()` if there is none.
 
-    `rocketmq_version` comes before the file's. Raises ConfigurationError.
-    Gives each of the result's `warnings` to the module `warnings` as well (ConfigurationWarning), as one of the file: a process whose
-    filters are Python's own says it once, however often and from wherever the file is read.
+    `rocketmq_version` overrides the file's. Raises ConfigurationError.
+    Each of the result's `warnings` is also issued by the module `warnings` (ConfigurationWarning), located in the file: with Python's
+    default filters a process shows it once, however often the file is read.
     """
     path, content = read_configuration(root, conf, read_bytes=read_bytes)
     config = _parsed(content, path, rocketmq_version)
     for text in config.warnings:
         line = _LINE_OF_PLACE.search(text)
-        # In <> because Python quotes a line of the file otherwise, as if it were a program.
+        # In <> because otherwise Python quotes a line of the file, as if it were a program.
         warnings.warn_explicit(text, ConfigurationWarning, f"<{path}>", int(line[1]) if line else 0, registry=_SAID)
     return config
 
@@ -241,10 +241,10 @@ def load_config(
 def parse_config(
     content: bytes, file: str | None = None, rocketmq_version: str | None = None, *, known: Container[str] = ()
 ) -> StoreConfig:
-    """The settings that stand in the bytes of a broker.conf; `rocketmq_version` stands for the file's.
+    """The settings in the bytes of a broker.conf; `rocketmq_version` overrides the file's.
 
-    `file` is for messages, and for relative paths where it is a URL.
-    Warns in the result only, and not about names that the caller calls `known`.
+    `file` is for messages, and for relative paths if it is a URL.
+    Warns only in the result, and not about names in `known`.
     """
     last = {found.key: found for found in parse_properties(content, file)}
     version = last.pop(VERSION_SETTING, None)
@@ -291,17 +291,17 @@ def parse_config(
 
 
 _parsed = lru_cache(maxsize=4)(parse_config)
-"""A process that opens a store again and again reads the same file."""
+"""A process that opens a store repeatedly reads the same file."""
 
 
 def _from_values(cls: type[_Config], values: Mapping[str, Any]) -> _Config:
-    """A config with the fields that `values` (by Java name) sets, the others at their default."""
+    """A config with the fields that `values` (by Java name) sets; the others have their defaults."""
     declared = {item.name: item.metadata["java"] for item in fields(cls)}  # type: ignore[arg-type]
     return cls(**{name: values[java] for name, java in declared.items() if java in values})
 
 
 def _java_value(found: Property) -> int | float | bool | str:
-    """The value as MixAll.properties2Object converts it; ValueError with the rule where that fails."""
+    """The value as MixAll.properties2Object converts it; ValueError with the rule if that fails."""
     value = java_value(JAVA_SETTINGS[found.key].type, found.value)
     if found.key in _ENUMERATIONS and value not in _ENUMERATIONS[found.key]:
         raise ValueError(f"{value!r} is none of {', '.join(_ENUMERATIONS[found.key])}")
@@ -318,11 +318,11 @@ def _nearest(name: str) -> str:
 
 
 def configured_log_directories(config: StoreConfig) -> tuple[str, ...]:
-    """The directories that a configuration names for the log, each once; none where it names none.
+    """The directories that a configuration names for the log, each once; empty if it names none.
 
-    storePathCommitLog, with readOnlyCommitLogStorePaths where it is a comma list. A relative path stays relative, to be seen from the
-    process's directory, as storePathRootDir is. No process works in a URL's directory: a file there names what lies beside it.
-    Whether they are this store's is decided in `log_place.py`. Java: MultiPathMappedFileQueue.
+    These are storePathCommitLog, and readOnlyCommitLogStorePaths if it is a comma list. A relative path stays relative to the process's
+    directory, as storePathRootDir is. For a URL, paths are relative to the file's place, as no process works in a URL's directory.
+    `log_place.py` decides whether they are this store's. Java: MultiPathMappedFileQueue.
     """
     is_remote = config.file is not None and config.file.partition("://")[0] not in (config.file, "file", "local")
     base = _resolve(config.file or "", "..") if is_remote else ""
@@ -337,9 +337,9 @@ def _configured_log_paths(config: StoreConfig) -> list[str]:
 
 
 def _resolve(base: str, path: str) -> str:
-    """`path` seen from directory `base`, both local or URLs ("s3://bucket/store"), in normal form.
+    """`path` relative to directory `base`, both local or URLs ("s3://bucket/store"), in normal form.
 
-    "" is the working directory, and the answer for the parent of a URL that has none.
+    "" is the working directory, and the parent of a URL that has none.
     """
     if "://" in path or path.startswith("/"):
         scheme, separator, rest = path.rpartition("://")
@@ -352,7 +352,7 @@ def _resolve(base: str, path: str) -> str:
 
 
 def refuse_for_reading(config: StoreConfig) -> list[str]:
-    """Why a store with these settings must not be read: it would show as empty. Empty list = go on."""
+    """Why a store with these settings must not be read: it would appear empty. Empty list = go on."""
     reasons = []
     if config.mode.store_type.lower() == "defaultrocksdb":
         reasons.append(f"storeType={config.mode.store_type}: its consume queues lie in RocksDB")
@@ -366,8 +366,8 @@ def refuse_for_writing(
 ) -> list[str]:
     """Why a store with these settings must not be written: a broker would cut or never see what we write.
 
-    Empty list = go on. `follows` = what is written is what the master has written; `asks_replicas` = the writer waits for as many
-    copies as the settings want; `is_controlled` = a controller has said who writes.
+    Empty list = go on. `follows` = only a master's records are written; `asks_replicas` = the writer waits for as many
+    copies as the settings want; `is_controlled` = a controller has decided who writes.
     """
     mode = config.mode
     reasons = refuse_for_reading(config)
@@ -381,7 +381,7 @@ def refuse_for_writing(
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")
     if mode.broker_role == "SLAVE" and not (follows or is_controlled):
         reasons.append("brokerRole=SLAVE: only its master writes")
-    copies = config.replication.in_sync_replicas  # with 1 CommitLog.handleHA waits for nobody
+    copies = config.replication.in_sync_replicas  # with 1 CommitLog.handleHA does not wait
     if mode.broker_role == "SYNC_MASTER" and copies > 1 and not asks_replicas:
         wanted = f"brokerRole=SYNC_MASTER with inSyncReplicas={copies}"
         reasons.append(f"{wanted}: slaves must acknowledge what is written, and only a running broker asks them")
@@ -390,7 +390,7 @@ def refuse_for_writing(
 
 READ_SETTINGS = frozenset(str(declared.metadata["java"]) for noun in NOUNS for declared in fields(noun))
 """Java's names of the settings that take effect in this package: the fields of the nouns. A test compares each field with the code that
-reads it. So all other names that a broker knows take no effect here. `spark-mq doctor` names them, and one line of the log of each
+reads it. All other names that a broker knows take no effect here. `spark-mq doctor` names them, as does one log line of each
 process that opens the store for writing or reads it with Spark. Commands that only read a store are silent.
 """
 OF_A_BROKERS_PROCESS = frozenset(
@@ -399,14 +399,14 @@ OF_A_BROKERS_PROCESS = frozenset(
         *("brokerId", "haMasterAddress", "controllerAddr"),
     )
 )
-"""Unread settings that say where a broker's process lies and listens. Every broker.conf has some, so `doctor` alone names them."""
+"""Unread settings about a broker process's place and ports. Every broker.conf has some, so only `doctor` names them."""
 
 _LOG = logging.getLogger(__name__)
 _said: set[tuple[str, tuple[str, ...]]] = set()
 
 
 def unread_settings(settings: Mapping[str, str]) -> tuple[str, ...]:
-    """Of settings by Java name, sorted, those that nothing reads and that say something else than Java's default."""
+    """Java names, sorted, of settings that this package does not read and that differ from Java's default."""
     return tuple(
         sorted(
             name
@@ -417,7 +417,7 @@ def unread_settings(settings: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _differs(setting: JavaSetting, text: str) -> bool:
-    """Whether a text that Java can read means something else than the default; one without a known default always does."""
+    """Whether a valid text means something else than the default; if the default is unknown, it always does."""
     if setting.default is None:
         return True
     if setting.type in ("int", "long", "double"):
@@ -428,7 +428,7 @@ def _differs(setting: JavaSetting, text: str) -> bool:
 
 
 def warn_of_unread(file: str | None, settings: Mapping[str, str]) -> None:
-    """Say in the log, once a process and file, which settings take no effect; names only, as a value may be a password."""
+    """Log, once for each process and file, which settings take no effect; names only, as a value may be a password."""
     names = tuple(name for name in unread_settings(settings) if name not in OF_A_BROKERS_PROCESS)
     if names and (said := (str(file), names)) not in _said:
         _said.add(said)

@@ -1,7 +1,7 @@
 """The settings of a broker and its store: one frozen dataclass per noun.
 
-Every field says its Java property name and unit; a Python name is the Java name in snake case. None where Java would ask the
-machine, or where the store's own files tell. `load.py` reads them from a broker.conf.
+Every field names its Java property and unit; a Python name is the Java name in snake case. None if Java would ask the machine, or
+if the store's own files show the value. `load.py` reads them from a broker.conf.
 
 Java: BrokerConfig, MessageStoreConfig, BrokerStartup.
 """
@@ -26,13 +26,13 @@ def _require_positive(config: object, *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class BrokerIdentity:
-    """Who serves the store. None = not configured (Java would ask the machine)."""
+    """The broker that serves the store. None = not configured (Java would ask the machine)."""
 
     broker_name: str | None = setting("brokerName", None)
     broker_cluster_name: str = setting("brokerClusterName", "DefaultCluster")
     broker_ip1: str | None = setting("brokerIP1", None)
     broker_ip2: str | None = setting("brokerIP2", None)
-    """Where replicas connect, if not at the first."""
+    """The address for replicas, if not the first one."""
     listen_port: int = setting("listenPort", 10911)
 
 
@@ -55,7 +55,7 @@ class CommitLogConfig:
     def appends_crc(self) -> bool:
         """Whether records are written with the property `__CRC32#`.
 
-        Departure: with forceVerifyPropCRC alone too, where a broker writes records that its own next recovery cuts off.
+        Departure: also with forceVerifyPropCRC alone, where a broker writes records that its own next recovery cuts off.
         """
         return self.enabled_append_prop_crc or self.force_verify_prop_crc
 
@@ -77,7 +77,7 @@ class ConsumeQueueConfig:
 
 @dataclass(frozen=True, slots=True)
 class IndexConfig:
-    """Geometry of the index files, which stands in no file of the store."""
+    """Geometry of the index files, which no file of the store holds."""
 
     message_index_enable: bool = setting("messageIndexEnable", True)
     message_index_safe: bool = setting("messageIndexSafe", False)
@@ -90,10 +90,10 @@ class IndexConfig:
 
 @dataclass(frozen=True, slots=True)
 class FlushConfig:
-    """When an acknowledged message is on the disk: ASYNC_FLUSH or SYNC_FLUSH, and how often what is written is synced.
+    """When an acknowledged message is on the disk: ASYNC_FLUSH or SYNC_FLUSH, and how often written data is synced.
 
-    All but the first are followed by a broker process (`put_service.py`); who puts into a store that it has opened itself syncs when
-    it asks for it, or with every put under SYNC_FLUSH.
+    Only a broker process uses all of them (`put_service.py`). A writer that opened the store itself uses the first one: it syncs on
+    request, or with every put under SYNC_FLUSH.
     """
 
     flush_disk_type: str = setting("flushDiskType", "ASYNC_FLUSH")
@@ -146,7 +146,7 @@ class DelayConfig:
 
 @dataclass(frozen=True, slots=True)
 class SendConfig:
-    """What a broker holds a send request to, and what it adds to a message."""
+    """A broker's limits for a send request, and what it adds to a message."""
 
     broker_permission: int = setting("brokerPermission", 6)
     auto_create_topic_enable: bool = setting("autoCreateTopicEnable", True)
@@ -166,7 +166,7 @@ class SendConfig:
 
 @dataclass(frozen=True, slots=True)
 class PullConfig:
-    """What a broker process gives its consumers, and how long it lets them wait."""
+    """How a broker process answers its consumers, and how long they may wait."""
 
     long_polling_enable: bool = setting("longPollingEnable", True)
     short_polling_time_mills: int = setting("shortPollingTimeMills", 1_000, unit="ms")
@@ -189,7 +189,7 @@ class PullConfig:
 
 @dataclass(frozen=True, slots=True)
 class ClientsConfig:
-    """What a broker process knows of its clients and of how far groups are."""
+    """What a broker process keeps about its clients and the progress of groups."""
 
     channel_expired_timeout: int = setting("channelExpiredTimeout", 120_000, unit="ms")
     subscription_expired_timeout: int = setting("subscriptionExpiredTimeout", 600_000, unit="ms")
@@ -211,7 +211,7 @@ class ClientsConfig:
 
 @dataclass(frozen=True, slots=True)
 class FilterConfig:
-    """What a broker process keeps of its groups' expressions, and how bit maps of extension units tell of them."""
+    """What a broker process keeps of its groups' expressions, and how extension units get bit maps for them."""
 
     enable_calc_filter_bit_map: bool = setting("enableCalcFilterBitMap", False)
     max_error_rate_of_bloom_filter: int = setting("maxErrorRateOfBloomFilter", 20, unit="%")
@@ -227,7 +227,7 @@ class FilterConfig:
 
 @dataclass(frozen=True, slots=True)
 class TimerConfig:
-    """Arbitrary deliver times: the wheel, its log, and how far ahead it reaches."""
+    """Timer messages: the wheel, its log, and how far ahead it reaches."""
 
     timer_wheel_enable: bool = setting("timerWheelEnable", True)
     timer_precision_ms: int = setting("timerPrecisionMs", 1_000, unit="ms")
@@ -243,7 +243,7 @@ class TimerConfig:
 
 @dataclass(frozen=True, slots=True)
 class TransactionConfig:
-    """When a producer is asked what became of a half message, and how op messages are batched."""
+    """When a producer is checked for the outcome of a half message, and how op messages are batched."""
 
     transaction_time_out: int = setting("transactionTimeOut", 6_000, unit="ms")
     transaction_check_max: int = setting("transactionCheckMax", 15, unit="checks")
@@ -255,7 +255,7 @@ class TransactionConfig:
 
 @dataclass(frozen=True, slots=True)
 class RetentionConfig:
-    """When a store's oldest files go."""
+    """When a store's oldest files are deleted."""
 
     file_reserved_time: int = setting("fileReservedTime", 72, unit="h")
     delete_when: str = setting("deleteWhen", "04", unit="hours of the day, between semicolons")
@@ -272,7 +272,7 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class StoreModeConfig:
-    """Which kind of store and of broker it is: what `refuse_for_reading` and `refuse_for_writing` judge."""
+    """The kind of store and of broker, for `refuse_for_reading` and `refuse_for_writing`."""
 
     store_type: str = setting("storeType", "default")
     broker_role: str = setting("brokerRole", "ASYNC_MASTER")
@@ -285,7 +285,7 @@ class StoreModeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ReplicationConfig:
-    """How a log is replicated: the connection between master and slave, and how many copies an acknowledged message has.
+    """How a log is replicated: the connection of master and slave, and how many copies an acknowledged message has.
 
     Counts of copies include the master's.
     """

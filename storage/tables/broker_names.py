@@ -1,4 +1,4 @@
-"""What a store's broker and cluster are called: as the topics say that a broker names after both.
+"""Names of a store's broker and cluster, from the topics that a broker names after both.
 
 A broker keeps these topics in topics.json among its users':
 
@@ -8,7 +8,7 @@ A broker keeps these topics in topics.json among its users':
     CLUSTER_REPLY_TOPIC             one queue
     rmq_sys_REVIVE_LOG_CLUSTER      eight queues, since 5.0
 
-Names that two topics tell are not chosen from: a broker that was renamed keeps the topics of its old name.
+If topics name several brokers, none is chosen: a broker that was renamed keeps the topics of its old name.
 
 Java: TopicConfigManager (its constructor).
 """
@@ -27,29 +27,29 @@ _OF_EVERY_BROKER = "SELF_TEST_TOPIC"
 
 
 class BrokerNames(NamedTuple):
-    """Of the broker whose store it is. Nobody may know the broker's; a cluster's has a default."""
+    """Names of the store's broker and cluster. The broker's may be unknown; the cluster's has a default."""
 
     broker: str | None
     cluster: str
 
 
-def broker_names(config: StoreConfig, topics: TopicTable, asked: str | None = None) -> BrokerNames:
-    """For the broker's name the one that is `asked` for, else the configuration's names, else those that the topics tell, else Java's
-    default for the cluster's.
+def broker_names(config: StoreConfig, topics: TopicTable, requested: str | None = None) -> BrokerNames:
+    """The broker's name is `requested`, else the configured one, else the one that the topics name. The cluster's is the configured
+    one, else the topics', else Java's default.
     """
     own_cluster = None if config.is_configured("brokerClusterName") else _only(_clusters_of(topics))
     return BrokerNames(
-        asked or config.identity.broker_name or _only(named_brokers(topics)),
+        requested or config.identity.broker_name or _only(named_brokers(topics)),
         own_cluster or config.identity.broker_cluster_name,
     )
 
 
 def named_brokers(table: TopicTable) -> list[str]:
-    """The broker's names that the topics tell: several where it was renamed, none where no broker wrote the table."""
+    """The broker names in the topics: several if it was renamed, none if no broker wrote the table."""
     members = [topic for topic in table.topics if topic.startswith(BROKER_MEMBER_TOPIC_PREFIX)]
     if members:
         return sorted(topic.removeprefix(BROKER_MEMBER_TOPIC_PREFIX) for topic in members)
-    if _OF_EVERY_BROKER not in table.topics:  # so no broker of before 5.0 wrote it either
+    if _OF_EVERY_BROKER not in table.topics:  # then no broker wrote it, not even one before 5.0
         return []
     others = SYSTEM_TOPICS | set(_clusters_of(table))
     return sorted(
@@ -62,22 +62,24 @@ def named_brokers(table: TopicTable) -> list[str]:
 
 
 def topics_of_names(names: BrokerNames, send: SendConfig) -> list[TopicConfig]:
-    """The topics that a broker of that name, in that cluster, has. Java: TopicConfigManager.init."""
+    """The topics that a broker with these names has. Java: TopicConfigManager.init."""
     return _of_cluster(names.cluster, send) + ([] if names.broker is None else _of_broker(names.broker, send))
 
 
 def with_names(table: TopicTable, names: BrokerNames, send: SendConfig, *, now_ms: int) -> TopicTable:
-    """The table that tells these names, and no other for the broker's; itself where it does so already, or nobody knows the broker's.
+    """The table with topics for these names, and for no other broker name; itself if it has them already, or the name is unknown.
 
-    Departure: Java adds its own name and keeps the old one, so that a reader cannot know which of them holds. Here the old one's
-    `rmq_sys_SYNC_BROKER_MEMBER` topic goes, in which no broker stores a message. Java also writes topics that hold no name: here the
-    settings alone say what these are.
+    Departure: Java adds its own name and keeps the old one, so a reader cannot know which one is current. Here the topic
+    `rmq_sys_SYNC_BROKER_MEMBER` of the old name goes; no broker stores a message in it. Java also writes topics without a name: here
+    only the settings determine them.
     """
     if names.broker is None:
         return table
     wanted = [] if named_brokers(table) == [names.broker] else _of_broker(names.broker, send)
     clusters = _clusters_of(table)
-    if names.cluster not in clusters and len(clusters) < 2:  # of several none was chosen, and the name is the default
+    if (
+        names.cluster not in clusters and len(clusters) < 2
+    ):  # with several, none was chosen, and the name is the default
         wanted = _of_cluster(names.cluster, send) + wanted
     for topic in wanted:
         if topic.topic not in table.topics:
@@ -108,9 +110,9 @@ def _inherited(is_enabled: bool) -> int:
 
 
 def _clusters_of(table: TopicTable) -> list[str]:
-    """Topics with a reply topic that hand their permissions on; a user's topic, which may have such a neighbour, does not.
+    """Topics with a reply topic whose permissions are inherited; a user's topic with such a neighbour has others.
 
-    Where brokers since 5.0 have written, the cluster has a topic for what POP revives, too.
+    If brokers since 5.0 have written, the cluster also has a topic for revived POP messages.
     """
     found = [
         topic

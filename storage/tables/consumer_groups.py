@@ -1,6 +1,6 @@
 """Consumer groups of a store: their entries (`config/subscriptionGroup.json`), progress (`consumerOffset.json`) and filters.
 
-A group without an entry appears on its first heartbeat or pull where the broker may create it. Tools show a
+A group without an entry gets one on its first heartbeat or pull if the broker may create it. Tools show a
 group only with its entry and its `%RETRY%` topic: `ensure_group` makes both.
 
 Java: SubscriptionGroupManager, SubscriptionGroupConfig, ConsumerOffsetManager, ConsumerFilterManager, ConsumerFilterData.
@@ -37,13 +37,13 @@ class SubscriptionGroupTable:
     version: DataVersion = field(default_factory=DataVersion)
     groups: Mapping[str, SubscriptionGroupConfig] = field(default_factory=dict, hash=False)
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    """The file's content, of which the other fields are a view."""
+    """The file's content; the other fields are a view of it."""
 
     @classmethod
     def load(cls, text: str, file: str | None = None) -> SubscriptionGroupTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none.
 
-        Names are not judged.
+        Names are not checked.
         """
         document = parse_document(text, file)
         entries = section(document, _ENTRIES, file).items()
@@ -63,7 +63,7 @@ class SubscriptionGroupTable:
         return self._changed({**self.groups, config.group: config}, entries, self.forbidden, now_ms)
 
     def without_group(self, group: str, *, now_ms: int) -> SubscriptionGroupTable:
-        """The table without the group's entry, and without what is forbidden to it; itself if there is none."""
+        """The table without the group's entry and forbidden bits; itself if there is no entry."""
         if group not in self.groups:
             return self
         entries = {name: entry for name, entry in self.document[_ENTRIES].items() if name != group}
@@ -73,12 +73,12 @@ class SubscriptionGroupTable:
 
     @property
     def forbidden(self) -> Mapping[str, Mapping[str, int]]:
-        """By group and topic, what is forbidden: bit 0 reading. Java: forbiddenTable."""
+        """Group → topic → forbidden permissions: bit 0 is reading. Java: forbiddenTable."""
         found = self.document.get(_FORBIDDEN)
         return found if isinstance(found, dict) else {}
 
     def with_forbidden(self, group: str, topic: str, bits: int, *, now_ms: int) -> SubscriptionGroupTable:
-        """The table with what is forbidden to the group in the topic; 0 allows the group all topics again, as Java's does.
+        """The table with the group's forbidden bits in the topic; 0 allows the group all topics again, as Java's does.
 
         Java: SubscriptionGroupManager.updateForbiddenValue.
         """
@@ -109,11 +109,10 @@ def _bits_by_topic(forbidden: Mapping[str, Any], group: str, file: str | None) -
 def ensure_group(
     groups: SubscriptionGroupTable, topics: TopicTable, group: str, *, now_ms: int
 ) -> tuple[SubscriptionGroupTable, TopicTable]:
-    """Both tables with what makes the group visible to tools: its entry and the entry of its `%RETRY%` topic.
+    """Both tables with the two entries that make the group visible to tools: its own and that of its `%RETRY%` topic.
 
-    A table that has its entry already is returned itself. Raises NameIllegalError for an illegal group, also
-    for one whose retry topic would be too long. Write the topics first: a group without its retry topic makes
-    tools fail, the topic alone does not.
+    A table that already has its entry is returned itself. Raises NameIllegalError for an illegal group, also if the name of its retry
+    topic would be too long. Write the topics first: a group without its retry topic makes tools fail, the topic alone does not.
     """
     validate_group(group)
     config = groups.groups.get(group, SubscriptionGroupConfig(group))
@@ -126,12 +125,12 @@ def ensure_group(
 class GroupEntries:
     """The consumer groups of one store, read when first needed. Thread-safe.
 
-    The table in memory is a frozen value, replaced when the file holds the new one. So a reader needs no lock, and sees no entry
-    that a crash could take back. Java: SubscriptionGroupManager.
+    The table in memory is a frozen value, replaced after the file holds the new one. So readers need no lock and never see an entry
+    that a crash could remove. Java: SubscriptionGroupManager.
     """
 
     def __init__(self, root: str, file_system: FileSystem, lock: AbstractContextManager[object]) -> None:
-        """`lock` can be taken again by the thread that has it."""
+        """`lock` must be reentrant."""
         self._path = f"{root}/config/{GROUPS_FILE}"
         self._read = file_system.read_file
         self._lock = lock
@@ -139,30 +138,30 @@ class GroupEntries:
 
     @property
     def groups(self) -> Mapping[str, SubscriptionGroupConfig]:
-        """As they are now. Raises StateFileError."""
+        """The current groups. Raises StateFileError."""
         return self._known().groups
 
     @property
     def table(self) -> SubscriptionGroupTable:
-        """The whole table as it is now. Raises StateFileError."""
+        """The current table. Raises StateFileError."""
         return self._known()
 
     def remove(self, group: str, file_system: LocalFileSystem, now_ms: int) -> None:
-        """No entry for the group; nothing where it has none. Raises OSError."""
+        """Remove the group's entry, if there is one. Raises OSError."""
         self._replace(lambda table: table.without_group(group, now_ms=now_ms), file_system)
 
     def forbid(self, group: str, topic: str, bits: int, file_system: LocalFileSystem, now_ms: int) -> None:
-        """What is forbidden to the group in the topic, as `SubscriptionGroupTable.with_forbidden`. Raises OSError."""
+        """Set the group's forbidden bits in the topic, as `SubscriptionGroupTable.with_forbidden`. Raises OSError."""
         self._replace(lambda table: table.with_forbidden(group, topic, bits, now_ms=now_ms), file_system)
 
     def save(self, group: SubscriptionGroupConfig, file_system: LocalFileSystem, now_ms: int) -> None:
-        """The group's entry, new or in place of the old one. Raises OSError."""
+        """Write the group's entry, new or in place of the old one. Raises OSError."""
         self._replace(lambda table: table.with_group(group, now_ms=now_ms), file_system)
 
     def make(
         self, group: SubscriptionGroupConfig, file_system: LocalFileSystem, now_ms: int
     ) -> SubscriptionGroupConfig:
-        """The group's entry: this one where there was none, else the one that somebody else has made meanwhile. Raises OSError."""
+        """Write the group's entry if there is none; returns the present entry, which another thread may have made. Raises OSError."""
         with self._lock:
             present = self._known().groups.get(group.group)
             if present is None:
@@ -170,7 +169,7 @@ class GroupEntries:
             return present or group
 
     def replace(self, table: SubscriptionGroupTable, file_system: LocalFileSystem) -> None:
-        """Another table in place of this one. Raises OSError."""
+        """Replace the whole table. Raises OSError."""
         self._replace(lambda _: table, file_system)
 
     def _replace(
@@ -211,13 +210,13 @@ class ConsumerOffsets:
     offsets: Mapping[tuple[str, str], Mapping[int, int]] = field(default_factory=dict, hash=False)
     """(topic, group) → queue id → next offset."""
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    """The file's content, of which the other fields are a view."""
+    """The file's content; the other fields are a view of it."""
 
     @classmethod
     def load(cls, text: str, file: str | None = None) -> ConsumerOffsets:
         """The offsets that the file's text holds; StateFileError (naming `file`) if it holds none.
 
-        A key that is not TOPIC@GROUP is passed over, as in Java, and stays in the file.
+        A key that is not TOPIC@GROUP is ignored, as in Java, and stays in the file.
         """
         document = parse_document(text, file)
         offsets = {}
@@ -232,7 +231,7 @@ class ConsumerOffsets:
         return fastjson.to_text(self.document)
 
     def get(self, topic: str, group: str, queue_id: int) -> int | None:
-        """The next offset of the queue for the group; None if the group has none there."""
+        """The group's next offset in the queue; None if it has none."""
         return self.offsets.get((topic, group), {}).get(queue_id)
 
     def groups(self) -> list[str]:
@@ -240,16 +239,14 @@ class ConsumerOffsets:
         return sorted({group for _, group in self.offsets})
 
     def topics_of(self, group: str) -> list[str]:
-        """The topics in which the group has an offset, sorted; its `%RETRY%` topic among them if it consumed
-        from it.
-        """
+        """The topics in which the group has an offset, sorted; including its `%RETRY%` topic if it consumed from it."""
         return sorted(topic for topic, of_group in self.offsets if of_group == group)
 
     def with_offsets(self, group: str, offsets: Mapping[tuple[str, int], int], *, now_ms: int) -> ConsumerOffsets:
-        """The table with the group's offsets by (topic, queue id) set, in one change; they may go back.
+        """The table with the group's offsets by (topic, queue id) set, in one change; an offset may decrease.
 
         Raises NameIllegalError for an illegal group or topic, ValueError for a negative queue id or offset.
-        Itself if nothing changes.
+        Returns the same table if nothing changes.
         """
         validate_group(group)
         changed = {key: dict(queues) for key, queues in self.offsets.items()}
@@ -269,7 +266,7 @@ class ConsumerOffsets:
         return ConsumerOffsets(version, changed, {**kept, "dataVersion": version.to_document(), _OFFSETS: entries})
 
     def without_topics(self, topics: Collection[str], *, now_ms: int) -> ConsumerOffsets:
-        """The table without the offsets that groups have in these topics, but for a broker's own groups. Itself if nothing changes."""
+        """The table without these topics' offsets, except those of a broker's own groups. The same table if nothing changes."""
         gone = [key for key in self.offsets if key[0] in topics and not is_system_group(key[1])]
         if not gone:
             return self
@@ -281,9 +278,9 @@ class ConsumerOffsets:
         return ConsumerOffsets(version, offsets, {**kept, "dataVersion": version.to_document(), _OFFSETS: entries})
 
     def lowered(self, end_of: Callable[[str, int], int | None], *, now_ms: int) -> ConsumerOffsets:
-        """The table without an offset behind its queue's end, as `end_of` (topic, queue id) says; None = nobody knows, so it stays.
+        """The table without offsets beyond their queue's end. `end_of` (topic, queue id) gives it; None = unknown: the offset stays.
 
-        Itself if nothing changes.
+        Returns the same table if nothing changes.
         """
         changed: dict[tuple[str, str], dict[int, int]] = {}
         for key, queues in self.offsets.items():
@@ -305,7 +302,7 @@ def _decode_queues(key: str, queues: Mapping[str, Any], file: str | None) -> dic
     decoded = {}
     for queue_id, offset in queues.items():
         if offset is None:
-            continue  # no offset, which is not the offset 0
+            continue  # a missing offset, not offset 0
         decoded[number_of(queue_id, f"{key:.40}: a queue id", file)] = integer(queues, queue_id, 0, file)
     return decoded
 
@@ -331,7 +328,7 @@ class ConsumerFilter(WireBody, kw_only=False):
     """The expression by which one group filters one topic.
 
     A filter is born when its expression is first sent, and dies when its group has left. Both are times of the broker's clock (ms);
-    `dead_ms` 0 = it lives. The version is the client's, by which it tells a newer subscription.
+    `dead_ms` 0 = alive. The version comes from the client, which marks newer subscriptions by it.
     """
 
     group: str = wire("consumerGroup")
@@ -349,12 +346,12 @@ class ConsumerFilter(WireBody, kw_only=False):
         return self.dead_ms >= self.born_ms
 
     def to_text(self) -> str:
-        """As operators are shown it."""
+        """The text that operators see."""
         return _laid_out(_encoded(self))
 
     @property
     def bloom(self) -> BloomData | None:
-        """None where the file has none, or what nobody can use."""
+        """None if the file has none, or an unusable one."""
         count, positions = self.bloom_document.get("bitNum"), self.bloom_document.get("bitPos")
         if not isinstance(count, int) or not isinstance(positions, list):
             return None
@@ -393,7 +390,7 @@ class ConsumerFilterTable:
 
 
 def _laid_out(document: Mapping[str, Any]) -> str:
-    """Positions stand in one line."""
+    """Positions are written in one line."""
     return _POSITIONS.sub(lambda found: _BLANK.sub("", found[0]), fastjson.to_text(document))
 
 

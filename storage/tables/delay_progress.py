@@ -24,17 +24,17 @@ _TABLE = "offsetTable"
 
 @dataclass(frozen=True, slots=True)
 class DelayOffsets:
-    """The offsets of all levels, those that broker.conf no longer has among them. Every change gives a new table.
+    """The offsets of all levels, also of those that broker.conf has no more. Every change gives a new table.
 
-    The offset of a level is the next one to deliver from its queue, level − 1 of SCHEDULE_TOPIC_XXXX. A broker writes the file every
-    ten seconds and overwrites it from memory. To a level that the file does not name it delivers everything that is retained.
+    A level's offset is the next one to deliver from its queue, level − 1 of SCHEDULE_TOPIC_XXXX. A broker writes the file every
+    ten seconds and overwrites it from memory. For a level that the file does not name it delivers everything that is retained.
     """
 
     version: DataVersion = field(default_factory=DataVersion)
     offsets: Mapping[int, int] = field(default_factory=dict, hash=False)
     """Level → next offset."""
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    """The file's content, of which the other fields are a view."""
+    """The file's content; the other fields are a view of it."""
 
     @classmethod
     def load(cls, text: str, file: str | None = None) -> DelayOffsets:
@@ -42,7 +42,7 @@ class DelayOffsets:
         document = parse_document(text, file)
         offsets = {}
         for level, offset in (table := section(document, _TABLE, file)).items():
-            if offset is not None:  # no offset, which is not the offset 0
+            if offset is not None:  # a missing offset, not offset 0
                 offsets[number_of(level, f"{_TABLE}: a level", file)] = integer(table, level, 0, file)
         return cls(DataVersion.from_document(document, file), offsets, document)
 
@@ -69,7 +69,7 @@ class DelayOffsets:
 
 
 TIMER_CHECKPOINT_FILE = "timercheck"
-"""What the file of a master is called that says it, under config/."""
+"""Name of the timer checkpoint of a master, under config/."""
 _READ_TIME, _QUEUE_OFFSET = "readTimeMs", "queueOffset"
 
 
@@ -94,14 +94,13 @@ def write_timer_checkpoint(file_system: LocalFileSystem, root: str, checkpoint: 
 
 
 class FollowedTimer(NamedTuple):
-    """A master's timer.
+    """How far a master's timer has delivered, as its follower last received it.
 
-    How far a master's timer is, as its follower heard last: ROOT/spark_mq/followed_timer.json, {"readTimeMs": …, "queueOffset":
-    …}.
+    ROOT/spark_mq/followed_timer.json: {"readTimeMs": …, "queueOffset": …}.
 
-    Who follows delivers nothing, so wheel and log of its timer say nothing of what its master has delivered. A timer that runs here
-    again makes them anew from the queue, without what the master had delivered by then, and the file goes. Departure: Java keeps
-    both numbers in config/timercheck, and delivers all that is due again where wheel and log are missing. Java:
+    A follower delivers nothing, so wheel and log of its own timer do not say what its master has delivered. A timer that runs here
+    again rebuilds them from the queue, without what the master had delivered, and deletes the file. Departure: Java keeps both numbers
+    in config/timercheck, and delivers all due messages again if wheel and log are missing. Java:
     SlaveSynchronize.syncTimerCheckPoint.
     """
 
@@ -112,7 +111,7 @@ class FollowedTimer(NamedTuple):
 
     @classmethod
     def of_answer(cls, page: bytes) -> FollowedTimer:
-        """By the answer to request 60."""
+        """From the answer to request 60."""
         checkpoint = decode_timer_checkpoint(page)
         return cls(checkpoint.last_read_time_ms, checkpoint.queue_offset)
 
@@ -127,17 +126,17 @@ class FollowedTimer(NamedTuple):
         return fastjson.to_text({_READ_TIME: self.read_time_ms, _QUEUE_OFFSET: self.queue_offset})
 
     def is_later(self, checkpoint: TimerCheckpoint) -> bool:
-        """Whether no timer has run here since, as this store's own checkpoint tells."""
+        """Whether no timer has run here since, according to this store's own checkpoint."""
         return self.read_time_ms > checkpoint.last_read_time_ms
 
 
 def followed_timer_path(root: str) -> str:
-    """Where it stands."""
+    """Path of the file."""
     return f"{root}/spark_mq/followed_timer.json"
 
 
 def read_followed_timer(file_system: FileSystem, root: str) -> FollowedTimer | None:
-    """None of a store that follows nobody, or whose own timer has run since. Raises StateFileError."""
+    """None if the store follows no master, or its own timer has run since. Raises StateFileError."""
     path = followed_timer_path(root)
     content = file_system.read_file(path)
     if content is None:
@@ -149,7 +148,7 @@ def read_followed_timer(file_system: FileSystem, root: str) -> FollowedTimer | N
 
 
 def forget_followed_timer(file_system: LocalFileSystem, root: str) -> None:
-    """The store's own timer says from now on what was delivered. Durable on return. Raises OSError."""
+    """Delete the note: from now on the store's own timer counts. Durable on return. Raises OSError."""
     with suppress(FileNotFoundError):
         file_system.unlink(followed_timer_path(root))
         file_system.sync(f"{root}/spark_mq")

@@ -1,8 +1,7 @@
 """A state file as a document: the parsed JSON is kept whole, typed values are a view of it.
 
-So what this package does not know survives a change, and what it does not change is written as it was found.
-Values are taken as fastjson takes them: null and missing mean the class's default, a number may stand in
-quotes.
+So fields that this package does not know survive a change, and unchanged fields are written as they were found. Values are read as
+fastjson reads them: null and missing mean the class's default, and a number may be quoted.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def parse_document(text: str, file: str | None) -> dict[str, Any]:
 
 
 def section(document: Mapping[str, Any], key: str, file: str | None) -> dict[str, Any]:
-    """The object under a key, empty if it is missing or null."""
+    """The object under a key, empty if missing or null."""
     found = document.get(key)
     if found is None:
         return {}
@@ -48,19 +47,19 @@ def integer(document: Mapping[str, Any], key: str, default: int, file: str | Non
         if isinstance(found, int | str) and not isinstance(found, bool) and -(1 << 63) <= int(found) < 1 << 63:
             return int(found)
     except ValueError:
-        pass  # text that is no number is refused like every other value
+        pass  # text that is no number is refused like any other value
     raise StateFileError(file, 0, 0, f"{key:.40}: a whole number is expected, found {found!r:.40}")
 
 
 def number_of(key: str, what: str, file: str | None) -> int:
-    """A table's key that is a number, as a Java int holds it; `what` it stands for is for the message."""
+    """A numeric key of a table, as a Java int holds it; `what` names it in the error."""
     if not _NUMBER.fullmatch(key) or not -(1 << 31) <= int(key) < 1 << 31:
         raise StateFileError(file, 0, 0, f"{what} is expected, found {key!r:.40}")
     return int(key)
 
 
 def decode_entry(cls: type[_Entry], name: str, entry: object, file: str | None) -> _Entry:
-    """An object from its entry in a table. `name` is the key in the table, which rules, and the object's first field."""
+    """An object from its entry in a table. `name` is the key in the table, which wins, and becomes the object's first field."""
     first = wire_name(fields(cls)[0])
     try:
         read: _Entry = codec_of(cls).read({**entry, first: name} if isinstance(entry, dict) else entry)
@@ -71,17 +70,17 @@ def decode_entry(cls: type[_Entry], name: str, entry: object, file: str | None) 
 
 
 def encode_entry(config: WireBody, found: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The entry of an object: the fields of `found` in their order with the object's values, new fields by name; nulls are left out."""
+    """The entry of an object: the fields of `found` in their order, then new ones by name, with the object's values; without nulls."""
     known = {wire_name(each): getattr(config, each.name) for each in fields(config)}
     return {**(found or {}), **{key: known[key] for key in sorted(known) if known[key] is not None}}
 
 
 @dataclass(frozen=True, slots=True)
 class CountedTopics:
-    """A count for each topic: how many of its messages wait for something. A gauge, not a promise: nothing is decided by it.
+    """For each topic, how many of its messages wait for something. For display only: no decision depends on it.
 
-    A kind of file is a class that names its table. Every change gives a new one. Java: TimerMetrics and TransactionMetrics, which
-    differ in the name of the table.
+    A kind of file is a subclass that names its table. Every change gives a new object. Java: TimerMetrics and TransactionMetrics, which
+    differ only in that name.
     """
 
     table: ClassVar[str]
@@ -90,7 +89,7 @@ class CountedTopics:
     counts: Mapping[str, int] = field(default_factory=dict, hash=False)
     """Topic → its count."""
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    """The file's content, of which the other fields are a view."""
+    """The file's content; the other fields are a view of it."""
 
     @classmethod
     def load(cls, text: str, file: str | None = None) -> Self:
@@ -105,9 +104,9 @@ class CountedTopics:
         return fastjson.to_text(self.document)
 
     def with_changes(self, changes: Mapping[str, int], *, now_ms: int) -> Self:
-        """The counts with these added; itself if nothing changes.
+        """The counts plus these changes; the same object if nothing changes.
 
-        Java raises the version with every message, here it is raised once for all of them.
+        Java raises the version with every message; here it is raised once for all of them.
         """
         changes = {topic: change for topic, change in changes.items() if change}
         if not changes:

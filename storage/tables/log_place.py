@@ -1,11 +1,10 @@
 """Where a store's log lies, and whether it may be written: a decision over values, without the disk.
 
-A store's log lies in ROOT/commitlog. A configuration may name another place (storePathCommitLog, readOnlyCommitLogStorePaths), and
-such a place may be another store's: broker.conf is copied, restored and handed about. So its paths count for less than its other
-settings:
+A store's log lies in ROOT/commitlog. A configuration may name another place (storePathCommitLog, readOnlyCommitLogStorePaths), which
+may be another store's: people copy, restore and pass on broker.conf. So its paths count for less than its other settings:
 
-    ROOT/commitlog has files             it is the log; a place that the configuration names elsewhere is ignored, and said
-    ROOT has no log of its own           the configured directories are read, and said; nothing is written
+    ROOT/commitlog has files             it is the log; another configured place is ignored, with a warning
+    ROOT has no log of its own           the configured directories are read, with a warning; nothing is written
     … and ROOT is bound to that log      they are read and written (`surroundings.py`)
     a directory lies in another store    it is read, and never written
 
@@ -21,14 +20,14 @@ from typing import NamedTuple
 
 
 class LogDirectory(NamedTuple):
-    """What was seen of one directory that may hold the log. The defaults are those of a plain directory of ROOT."""
+    """One directory that may hold the log, as found on the disk. The defaults describe a plain directory of ROOT."""
 
     path: str
     """As it is named."""
     real_path: str
-    """Without links."""
+    """The path with links resolved."""
     number: tuple[int, int] | None = None
-    """Device and inode; None where it is not there, or the file system has none."""
+    """Device and inode; None if the directory does not exist, or the file system has no inodes."""
     is_there: bool = True
     has_files: bool = False
     """Whether it holds a file of a log that is not empty."""
@@ -47,7 +46,7 @@ class LogDirectory(NamedTuple):
 
 
 class Binding(NamedTuple):
-    """What ROOT/spark_mq says of a log outside of ROOT: real path and inode of ROOT, and of each directory of the log."""
+    """The content of ROOT/spark_mq's note about a log outside of ROOT: real path and inode of ROOT, and of each log directory."""
 
     root: tuple[str, int]
     directories: tuple[tuple[str, int], ...]
@@ -55,27 +54,27 @@ class Binding(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What was seen of a store and of the places that its configuration names."""
+    """What was found at a store's path and at the places that its configuration names."""
 
     root: str
     real_root: tuple[str, int]
-    """Real path and inode; inode 0 where it is not there, or the file system has none."""
+    """Real path and inode; inode 0 if ROOT does not exist, or the file system has no inodes."""
     own: LogDirectory
     """ROOT/commitlog."""
     configured: tuple[LogDirectory, ...] = ()
     source: str = "the configuration"
-    """Which setting of which file names them."""
+    """The setting, and its file, that name the places."""
     is_store: bool = True
-    """Whether ROOT holds anything that a broker makes, beside the log."""
+    """Whether ROOT holds anything that a broker makes, besides the log."""
     has_history: bool = False
-    """Whether ROOT's queues or checkpoint speak of messages."""
+    """Whether ROOT's queues or checkpoint refer to messages."""
     binding: Binding | None = None
     strays: tuple[tuple[str, str], ...] = ()
     """Other parts of ROOT that are links into another store: their names, and the directory of that store."""
 
 
 class Refusal(NamedTuple):
-    """Why a store's log must not be written; `log` is the directory that it is about."""
+    """Why a store's log must not be written; `log` is the directory concerned."""
 
     log: str
     reason: str
@@ -88,17 +87,17 @@ class LogPlace:
 
     directories: tuple[str, ...]
     note: str | None = None
-    """What to warn a reader of."""
+    """A warning for readers."""
     refusal: Refusal | None = None
     """None = it may be written."""
     outside: tuple[LogDirectory, ...] = ()
-    """Those of the directories that do not lie in ROOT."""
+    """The directories that do not lie in ROOT."""
     missing: tuple[str, ...] = ()
-    """What a store would have at ROOT and is not there; () = there is a store."""
+    """Parts of a store that ROOT lacks; () = there is a store."""
 
 
 def decide(seen: Surroundings) -> LogPlace:
-    """Which directories hold the store's log, what is to be said of it, and whether it may be written."""
+    """Which directories hold the store's log, a warning about them, and whether the log may be written."""
     chosen, note = _choose(seen)
     outside = tuple(directory for directory in chosen if not directory.is_inside)
     is_bound = bool(outside) and _why_not_bound(seen, outside) is None
@@ -118,11 +117,11 @@ def _missing(seen: Surroundings, chosen: tuple[LogDirectory, ...]) -> tuple[str,
         return tuple(f"{directory.path}/" for directory in chosen)
     if seen.is_store or seen.own.is_there:
         return ()
-    return (f"{seen.own.path}/",)  # a log elsewhere makes no store of an empty directory
+    return (f"{seen.own.path}/",)  # a log elsewhere does not make an empty directory a store
 
 
 def _choose(seen: Surroundings) -> tuple[tuple[LogDirectory, ...], str | None]:
-    """The directories, and what is to be said where configured ones are ignored."""
+    """The directories, and a warning if configured ones are ignored."""
     own, configured = seen.own, seen.configured
     if not configured or all(directory.is_same(own) for directory in configured):
         return (own,), None
@@ -142,7 +141,7 @@ def _choose(seen: Surroundings) -> tuple[tuple[LogDirectory, ...], str | None]:
 def _refusal(
     seen: Surroundings, chosen: tuple[LogDirectory, ...], outside: tuple[LogDirectory, ...], *, is_bound: bool
 ) -> Refusal | None:
-    for directory in chosen:  # one inside may be a mount of another store's
+    for directory in chosen:  # even one inside may be a mount of another store's
         if directory.owner is not None:
             return _refusal_of_anothers(seen, directory, directory.owner)
     if outside and not is_bound:
@@ -195,7 +194,7 @@ def _refusal_of_outside(seen: Surroundings, outside: tuple[LogDirectory, ...]) -
 
 
 def _refusal_of_a_lost_log(seen: Surroundings) -> Refusal | None:
-    """Where ROOT/commitlog is empty because the disk of the log is not mounted: a recovery would cut all queues."""
+    """The refusal if ROOT/commitlog is empty because the log's disk is not mounted: a recovery would cut all queues."""
     missing = tuple(directory for directory in seen.configured if not directory.is_same(seen.own))
     if seen.own.has_files or not seen.has_history or not missing or any(d.has_files for d in seen.configured):
         return None
@@ -207,7 +206,7 @@ def _refusal_of_a_lost_log(seen: Surroundings) -> Refusal | None:
 
 
 def _why_not_bound(seen: Surroundings, outside: tuple[LogDirectory, ...]) -> str | None:
-    """None where the binding is of this very store and these very directories."""
+    """None if the binding names exactly this store and these directories."""
     binding = seen.binding
     if binding is None:
         return "nothing says that it is this store's"

@@ -1,11 +1,10 @@
-"""A store that follows a master: the note that says so, and the master's state files that it takes over: topics, groups, offsets of
-groups and of delay levels, counts and place of the timer, modes of groups.
+"""A store that follows a master: the note that says so, and the master's state files that the store copies. These are topics, groups,
+offsets of groups and delay levels, counts and place of the timer, and the groups' modes.
 
-What a master answers is its file's content.
-Departures: topics and groups are replaced whole (Java deletes all, puts them back one by one,
-and stops half-way at one with attributes: apache/rocketmq#9403, #9547); a group's offset never goes back,
-where Java takes the master's. A delay level's is the master's, as in Java: what only an own, greater one says may have been delivered
-into a log that was cut since. Java: SlaveSynchronize.
+A master's answer is the content of its file.
+Departures: topics and groups are replaced whole (Java deletes all, adds them one by one, and stops half-way at one with attributes:
+apache/rocketmq#9403, #9547). A group's offset never decreases; Java takes the master's. A delay level's offset is the master's, as in
+Java: messages that only a greater own offset covers may have been delivered into a log that was cut since. Java: SlaveSynchronize.
 """
 
 from __future__ import annotations
@@ -33,10 +32,10 @@ _NAME = "spark_mq/follower.json"
 
 
 def followed_master(file_system: FileSystem, root: str) -> str | None:
-    """The master that the store at ROOT follows; None = it follows nobody.
+    """The master that the store at ROOT follows; None = it follows no master.
 
-    ROOT/spark_mq/follower.json says it: {"master": "host:port"}. Only the store's follower writes there, until the note is taken away.
-    No Java counterpart: there brokerRole of broker.conf says so.
+    The note is ROOT/spark_mq/follower.json: {"master": "host:port"}. While it exists, only the store's follower writes the store.
+    No Java counterpart: there brokerRole of broker.conf decides.
     """
     content = file_system.read_file(f"{root}/{_NAME}")
     if content is None:
@@ -54,7 +53,7 @@ def note_followed_master(file_system: LocalFileSystem, root: str, master: str) -
 
 
 def forget_followed_master(file_system: LocalFileSystem, root: str) -> bool:
-    """The store is written by anybody from now on; whether it followed a master before. Raises OSError."""
+    """Delete the note, so that other writers may write the store; returns whether there was one. Raises OSError."""
     path = f"{root}/{_NAME}"
     if not file_system.exists(path):
         return False
@@ -69,18 +68,18 @@ _TABLE = "offsetTable"
 _MODES = "messageRequestModeMap"
 _SOURCE = "the master's answer"
 Copy = Callable[[str, str | None], str | None]
-"""What a file holds then, of the master's answer and of what it holds; None = the same."""
+"""New text of a file, from the master's answer and the file's present text; None = unchanged."""
 Choice = Callable[[int, int], int]
-"""Which of two offsets counts, the master's or the own."""
+"""Chooses between two offsets, the master's and the own."""
 
 
 def copied_topics(answer: str, own: str | None) -> str | None:
-    """The text for topics.json; None = it says so already. Raises StateFileError for an answer that is no table."""
+    """New text of topics.json; None = unchanged. Raises StateFileError for an answer that is no table."""
     return _replaced(answer, own, TopicTable.load, ("topicConfigTable",))
 
 
 def copied_groups(answer: str, own: str | None) -> str | None:
-    """The text for subscriptionGroup.json; None = it says so already. Raises StateFileError."""
+    """New text of subscriptionGroup.json; None = unchanged. Raises StateFileError."""
     return _replaced(answer, own, SubscriptionGroupTable.load, ("subscriptionGroupTable", "forbiddenTable"))
 
 
@@ -95,13 +94,13 @@ def _replaced(answer: str, own: str | None, load: Callable[[str, str], Any], key
 
 
 def copied_offsets(answer: str, own: str | None) -> str | None:
-    """The text for consumerOffset.json: of each queue the greater offset; None = nothing is greater. Raises StateFileError."""
+    """New text of consumerOffset.json, with the greater offset of each queue; None = unchanged. Raises StateFileError."""
     ConsumerOffsets.load(answer, _SOURCE)
     return _merged_text(answer, own, max)
 
 
 def copied_delays(answer: str, own: str | None) -> str | None:
-    """The text for delayOffset.json: the master's offset of each level that it names; None = it says so already.
+    """New text of delayOffset.json, with the master's offset of each level that it names; None = unchanged.
 
     Raises StateFileError.
     """
@@ -110,7 +109,7 @@ def copied_delays(answer: str, own: str | None) -> str | None:
 
 
 def kept_delays(answer: str, own: str | None) -> str | None:
-    """The text for delayOffset.json of a master that comes back, of what a slave has kept: of each level the greater offset.
+    """New text of delayOffset.json of a returning master, with the greater of its own and a slave's offset of each level.
 
     Raises StateFileError.
     """
@@ -119,25 +118,25 @@ def kept_delays(answer: str, own: str | None) -> str | None:
 
 
 def copied_timer_metrics(answer: str, own: str | None) -> str | None:
-    """The text for timermetrics; None = it says so already. Raises StateFileError."""
+    """New text of timermetrics; None = unchanged. Raises StateFileError."""
     return _replaced(answer, own, parse_document, ("timingCount",))
 
 
 def copied_timer(answer: str, own: str | None) -> str | None:
-    """The text for followed_timer.json; None = it says so already, or the master's timer has not run. Raises StateFileError."""
+    """New text of followed_timer.json; None = unchanged, or the master's timer has not run. Raises StateFileError."""
     said = FollowedTimer.load(answer, _SOURCE)
     return None if said.read_time_ms <= 0 or answer == own else answer
 
 
 def copied_request_modes(answer: str, own: str | None) -> str | None:
-    """The text for messageRequestMode.json; None = it says so already. Raises StateFileError."""
+    """New text of messageRequestMode.json; None = unchanged. Raises StateFileError."""
     modes = section(parse_document(answer, _SOURCE), _MODES, _SOURCE)
     known = {} if own is None else section(parse_document(own, None), _MODES, None)
     return None if modes == known else fastjson.to_text({_MODES: modes})
 
 
 def with_request_mode(own: str | None, topic: str, group: str, mode: str, shared_queues: int) -> str:
-    """The text for messageRequestMode.json with a group's mode of a topic. Raises StateFileError. Java: MessageRequestModeManager."""
+    """New text of messageRequestMode.json with a group's mode for a topic. Raises StateFileError. Java: MessageRequestModeManager."""
     modes = dict({} if own is None else section(parse_document(own, None), _MODES, None))
     entry = {"consumerGroup": group, "mode": mode, "popShareQueueNum": shared_queues, "topic": topic}
     modes[topic] = {**(modes.get(topic) or {}), group: entry}
@@ -154,7 +153,7 @@ def _merged_text(answer: str, own: str | None, choose: Choice) -> str | None:
 
 
 def _merged(said: Mapping[str, Any], known: Mapping[str, Any], choose: Choice) -> dict[str, Any]:
-    """Of two numbers the chosen one, of tables each of their numbers; what only one has stays."""
+    """Merge two nested tables: of two numbers the chosen one; an entry that only one table has stays."""
     merged = dict(known)
     for key, value in said.items():
         present = known.get(key)
@@ -168,7 +167,7 @@ def _merged(said: Mapping[str, Any], known: Mapping[str, Any], choose: Choice) -
 
 
 def place_of_copy(root: str, name: str) -> str:
-    """Which file of a store at ROOT takes what the master's file of that name says."""
+    """Path of the copy of the master's file of that name, in a store at ROOT."""
     return followed_timer_path(root) if name == TIMER_CHECKPOINT_FILE else f"{root}/config/{name}"
 
 
@@ -181,6 +180,6 @@ COPIES: Mapping[str, Copy] = {
     TIMER_CHECKPOINT_FILE: copied_timer,
     REQUEST_MODES_FILE: copied_request_modes,
 }
-"""By the master's file under config/."""
+"""Copy function by the master's file name under config/."""
 KEPT_BY_SLAVES: Mapping[str, Copy] = {OFFSETS_FILE: copied_offsets, DELAYS_FILE: kept_delays}
-"""What a master that comes back takes of a slave that has stood in for it."""
+"""Copy functions for a returning master, which takes the files of a slave that stood in for it."""

@@ -1,7 +1,7 @@
 """Changes to the tables of a store whose broker is not running: a consumer group's progress, a new topic.
 
-All of it is done under the store's lock, which a running broker holds: it would write its own memory over every change. Touches the
-tables that are named and their `.bak`, nothing else: no recovery, no `abort`.
+All changes are made under the store's lock. A running broker holds that lock, and would overwrite every change from its memory. Only
+the named tables and their `.bak` are touched: no recovery, no `abort`.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def write_group_offsets(
 ) -> bool:
     """Store the group's next offsets by (topic, queue id) in the store at ROOT = `root`; returns whether a file changed.
 
-    Offsets are set as given, also lower ones; other queues and groups keep theirs. A new group gets its entry and its
-    `%RETRY%` topic. The version of every table that changes is raised.
+    Offsets are set as given, even if they decrease; other queues and groups keep theirs. A new group gets its entry and its
+    `%RETRY%` topic. Each changed table's version is raised.
 
     Order of writes, each file replaced whole and synced, and only where it changes: topics.json (the group's `%RETRY%` topic) ·
     subscriptionGroup.json (its entry) · consumerOffset.json. Commit point: the rename to consumerOffset.json. A crash before it
@@ -46,8 +46,8 @@ def write_group_offsets(
     without its retry topic, hence the order. The lock is not waited for.
     Java: ConsumerOffsetManager.commitOffset and persist; a broker makes entry and topic at a consumer's first heartbeat.
 
-    Raises StoreLockedError at once where another writer or a broker has the store, StoreServedError where it is a broker of ours,
-    StateFileError where a table cannot be read (it is then left as it is), NameIllegalError, ValueError for a negative offset, OSError.
+    Raises StoreLockedError at once if another writer or a broker has the store, StoreServedError if it is a broker of ours,
+    StateFileError for an unreadable table, which is left as it is, NameIllegalError, ValueError for a negative offset, OSError.
     """
     directory = f"{root}/config"
     with file_system.locked(f"{root}/lock", holder="sink"):
@@ -81,11 +81,11 @@ def create_topic(
     file_system: LocalFileSystem,
     lock_timeout_ms: int = 0,
 ) -> TopicConfig | None:
-    """Enter the topic in topics.json, and return None; or the entry that it has already, which is left as it is.
+    """Enter the topic in topics.json, and return None; or return the entry that it has already, unchanged.
 
     Commit point: the rename to topics.json. Java: AdminBrokerProcessor.updateAndCreateTopic, TopicConfigManager.updateTopicConfig.
 
-    Raises NameIllegalError for a name that no user's topic may have, StoreLockedError, StoreRefusedError, StateFileError, OSError.
+    Raises NameIllegalError for a name that a user's topic must not have, StoreLockedError, StoreRefusedError, StateFileError, OSError.
     """
     if reasons := refuse_for_writing(config):
         raise StoreRefusedError(root, "; ".join(reasons))

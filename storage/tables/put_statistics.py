@@ -1,8 +1,8 @@
-"""What was put, by topic and altogether: since a broker began, by one run of a job, in one batch of a sink. Java: BrokerStatsManager,
+"""What was put, by topic and in total: since a broker started, in a run of a job, or in a batch of a sink. Java: BrokerStatsManager,
 StatsItem.
 
 A message counts under the topic it was stored in: a delayed one under SCHEDULE_TOPIC_XXXX, a half under the half topic.
-Not followed: rates by minute, hour and day, which a reader of the sums can take.
+Not supported: rates by minute, hour and day, which a reader can derive from the sums.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.names import is_system_topic
 
 @dataclass(slots=True)
 class Sum:
-    """A value and how often something was added to it."""
+    """A sum and how many additions it has."""
 
     value: int = 0
     times: int = 0
@@ -45,9 +45,9 @@ def _sums() -> defaultdict[str, Sum]:
 
 @dataclass(slots=True)
 class PutStatistics:
-    """Sums of one broker, of all its handlers and their threads, or of one run or batch.
+    """Sums of one broker (all handlers and threads), of one run or of one batch.
 
-    Keys are topics; `topic@queue`, `queue@topic` and `topic@group` where the name says so.
+    Keys are topics, or `topic@queue`, `queue@topic` and `topic@group` if the name says so.
     """
 
     broker_name: str | None = None
@@ -56,9 +56,9 @@ class PutStatistics:
     topic_put_size: defaultdict[str, Sum] = field(default_factory=_sums)
     """Bytes of records."""
     topic_put_latency: defaultdict[str, Sum] = field(default_factory=_sums)
-    """Milliseconds, by `queue@topic` with the queue that the client was sent."""
+    """Milliseconds, by `queue@topic`, with the queue in the client's answer."""
     queue_put_nums: defaultdict[str, Sum] = field(default_factory=_sums)
-    """By `topic@queue`, of the schedule topic only: messages by delay level."""
+    """By `topic@queue`, of the schedule topic only: messages of each delay level."""
     queue_put_size: defaultdict[str, Sum] = field(default_factory=_sums)
     send_back_nums: defaultdict[str, Sum] = field(default_factory=_sums)
     """By `topic@group`: messages that a group gave back."""
@@ -69,7 +69,7 @@ class PutStatistics:
     _lock: threading.RLock = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def put(self, topic: str, queue_id: int, message_count: int, size_bytes: int, times: int = 1) -> None:
-        """Count what one put stored, or so many together.
+        """Count what one put stored, or what `times` puts stored together.
 
         Java: SendMessageProcessor.handlePutMessageResult, EndTransactionProcessor.sendFinalMessage.
         """
@@ -87,7 +87,7 @@ class PutStatistics:
         *,
         are_single: bool = False,
     ) -> None:
-        """Count many: of each its number among `queues`, and its bytes. `are_single` = each is a put of its own."""
+        """Count many rows: each has its number among `queues` and its bytes. `are_single` = each is a put of its own."""
         counts = np.bincount(queue_codes, minlength=len(queues)).tolist()
         sizes = np.bincount(queue_codes, sizes_bytes, len(queues)).tolist()  # exact below 2^53
         for (topic, queue_id), count, size in zip(queues, counts, sizes, strict=True):
@@ -103,14 +103,14 @@ class PutStatistics:
         return dict(sorted(found.items(), key=lambda item: -item[1].size_bytes))
 
     def line(self) -> str:
-        """For people; "" where nothing was put."""
+        """A line to display; "" if nothing was put."""
         topics = self.topics
         size = sum(one.size_bytes for one in topics.values())
         parts = ", ".join(f"{topic} {one.messages:,}" for topic, one in topics.items())
         return f"put {self.broker_put_nums:,} messages of {size:,} bytes: {parts}" if topics else ""
 
     def put_by_topic(self, topic: str, queue_id: int, message_count: int, size_bytes: int, times: int = 1) -> None:
-        """Count it by its topic, and by its level where it waits, but not as the broker's."""
+        """Count by topic, and by level for a delayed message, but not in the broker's totals."""
         with self._lock:
             if topic == SCHEDULE_TOPIC:
                 self.queue_put_nums[f"{topic}@{queue_id}"].add(message_count, times)
@@ -119,7 +119,7 @@ class PutStatistics:
             self.topic_put_size[topic].add(size_bytes, times)
 
     def put_latency(self, topic: str, answered_queue_id: int, latency_ms: int, times: int = 1) -> None:
-        """Count how long each of so many sends took. Java: BrokerStatsManager.incTopicPutLatency."""
+        """Count the latency of `times` sends. Java: BrokerStatsManager.incTopicPutLatency."""
         with self._lock:
             self.topic_put_latency[f"{answered_queue_id}@{topic}"].add(latency_ms * times, times)
 

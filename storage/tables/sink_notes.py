@@ -1,19 +1,19 @@
-"""What a store notes of its sinks beside the log: `ledger.json`, which decides, and `batches.json`, for people to look at.
+"""Notes about a store's sinks besides the log: `ledger.json`, which decides, and `batches.json`, for display.
 
 Both lie in ROOT/spark_mq, where no client of a broker can write.
 
-ledger.json holds what must be known of the ledger besides the log:
+ledger.json holds what the log cannot say about the ledger:
 
     {"unmarkedEnd": place, "sinks": {SINK: [query, batch, place of its END], …}}
     CRC-32 of the first line in hex
 
-`unmarked_end`: ledger messages before this place in the log count without a mark (`storage.batch.ledger.MARK`), because a version
-that wrote none may have written them. The first opening for writing that finds a ledger and no notes sets it, to the log's end; nothing
-raises it later. `sinks`: the last batch of each, for the time when retention has deleted its END. A note whose END has not
-expired says nothing: the log decides, and a cut of the log takes ENDs with their rows.
+`unmarked_end`: ledger messages before this log offset count without a mark (`storage.batch.ledger.MARK`), because a version without
+marks may have written them. The first opening for writing that finds a ledger and no notes sets it to the log's end; it is never
+raised. `sinks`: the last batch of each sink, needed after retention has deleted its END. A note is ignored while its END has not
+expired: the log decides, and a cut of the log removes ENDs with their rows.
 
-batches.json holds rows, bytes and time of the last batches. A commit replaces the file without a sync. So it costs the commit no
-wait, and a power loss may take the notes of the last seconds, or all of them. Nothing is decided by them.
+batches.json holds rows, bytes and time of the last batches. A commit replaces the file without a sync, so the commit does not wait. A
+power loss may lose the notes of the last seconds, or all of them. No decision depends on them.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ class SinkNote(NamedTuple):
     query_id: str
     batch_id: int
     end_place: int
-    """Where its END begins in the log; −1 = somebody has said that the batch is there, and no END shows it."""
+    """The log offset where its END begins; −1 = an operator has declared the batch written, and there is no END."""
 
 
 class LedgerNotes(NamedTuple):
-    """All of it."""
+    """The whole content of ledger.json."""
 
     unmarked_end: int
     sinks: Mapping[str, SinkNote] = _NO_SINKS
 
     def with_sink(self, sink_id: str, note: SinkNote) -> LedgerNotes:
-        """The notes with this one in place of the sink's former; themselves where they say so already."""
+        """The notes with this one in place of the sink's former note; the same notes if nothing changes."""
         return self if self.sinks.get(sink_id) == note else self._replace(sinks={**self.sinks, sink_id: note})
 
     def expired(self, sink_id: str, minimum: int) -> SinkNote | None:
-        """The sink's note if its END stood before `minimum`, where the log begins."""
+        """The sink's note if its END was before `minimum`, where the log begins."""
         note = self.sinks.get(sink_id)
         return note if note is not None and note.end_place < minimum else None
 
 
 def load_ledger_notes(file_system: FileSystem, root: str) -> LedgerNotes | None:
-    """The notes; None where there are none. Raises StateFileError for a file that holds others, or half of them."""
+    """The notes; None if there are none. Raises StateFileError for a file with other content, or only half of it."""
     path = _ledger_path(root)
     content = file_system.read_file(path)
     if content is None:
@@ -84,7 +84,7 @@ def save_ledger_notes(file_system: LocalFileSystem, root: str, notes: LedgerNote
 
 
 def unmarked_end_of(notes: LedgerNotes | None, log_end: int) -> int:
-    """Before which place unmarked messages count: in a store that this version has not opened yet, all of them."""
+    """The log offset before which unmarked messages count: in a store that this version has not opened yet, its end."""
     return log_end if notes is None else notes.unmarked_end
 
 
@@ -104,11 +104,11 @@ def _from_document(document: dict[str, Any]) -> LedgerNotes:
 
 
 BATCHES = 10
-"""How many batches of a sink are remembered."""
+"""How many batches of a sink are kept."""
 SINKS = 50
-"""And how many sinks: those that wrote last."""
+"""How many sinks are kept: those that wrote last."""
 TOPICS = 50
-"""And how many topics of a batch: those with the most bytes; the others are one sum under the name ""."""
+"""How many topics of a batch are kept: those with the most bytes; the others are one sum under the name ""."""
 
 
 class BatchNote(NamedTuple):
@@ -120,19 +120,19 @@ class BatchNote(NamedTuple):
     """When the commit ended."""
     rows: int
     waited_ms: int
-    """Until the store was open: for its lock, and for a recovery where one was due."""
+    """Until the store was open: waiting for its lock, and for a recovery if one was due."""
     took_ms: int
-    """From then on until the batch was in the log, in queues and index."""
+    """From the opening until the batch was in the log, in queues and index."""
     topics: Mapping[str, TopicSum]
-    """What was put, by the topic it was stored in."""
+    """What was put into each topic."""
 
 
 BatchNotes = Mapping[str, tuple[BatchNote, ...]]
-"""Sink id → its last batches, the newest last; the sink that wrote last comes last."""
+"""Sink id → its last batches, newest last; the sink that wrote last is last."""
 
 
 def load_batch_notes(file_system: FileSystem, root: str) -> BatchNotes:
-    """The notes; empty where there are none that this version knows."""
+    """The notes; empty if there are none in a known form."""
     content = load_loose(file_system, _batches_path(root))
     try:
         document = json.loads(content) if content else {}
@@ -142,7 +142,7 @@ def load_batch_notes(file_system: FileSystem, root: str) -> BatchNotes:
 
 
 def add_batch_note(file_system: LocalFileSystem, root: str, sink_id: str, note: BatchNote) -> None:
-    """Remember one batch more; `file_system` holds the store's lock."""
+    """Add the note of one batch; `file_system` holds the store's lock."""
     notes = dict(load_batch_notes(file_system, root))
     same = (note.query_id, note.batch_id)
     before = [one for one in notes.pop(sink_id, ()) if (one.query_id, one.batch_id) != same]

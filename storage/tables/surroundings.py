@@ -1,7 +1,7 @@
-"""What lies at a store's path and around it: whether it is a store, where its log lies, and ROOT/spark_mq, our own directory.
+"""What is at a store's path and around it: whether it is a store, where its log lies, and ROOT/spark_mq, our own directory.
 
-Every way into a store asks here where its log lies (`find_log`): opening, creating, jobs, commands, the tasks of a sink. This module
-looks at directories; `log_place.py` decides. Reads only, but for `save_binding`.
+Openings, creations, jobs, commands and the tasks of a sink all call `find_log` to find the log. This module looks at directories;
+`log_place.py` decides. Reads only, except `save_binding`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from storage.tables.masters import followed_master
 
 
 def own_directory(root: str) -> str:
-    """What this package keeps in a store beside RocketMQ's own files. Nothing in it may be a symbolic link (`refuse_links`)."""
+    """This package's own directory in a store. Nothing in it may be a symbolic link (`refuse_links`)."""
     return f"{root}/spark_mq"
 
 
 def refuse_links(file_system: LocalFileSystem, root: str) -> None:
-    """Raises StoreRefusedError where ROOT/spark_mq, or something below it, is a symbolic link.
+    """Raises StoreRefusedError if ROOT/spark_mq, or an entry below it, is a symbolic link.
 
-    What lies there is written, renamed and deleted by name, and intents say what the next opening appends. A link in it would
-    lead these writes to files of somebody else. So links are looked for whenever a store is opened for writing, and whenever rows are
-    staged. A store that is only read is not looked through. Another disk can be mounted there.
+    Files there are written, renamed and deleted by name, and intents say what the next opening appends. A link would redirect these
+    writes to other people's files. So each opening for writing and each staging of rows checks for links. A store that is only read is
+    not checked. Another disk may be mounted there.
     """
     link = file_system.first_link(own_directory(root))
     if link is not None:
@@ -50,7 +50,7 @@ def refuse_links(file_system: LocalFileSystem, root: str) -> None:
 
 
 HOME = "store"
-"""What a broker's home calls its store, unless its configuration says otherwise."""
+"""The store's directory in a broker's home, unless its configuration says otherwise."""
 _STORE_DIRECTORIES = {"commitlog", "consumequeue"}
 
 
@@ -64,9 +64,9 @@ def is_file(path: str, file_system: FileSystem) -> bool:
 
 
 def no_store(path: str, missing: str, file_system: FileSystem, *, to_make: bool = False) -> StoreNotFoundError:
-    """The error for a path where no store is, because `missing` is; `to_make`: a store would have been made in an empty directory.
+    """The error for a path without a store, because `missing` is missing. `to_make`: an empty directory would have become a store.
 
-    It says more where the path is a file, lies in a store, is a broker's home or a name server. A local path is shown from the root on.
+    It says more if the path is a file, is inside a store, is a broker's home or a name server. A local path is shown absolute.
     """
     shown = absolute_path(path)
     names = {entry.name for entry in file_system.list_directory(path)}
@@ -86,9 +86,9 @@ def no_store(path: str, missing: str, file_system: FileSystem, *, to_make: bool 
 
 
 def _store_around(path: str, file_system: FileSystem) -> str | None:
-    """The nearest directory above a path that is a store. One that may not be listed is passed over."""
+    """The nearest parent directory that is a store. An unreadable one is skipped."""
     scheme, separator, place = path.rpartition("://")
-    if ".." in place.split("/"):  # what lies above it, the system alone knows
+    if ".." in place.split("/"):  # only the system knows what lies above it
         return None
     while (parent := posixpath.dirname(place)) not in ("", place):
         place = parent
@@ -128,9 +128,9 @@ def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPla
 def find_log(
     root: str, config: StoreConfig, file_system: FileSystem, *, may_be_empty: bool = False, to_write: bool = False
 ) -> LogPlace:
-    """The log of the store at ROOT, or, with `may_be_empty`, of the one that could be made there. Changes nothing.
+    """The log of the store at ROOT or, with `may_be_empty`, of the one that could be made there. Changes nothing.
 
-    Raises StoreNotFoundError where neither is so; with `to_write` ForeignLogError where the log may be another store's.
+    Raises StoreNotFoundError if there is neither; with `to_write` ForeignLogError if the log may be another store's.
     """
     place = log_place(root, config, file_system)
     if place.missing:
@@ -146,14 +146,14 @@ def find_log(
 
 
 def has_own_log(root: str, file_system: FileSystem) -> bool:
-    """Whether ROOT/commitlog has files: then ROOT is a store, wherever its configuration points. One call; `find_log` has many."""
+    """Whether ROOT/commitlog has files: then ROOT is a store regardless of its configuration. One system call; `find_log` has many."""
     return bool(_log_files(file_system.list_directory(f"{root}/commitlog")))
 
 
 def is_empty_place(root: str, file_system: FileSystem) -> bool:
-    """Whether a store may be made at ROOT: nothing is there, or nothing but what this package puts there before.
+    """Whether a store may be made at ROOT: it is empty or missing, or holds only what this package puts there before.
 
-    Not at `host:port`: who writes that means no directory.
+    Not at `host:port`: a user who writes that does not mean a directory.
     """
     names = {entry.name for entry in file_system.list_directory(root)}
     if not names and (is_file(root, file_system) or name_server(root)):
@@ -171,9 +171,9 @@ def refuse_foreign_store(
     asks_replicas: bool,
     is_controlled: bool,
 ) -> None:
-    """Raises StoreRefusedError where this package must not read the store at ROOT, or with `to_write` not write it.
+    """Raises StoreRefusedError if this package must not read the store at ROOT or, with `to_write`, not write it.
 
-    The others as of `refuse_for_writing`; only a follower writes a store that follows a master.
+    The other arguments are those of `refuse_for_writing`; only a follower writes a store that follows a master.
     """
     if to_write:
         reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
@@ -192,7 +192,7 @@ def refuse_foreign_store(
 
 
 def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
-    """`log_place` for a caller that is going to write anything in ROOT. Raises ForeignLogError."""
+    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError."""
     place = log_place(root, config, file_system)
     if place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
@@ -200,7 +200,7 @@ def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) 
 
 
 def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surroundings:
-    """What is to be seen. A remote file system has no links, mounts and inodes: there, names decide."""
+    """What is at ROOT and around it. A remote file system has no links, mounts and inodes: there, names decide."""
     look = _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
     own = look.own_log(f"{root.rstrip('/')}/commitlog")
     configured = _configured(configured_log_directories(config), look, own)
@@ -220,9 +220,9 @@ def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surr
 
 
 def _configured(paths: tuple[str, ...], look: _Look | _LocalLook, own: LogDirectory) -> tuple[LogDirectory, ...]:
-    """What is at the paths, seen from this process's directory, as a broker takes them.
+    """The directories at the configured paths, relative to this process's directory, as a broker takes them.
 
-    Who reads a store from elsewhere finds nothing at a relative one: that is no other log where ROOT has its own.
+    A process in another directory finds nothing at a relative path: that is no other log if ROOT has its own.
     """
     found = [(path, look.directory(absolute_path(path))) for path in paths]
     return tuple(each for path, each in found if each.is_there or not own.has_files or absolute_path(path) == path)
@@ -237,7 +237,7 @@ def _has_history(root: str, file_system: FileSystem) -> bool:
 
 
 class _Look:
-    """Where paths lie, by their names alone."""
+    """Locates paths by their names alone."""
 
     def __init__(self, root: str, file_system: FileSystem) -> None:
         self.root = (root, 0)
@@ -259,7 +259,7 @@ class _Look:
 
 
 class _LocalLook:
-    """Where paths really lie: links are followed, and other mounts of the same directory are looked at."""
+    """Locates paths on the disk: follows links, and considers other mounts of the same directory."""
 
     def __init__(self, root: str, file_system: LocalFileSystem) -> None:
         self._file_system = file_system
@@ -273,7 +273,7 @@ class _LocalLook:
         return self._directory(path, self._file_system.real_path(path))
 
     def own_log(self, path: str) -> LogDirectory:
-        """`directory`, of one that lies in ROOT by its name."""
+        """Like `directory`, for a path that is in ROOT by its name."""
         return self._directory(path, self._file_system.real_child(self.root[0], posixpath.basename(path)))
 
     def _directory(self, path: str, real: str) -> LogDirectory:
@@ -308,7 +308,7 @@ class _LocalLook:
         return tuple(found)
 
     def _number(self, path: str) -> tuple[int, int] | None:
-        """None also where this user may not look."""
+        """Device and inode; None also if this user may not look."""
         try:
             return self._file_system.directory_number(path)
         except OSError:
@@ -322,11 +322,11 @@ class _LocalLook:
         )
 
     def _owner(self, real: str) -> str | None:
-        """The nearest directory at or around a place that is another store than ROOT."""
+        """The nearest directory at or around a path that is another store than ROOT."""
         exists = self._file_system.exists
         for parent in (real, *_parents(real)):
             number = self._number(parent)
-            if number is None:  # not there yet, or not to be looked at
+            if number is None:  # missing, or not accessible
                 continue
             if number == self._root_number:
                 return None
@@ -362,7 +362,7 @@ def binding_path(root: str) -> str:
 
 
 def load_binding(root: str, file_system: FileSystem) -> Binding | None:
-    """The binding of the store at ROOT; None where there is none, or a file that is none: such a store is not bound."""
+    """The binding of the store at ROOT; None if there is none or the file is not a binding: such a store is not bound."""
     content = file_system.read_file(binding_path(root))
     if content is None:
         return None
@@ -376,12 +376,12 @@ def load_binding(root: str, file_system: FileSystem) -> Binding | None:
 
 
 def save_binding(root: str, binding: Binding, file_system: LocalFileSystem) -> None:
-    """Replace it, durably. The commit point is the rename.
+    """Replace the binding, durably. The commit point is the rename.
 
-    ROOT/spark_mq/log_binding.json: by explicit command, a store and a log outside of its directory belong together.
+    ROOT/spark_mq/log_binding.json says, by explicit command, that a store and a log outside of its directory belong together.
 
-    The file names ROOT and each directory of the log by real path and inode. So a copy of ROOT, which has a copy of the file, is
-    bound to nothing: it has another path, or another inode. Devices are not named, as their numbers change when a machine starts.
+    The file names ROOT and each directory of the log by real path and inode. So a copy of ROOT, with its copy of the file, is not
+    bound: its path or its inode differs. Devices are not named, as their numbers change when a machine starts.
     """
     root_named, *log_named = [{"path": path, "inode": inode} for path, inode in (binding.root, *binding.directories)]
     document = {"root": root_named, "log": log_named}
@@ -389,7 +389,7 @@ def save_binding(root: str, binding: Binding, file_system: LocalFileSystem) -> N
 
 
 class Mount(NamedTuple):
-    """One mount: which part of which file system it shows, and where."""
+    """One mount: the part of a file system that it shows, and where."""
 
     device: str
     part: str
@@ -399,7 +399,7 @@ class Mount(NamedTuple):
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The mounts of a mountinfo file, in its order: of two at one point the later hides the earlier."""
+    """The mounts of a mountinfo file, in its order: the later of two at one point hides the earlier."""
     lines = (line.split(" ") for line in text.splitlines())
     return [
         Mount(fields[2], _unescape(fields[3]), _unescape(fields[4]).rstrip("/")) for fields in lines if len(fields) > 4
@@ -407,11 +407,9 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def other_names(path: str, mounts: list[Mount]) -> list[str]:
-    """Other paths at which the directory of an absolute path without links may be seen, too.
+    """Other paths of a directory, given by an absolute path without links: bind mounts and second mounts of one file system.
 
     A path may be hidden by another mount; the caller compares device and inode.
-
-    Other names of a directory: where else a Linux system shows it, by bind mounts and second mounts of one file system.
 
     A directory has one name in its file system, and one for each mount that shows that part of the file system.
     /proc/self/mountinfo lists the mounts of this process (proc_pid_mountinfo(5)).
@@ -435,10 +433,10 @@ def _unescape(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreLayout:
-    """Directories and file sizes of one store: enough to open one queue without opening the store. A size of None is found
-    from the files.
+    """Directories and file sizes of one store: enough to open one queue without opening the store. A size of None is read off the
+    files.
 
-    A value that can be sent to another process; a reading task opens from it just what it needs.
+    The value can be sent to another process; a reading task opens from it only what it needs.
     """
 
     root: str
@@ -450,7 +448,7 @@ class StoreLayout:
 
     @classmethod
     def of(cls, root: str, log_directories: tuple[str, ...], config: StoreConfig) -> StoreLayout:
-        """As the configuration says."""
+        """The layout by the configuration."""
         return cls(
             root,
             log_directories,
@@ -461,7 +459,7 @@ class StoreLayout:
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
-        """The log. With `scratch`, records lie in that memory until the next ones are asked for."""
+        """The log. With `scratch`, records lie in that memory until the next ones are read."""
         return CommitLog(
             file_system,
             self.log_directories,

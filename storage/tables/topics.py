@@ -1,8 +1,7 @@
 """Topics of a store, `config/topics.json`, and its static topics, `config/topicQueueMapping.json`.
 
-Entries of topics.json that are not changed are written as they were found, system topics among them: a
-broker takes them over its built-in ones, so a wrong one would stop auto-creation, delivery of delayed
-messages or transaction checks.
+Unchanged entries of topics.json are written as they were found, including system topics. A broker prefers them to its built-in ones, so
+a wrong one would stop auto-creation, delivery of delayed messages or transaction checks.
 
 A static topic has logical queues, numbered over the whole cluster. Each is a chain of physical queues: the last one, the leader,
 takes messages, the earlier ones hold what came before the queue moved to another broker.
@@ -10,8 +9,8 @@ takes messages, the earlier ones hold what came before the queue moved to anothe
     logical queue 3      |0 ────────── broker-a, queue 1 ──────────|20,000 ── broker-b, queue 0 ──▶
     physical offsets      0 … 12,345                                 0 …
 
-The next link begins at a rounded-up offset, so logical offsets have gaps. Its logical offset is negative until that is decided.
-Not followed: what tools do to make and move static topics (epochs, `updateStaticTopic`, `remappingStaticTopic`).
+The next link begins at a rounded-up offset, so logical offsets have gaps. Its logical offset is negative until it is decided.
+Not supported: how tools create and move static topics (epochs, `updateStaticTopic`, `remappingStaticTopic`).
 
 Java: TopicConfigManager, TopicConfig, TopicQueueMappingManager, TopicQueueMappingDetail, LogicQueueMappingItem, TopicQueueMappingUtils.
 """
@@ -35,9 +34,9 @@ from storage.tables.document import DataVersion, decode_entry, encode_entry, par
 
 TOPICS_FILE = "topics.json"
 QUEUE_COUNT_LIMIT = 65_536
-"""So many queues a topic may have to be written by this package: each gets a directory, and rows without a queue go to all in turn.
+"""How many queues a topic written by this package may have: each gets a directory, and rows without a queue go to all in turn.
 
-A broker sets no limit. Kafka's partition column has room for as many.
+A broker has no limit. Kafka's partition column has room for as many.
 """
 
 OWN_SYSTEM_TOPIC_PREFIX = "rmq_sys_spark_mq_"
@@ -49,19 +48,19 @@ _TABLE = "topicConfigTable"
 class TopicTable:
     """All entries of topics.json, by topic. Every change gives a new table with its version raised.
 
-    A topic without an entry here has no route: nobody can produce to it or pull it, and `cleanUnusedTopic` deletes its queues.
+    A topic without an entry has no route: it cannot be produced to or pulled, and `cleanUnusedTopic` deletes its queues.
     """
 
     version: DataVersion = field(default_factory=DataVersion)
     topics: Mapping[str, TopicConfig] = field(default_factory=dict, hash=False)
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    """The file's content, of which the other fields are a view."""
+    """The file's content; the other fields are a view of it."""
 
     @classmethod
     def load(cls, text: str, file: str | None = None) -> TopicTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none.
 
-        Names are not judged.
+        Names are not checked.
         """
         document = parse_document(text, file)
         entries = section(document, _TABLE, file).items()
@@ -75,7 +74,7 @@ class TopicTable:
     def with_topic(self, config: TopicConfig, *, now_ms: int) -> TopicTable:
         """The table with that entry, new or in place of the topic's old one.
 
-        Does not judge it: `ensure_topic` does.
+        Does not check it: `ensure_topic` does.
         """
         entries: dict[str, Any] = dict(self.document.get(_TABLE) or {})
         entries[config.topic] = encode_entry(config, entries.get(config.topic))
@@ -101,10 +100,9 @@ class TopicTable:
     ) -> TopicTable:
         """The table with an entry under which the first `queue_count` queues can be read and written.
 
-        Itself if it has that already; an entry with fewer queues gets more and keeps the rest. A missing entry is `new`, where it is
-        given. Raises
-        NameIllegalError for an illegal name and for topics whose entry a broker makes itself (those named
-        after broker and cluster are known by the two names).
+        Returns the same table if the topic has such an entry. An entry with fewer queues gets more and keeps the rest. A missing entry
+        becomes `new` if that is given. Raises NameIllegalError for an illegal name and for topics whose entry a broker makes itself
+        (those named after broker and cluster are recognised by the two names).
         """
         validate_topic(topic)
         if (
@@ -141,7 +139,7 @@ class MappingItem(WireBody, kw_only=False):
     queue_id: Int = 0
     generation: Int = wire("gen", default=0)
     logic_offset: Long = 0
-    """Where it begins in the logical queue; negative = not decided yet."""
+    """The logical offset where it begins; negative = not decided yet."""
     start_offset: Long = 0
     """The first physical offset that belongs to it."""
     end_offset: Long = -1
@@ -156,7 +154,7 @@ class MappingItem(WireBody, kw_only=False):
 
     @property
     def has_end(self) -> bool:
-        """Whether it is closed; with nothing in it, it counts as open. Java: checkIfEndOffsetDecided."""
+        """Whether it is closed; an empty link counts as open. Java: checkIfEndOffsetDecided."""
         return self.end_offset > self.start_offset
 
     @property
@@ -166,20 +164,20 @@ class MappingItem(WireBody, kw_only=False):
 
     @property
     def end_logic_offset(self) -> int:
-        """The logical offset behind its last as far as the mapping knows; the first where it is open.
+        """The logical offset after its last as far as the mapping knows; the first if the link is open.
 
         Java: computeMaxStaticQueueOffset.
         """
         return self.logic_offset + (self.end_offset - self.start_offset if self.end_offset >= self.start_offset else 0)
 
     def logical(self, physical_offset: int) -> int:
-        """The logical offset; one before the first is the first. Java: computeStaticQueueOffsetStrictly."""
+        """The logical offset; physical offsets before the link give its first. Java: computeStaticQueueOffsetStrictly."""
         return self.logic_offset + max(0, physical_offset - self.start_offset)
 
     def logical_within(self, physical_offset: int) -> int:
-        """The logical offset, held between the link's first and its end; −1 while its place is not decided.
+        """The logical offset, limited to the link's range; −1 while its place is not decided.
 
-        What a send's answer and a minimum are made of. Java: computeStaticQueueOffsetLoosely.
+        Used for a send's answer and for minimum offsets. Java: computeStaticQueueOffsetLoosely.
         """
         if not self.is_decided:
             return -1
@@ -203,7 +201,7 @@ class TopicQueueMapping(WireBody, kw_only=False):
     scope: str = GLOBAL_SCOPE
     is_dirty: bool = wire("dirty", default=False)
     hosted_queues: Mapping[Int, tuple[MappingItem, ...]] = field(default_factory=dict, hash=False)
-    """Logical queue id → its chain; only of queues that this broker has had a part of."""
+    """Logical queue id → its chain; only for queues that this broker has had a part of."""
 
     def end_of(self, queue_id: int) -> int:
         """The logical end as far as the mapping knows, −1 without a chain. Java: computeMaxOffsetFromMapping."""
@@ -212,7 +210,7 @@ class TopicQueueMapping(WireBody, kw_only=False):
 
 
 def find_item(items: Sequence[MappingItem], logical_offset: int) -> MappingItem | None:
-    """The link that holds the offset, of those whose place is decided: the first of them for an offset before it, None without any.
+    """The link that holds the offset, among those whose place is decided; the first of them for an earlier offset, None without any.
 
     Java: TopicQueueMappingUtils.findLogicQueueMappingItem with ignoreNegative.
     """
@@ -222,7 +220,7 @@ def find_item(items: Sequence[MappingItem], logical_offset: int) -> MappingItem 
 
 
 def next_item(items: Sequence[MappingItem], current: MappingItem) -> MappingItem | None:
-    """The link behind another one, None if there is none or its place is not decided. Java: TopicQueueMappingUtils.findNext."""
+    """The link after another one; None if there is none or its place is not decided. Java: TopicQueueMappingUtils.findNext."""
     for item, behind in pairwise(items):
         if item.is_decided and item.generation == current.generation:
             return behind if behind.is_decided else None
@@ -230,7 +228,7 @@ def next_item(items: Sequence[MappingItem], current: MappingItem) -> MappingItem
 
 
 def check_items(items: Sequence[MappingItem]) -> None:
-    """ValueError with the rule for a chain that no broker takes. Java: TopicQueueMappingUtils.checkLogicQueueMappingItemOffset."""
+    """ValueError with the rule for a chain that brokers refuse. Java: TopicQueueMappingUtils.checkLogicQueueMappingItemOffset."""
     for item in items:
         if min(item.start_offset, item.generation, item.queue_id) < 0:
             raise ValueError("a link's start offset, generation and queue id are not negative")
@@ -252,11 +250,11 @@ class TopicQueueMappingTable:
     version: DataVersion = field(default_factory=DataVersion)
     mappings: Mapping[str, TopicQueueMapping] = field(default_factory=dict, hash=False)
     document: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
-    """The file's content, of which the other fields are a view."""
+    """The file's content; the other fields are a view of it."""
 
     @classmethod
     def load(cls, text: str, file: str | None = None) -> TopicQueueMappingTable:
-        """The table that the file's text holds; StateFileError (naming `file`) if it is none. Chains are not judged."""
+        """The table that the file's text holds; StateFileError (naming `file`) if it is none. Chains are not checked."""
         document = parse_document(text, file)
         entries = section(document, _MAPPINGS, file).items()
         mappings = {topic: decode_entry(TopicQueueMapping, topic, entry, file) for topic, entry in entries}
@@ -267,7 +265,7 @@ class TopicQueueMappingTable:
         return fastjson.to_text(self.document)
 
     def with_mapping(self, mapping: TopicQueueMapping, *, now_ms: int) -> TopicQueueMappingTable:
-        """The table with that entry, new or in place of the topic's old one. ValueError for a chain that no broker takes."""
+        """The table with that entry, new or in place of the topic's old one. ValueError for a chain that brokers refuse."""
         for items in mapping.hosted_queues.values():
             check_items(items)
         entries: dict[str, Any] = dict(self.document.get(_MAPPINGS) or {})

@@ -1,26 +1,25 @@
-"""Asking back what became of half messages. Java: TransactionalMessageServiceImpl.check, TransactionalMessageCheckService.
+"""Checks half messages without an outcome. Java: TransactionalMessageServiceImpl.check, TransactionalMessageCheckService.
 
-Halves are dealt with in the order of their queue, up to the first that is too young. Each is skipped (ended already),
-given up (asked too often, or older than the log's files live), put back unasked (immune) or asked; an answer ends it,
-none puts it back at the queue's end.
+Halves are processed in queue order, up to the first that is too young. Each is skipped (ended already), given up (checked too often, or
+older than the log's files live), put back unchecked (immune) or checked. An answer ends it; without one it is put back at the queue's
+end.
 
-Nobody waits for the checker under the store's lock. A check goes over the queue in passes. Each pass opens the store, deals with halves
-up to the first that must be asked about and has no answer yet, notes what is to be asked, and lets the store go; then the checker
-is asked (`ask`). A pass looks at every half anew. So an answer counts only for a half that is still open: not for one that was
-ended, put back or given up meanwhile by a request, a broker or another check. Answers live in memory: after a crash they are asked
-for again.
+The store's lock is not held while the checker runs. A check goes over the queue in passes. Each pass opens the store, processes halves
+up to the first that needs an answer, collects the questions, and releases the store; then the checker runs (`ask`). A pass
+reads every half anew. So an answer counts only for a half that is still open: not for one that a request, a broker or another check
+ended, put back or gave up meanwhile. Answers live in memory: after a crash the checker is called again.
 
-Order of writes, a stretch of the queue at a time: commit records · op messages · halves put back · discarded halves · their sync ·
+Order of writes, for one part of the queue at a time: commit records · op messages · halves put back · discarded halves · their sync ·
 both consume offsets, in one write. Commit point of a commit: its record. A crash
-    behind a commit record    the next check finds it, and only writes the op message
-    behind an op message      the half is ended
-    behind a half put back    there are two; the later one stands for both
-    behind a discarded half   the next check finds it in the discard topic
-so nothing is committed twice, nothing rolled back is shown, and no half is lost: offsets move only over what is synced.
+    after a commit record     the next check finds it, and only writes the op message
+    after an op message       the half is ended
+    after a half put back     there are two; the later one stands for both
+    after a discarded half    the next check finds it in the discard topic
+so nothing is committed twice, nothing rolled back is shown, and no half is lost: offsets move only over synced data.
 
-Departures from Java, which asks before it looks and lets a producer answer later: here the store is asked first (`outcomes.py`) and the
-checker answers in the same run; immunity uses up no checks (apache/rocketmq#8311); a half whose properties have no room for one
-more count, which a broker tries to put back for ever, is given up.
+Departures from Java, which sends the check before it looks, and lets a producer answer later: here the store is read first
+(`outcomes.py`) and the checker answers in the same run; immunity uses up no checks (apache/rocketmq#8311); a half whose properties have
+no room for one more count, which a broker tries to put back forever, is given up.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from storage.rules.half_messages import (
     committed_messages,
     op_messages,
     put_back_messages,
-    put_back_unasked,
+    put_back_unchecked,
     real_queue,
 )
 from storage.store import MessageStore
@@ -62,11 +61,11 @@ from storage.transaction.outcomes import outcomes_of, read_ended
 from storage.transaction.progress import TransactionProgress, read_progress, save_counts, save_progress
 
 Checker = Callable[[Message], TransactionState | str]
-"""Says what became of a transaction. It gets the half with the topic and queue that it was sent to, and with this check counted."""
+"""Returns the outcome of a transaction. It gets the half with the topic and queue that it was sent to, and with this check counted."""
 
 
 class HalfId(NamedTuple):
-    """What tells one half from every other, also where a log was cut and written anew."""
+    """Identifies a half, even if a log was cut and written anew."""
 
     commitlog_offset: int
     queue_offset: int
@@ -77,7 +76,7 @@ Answers = dict[HalfId, TransactionState]
 
 
 class Question(NamedTuple):
-    """One half to be asked about."""
+    """One half that needs an answer."""
 
     half: HalfId
     message: Message
@@ -85,12 +84,12 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """How a run asks."""
+    """How a run calls the checker."""
 
     threads: int = 8
-    """How many questions at a time; with 1 the checker is called by the calling thread alone."""
+    """How many calls at a time; with 1 only the calling thread calls the checker."""
     limit_s: float = 60.0
-    """No question begins later in a run. Java: MAX_PROCESS_TIME_LIMIT, for a half queue and a run."""
+    """No call starts later in a run. Java: MAX_PROCESS_TIME_LIMIT, for a half queue and a run."""
     clock: Callable[[], float] = time.monotonic
     """In seconds."""
 
@@ -101,10 +100,10 @@ def half_id(halves: Halves, row: int) -> HalfId:
 
 
 def ask(questions: Sequence[Question], checker: Checker, asking: Asking, deadline_s: float) -> Answers:
-    """The checker's answers, in the order of the questions, up to the first that did not begin before `deadline_s`.
+    """The checker's answers, in the order of the questions, up to the first whose call did not start before `deadline_s`.
 
-    A question that has begun is waited for. The first error of the checker goes out, ValueError for an answer that is none; what
-    has not begun then is not asked.
+    Calls that have started are waited for. The first error of the checker is raised, ValueError for an invalid answer; calls
+    that have not started by then are not made.
     """
 
     def answer(question: Question) -> TransactionState | None:
@@ -141,32 +140,32 @@ _STRETCH_HALVES = 1 << 14
 
 @dataclass(slots=True)
 class CheckReport:
-    """What one check did."""
+    """The results of one check."""
 
     committed: int = 0
     rolled_back: int = 0
     put_back: int = 0
-    """Asked without an answer."""
+    """Checked without an answer."""
     immune: int = 0
-    """Put back unasked."""
+    """Put back unchecked."""
     discarded: int = 0
     found_ended: int = 0
     """Ended already; only their op message was missing."""
     half_offset: int = 0
     op_offset: int = 0
     waiting: int = 0
-    """Half messages from `half_offset` on, ended ones among them."""
+    """Half messages from `half_offset` on, including ended ones."""
     stopped_early: bool = False
-    """Whether the check ended before the first half that is too young to be asked, or was put after the check began."""
+    """Whether the check ended before the first half that is too young, or was put after the check started."""
     out_of_time: bool = False
-    """Whether the check ended before a half that it had no time left to ask about."""
+    """Whether the check ended before a half that needed an answer, as no time was left."""
     answers_left: int = 0
-    """Answers that were not applied, because another writer had the store; they are asked for again."""
-    asked_again: list[tuple[int, int]] = field(default_factory=list)
-    """(place in the log, queue offset) of each half put back after an unknown answer: what a check request to a producer names."""
+    """Answers that were not applied, because another writer had the store; the checker is called again for them."""
+    to_check_again: list[tuple[int, int]] = field(default_factory=list)
+    """(log offset, queue offset) of each half put back after an unknown answer: a check request to a producer names them."""
 
     def figures(self) -> dict[str, object]:
-        """For programs."""
+        """The results for programs."""
         return {
             "committed": self.committed,
             "rolledBack": self.rolled_back,
@@ -182,7 +181,7 @@ class CheckReport:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The results for display."""
         lines = [
             f"{self.committed} committed, {self.rolled_back} rolled back, {self.put_back} unknown, {self.immune} not asked yet, "
             f"{self.discarded} given up, {self.found_ended} found ended",
@@ -210,11 +209,11 @@ def check_half_messages(
     rules: CheckRules | None = None,
     asking: Asking | None = None,
 ) -> CheckReport:
-    """Deal once with every half message that is due at `now_ms`, as far as the time for asking goes.
+    """Process every half message that is due at `now_ms` once, as far as the time for the checker allows.
 
     `opened` gives the store open for writing, once for each pass; the checker is called between them, by several threads
-    (`Asking.threads`). An error of the checker goes out; what was dealt with before it stays so. Raises StoreLockedError where the
-    first opening does, StateFileError, StoreNotWritableError, OSError.
+    (`Asking.threads`). An error of the checker is raised; earlier changes stay. Raises StoreLockedError if the first opening does,
+    StateFileError, StoreNotWritableError, OSError.
     """
     asking, report, answers = asking or Asking(), CheckReport(), Answers({})
     deadline_s: float | None = None
@@ -232,7 +231,7 @@ def check_half_messages(
             return report
         if not check.questions:
             return report
-        if deadline_s is None:  # to wait for the lock takes no time from asking
+        if deadline_s is None:  # waiting for the lock does not count as time of the checker
             deadline_s = asking.clock() + asking.limit_s
         answers = ask(check.questions, checker, asking, deadline_s)
         reach("halves-asked")
@@ -241,12 +240,12 @@ def check_half_messages(
 
 
 class _Stretch(NamedTuple):
-    """Consecutive halves with what to do."""
+    """Consecutive halves with their actions."""
 
     halves: Halves
     actions: np.ndarray
     end: int
-    """The half offset behind them."""
+    """The half offset after them."""
 
 
 class _Pass:
@@ -262,10 +261,10 @@ class _Pass:
         self._counts: Counter[str] = Counter()
         self.report = report
         self.questions: list[Question] = []
-        """What is to be asked before a pass can go on."""
+        """The halves that need an answer before a pass can continue."""
 
     def run(self, end: int) -> None:
-        """Over the halves before offset `end`, where the queue ended when the check began: what is put back is for the next check."""
+        """Process the halves before offset `end`, the queue's end when the check started: later ones are for the next check."""
         start, op_start = read_progress(self._store)
         end = max(start, min(end, self._store.max_offset(HALF_TOPIC, QUEUE_ID)))
         op_end = self._store.max_offset(OP_TOPIC, QUEUE_ID)
@@ -286,9 +285,9 @@ class _Pass:
         self.report.waiting = self._store.max_offset(HALF_TOPIC, QUEUE_ID) - self.report.half_offset
 
     def _stretches(self, halves: Halves, has_op: np.ndarray, last: int, pass_end: int) -> Iterator[_Stretch]:
-        """The halves before row `last` with what to do, in stretches that fit into memory with their bodies.
+        """The halves before row `last` with their actions, in parts that fit into memory with their bodies.
 
-        They end before the first half that must be asked about; it and some behind it become `questions`.
+        They end before the first half that needs an answer; it and some later ones become `questions`.
         """
         behind = int(halves.queue_offsets[last]) if last < halves.row_count else pass_end
         due, has_op, is_superseded = halves.take(np.arange(last)), has_op[:last].copy(), superseded(halves)[:last]
@@ -304,13 +303,13 @@ class _Pass:
         bounds = [0, *(np.flatnonzero(np.diff(sizes // _STRETCH_BYTES)) + 1).tolist(), last]
         for first, end in pairwise(bounds):
             if first == end and self.questions:
-                return  # nothing was dealt with
+                return  # nothing was processed
             rows = np.arange(first, end)
             yield _Stretch(due.take(rows), actions[rows], int(due.queue_offsets[end]) if end < last else behind)
 
     def _first_unanswered(self, halves: Halves, actions: np.ndarray) -> int:
-        """The row of the first half that waits for an answer, behind all rows if none does; fills `questions` from it on."""
-        rows = np.flatnonzero(_is_asked(halves, actions)).tolist()
+        """The row of the first half that waits for an answer, or the number of rows; fills `questions` from it on."""
+        rows = np.flatnonzero(_needs_answer(halves, actions)).tolist()
         stop, size = halves.row_count, 0
         for row in rows:
             if half_id(halves, row) not in self._answers:
@@ -323,13 +322,13 @@ class _Pass:
     def _apply(self, stretch: _Stretch) -> None:
         halves, actions = stretch.halves, stretch.actions
         answers = {state: np.zeros(halves.row_count, bool) for state in TransactionState}
-        is_asked = _is_asked(halves, actions)
-        for row in np.flatnonzero(is_asked).tolist():
+        needs_answer = _needs_answer(halves, actions)
+        for row in np.flatnonzero(needs_answer).tolist():
             answers[self._answers[half_id(halves, row)]][row] = True
-        answers[TransactionState.UNKNOWN] |= (actions == Action.ASK) & ~is_asked
+        answers[TransactionState.UNKNOWN] |= (actions == Action.ASK) & ~needs_answer
         is_committed, is_rolled_back, waits = answers.values()
         is_found, is_immune, is_given_up = (
-            actions == action for action in (Action.END, Action.PUT_BACK_UNASKED, Action.DISCARD)
+            actions == action for action in (Action.END, Action.PUT_BACK_UNCHECKED, Action.DISCARD)
         )
         self._commit(halves.take(is_committed))
         self._end(halves.take(is_committed | is_rolled_back | is_found))
@@ -359,26 +358,26 @@ class _Pass:
             reach("op-written")
 
     def _put_back(self, halves: Halves, rows: np.ndarray, is_immune: np.ndarray) -> np.ndarray:
-        """Put these rows of the halves at the end of their queue; returns those that have no room for what that adds."""
+        """Put these rows of the halves at the end of their queue; returns those without room for the longer properties."""
         crowded = [np.empty(0, np.int64)]
         for part, messages in messages_of(self._store, halves.take(rows)):
-            unasked, offsets = is_immune[rows[part]], halves.queue_offsets[rows[part]]
+            unchecked, offsets = is_immune[rows[part]], halves.queue_offsets[rows[part]]
             counted = put_back_messages(messages, next_count(halves.check_times[rows[part]]))
-            renewed = put_back_unasked(messages, offsets)
-            renewed = renewed._replace(properties=pc.if_else(unasked, renewed.properties, counted.properties))
+            renewed = put_back_unchecked(messages, offsets)
+            renewed = renewed._replace(properties=pc.if_else(unchecked, renewed.properties, counted.properties))
             if self._store.writer.settings.appends_crc:
                 renewed = renewed._replace(properties=with_crc_room(renewed.properties))
             fits = np.array(pc.less_equal(pc.binary_length(renewed.properties), PROPERTIES_LIMIT_BYTES), bool)
-            self._report_put_back(self._store.put_inner(renewed.take(fits)), unasked[fits])
+            self._report_put_back(self._store.put_inner(renewed.take(fits)), unchecked[fits])
             reach("half-put-back")
             crowded.append(rows[part][~fits])
         return np.concatenate(crowded)
 
-    def _report_put_back(self, results: pa.RecordBatch, unasked: np.ndarray) -> None:
-        places, offsets = (results.column(name).to_numpy()[~unasked] for name in ("commitlog_offset", "queue_offset"))
-        self.report.asked_again += zip(places.tolist(), offsets.tolist(), strict=True)
+    def _report_put_back(self, results: pa.RecordBatch, unchecked: np.ndarray) -> None:
+        places, offsets = (results.column(name).to_numpy()[~unchecked] for name in ("commitlog_offset", "queue_offset"))
+        self.report.to_check_again += zip(places.tolist(), offsets.tolist(), strict=True)
         self.report.put_back += len(places)
-        self.report.immune += int(unasked.sum())
+        self.report.immune += int(unchecked.sum())
 
     def _save(self, progress: TransactionProgress) -> None:
         self._store.flush()
@@ -389,6 +388,6 @@ class _Pass:
         self._counts.clear()
 
 
-def _is_asked(halves: Halves, actions: np.ndarray) -> np.ndarray:
-    """Which halves a checker is asked about: not one that does not say where to commit it."""
+def _needs_answer(halves: Halves, actions: np.ndarray) -> np.ndarray:
+    """Which halves the checker is called for: not one that does not say where to commit it."""
     return (actions == Action.ASK) & (halves.real_queue_ids >= 0)

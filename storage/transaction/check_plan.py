@@ -1,4 +1,4 @@
-"""Which half messages a check asks about, and what it does with the others. Pure.
+"""Which half messages a check sends to the checker, and what it does with the others. Pure.
 
 Java: TransactionalMessageServiceImpl.check, needDiscard, needSkip, getImmunityTime.
 """
@@ -18,17 +18,17 @@ class Action(IntEnum):
     """What a check does with a half."""
 
     SKIP = 0
-    """It is ended, or a later copy stands for it."""
+    """It is ended, or a later copy replaces it."""
     END = 1
     """It is ended, but no op message says so: one is written."""
     DISCARD = 2
-    PUT_BACK_UNASKED = 3
+    PUT_BACK_UNCHECKED = 3
     ASK = 4
 
 
 @dataclass(frozen=True, slots=True)
 class CheckRules:
-    """When to ask and when to give up. Java: BrokerConfig, MessageStoreConfig."""
+    """When to check and when to give up. Java: BrokerConfig, MessageStoreConfig."""
 
     timeout_ms: int = 6_000
     max_checks: int = 15
@@ -37,7 +37,7 @@ class CheckRules:
 
     @classmethod
     def of(cls, config: StoreConfig) -> CheckRules:
-        """Those of a broker.conf."""
+        """The rules of a broker.conf."""
         transaction = config.transaction
         return cls(
             transaction.transaction_time_out,
@@ -48,9 +48,9 @@ class CheckRules:
 
 
 def check_end(halves: Halves, is_ended: np.ndarray, now_ms: int, rules: CheckRules) -> int:
-    """The row before which a check that began at `now_ms` ends: the first half stored since, or too young to be asked.
+    """The row where a check that started at `now_ms` ends: the first half stored since, or too young to be checked.
 
-    What is ended or given up holds nothing up, nor what has an immunity of its own.
+    Halves that are ended or given up, or have their own immunity, do not stop it.
     """
     age_ms = now_ms - halves.born_times_ms
     is_young = (halves.immunities_s == ABSENT) & (age_ms >= 0) & (age_ms < rules.timeout_ms)
@@ -67,13 +67,13 @@ def plan_checks(
     now_ms: int,
     rules: CheckRules,
 ) -> np.ndarray:
-    """The Action for each half, int8. Masks: an op message names it; its transaction is ended; a later half stands for it."""
+    """The Action for each half, int8. The masks: an op message names it; its transaction is ended; a later half replaces it."""
     immunities_ms = np.where(halves.immunities_s == MALFORMED, rules.timeout_ms, halves.immunities_s * 1_000)
     is_immune = (halves.immunities_s != ABSENT) & (now_ms - halves.born_times_ms < immunities_ms)
     decisions = {
         Action.END: is_ended,
         Action.DISCARD: _is_hopeless(halves, now_ms, rules),
-        Action.PUT_BACK_UNASKED: is_immune,
+        Action.PUT_BACK_UNCHECKED: is_immune,
     }
     actions = np.select(list(decisions.values()), list(decisions), Action.ASK).astype(np.int8)
     actions[has_op | (is_superseded & ~is_ended)] = Action.SKIP
@@ -81,7 +81,7 @@ def plan_checks(
 
 
 def superseded(halves: Halves) -> np.ndarray:
-    """Which of the halves have a later one of the same transaction: a crash between putting back and moving on leaves two."""
+    """Which halves have a later one of the same transaction: a crash between putting back and moving on leaves two."""
     codes = transaction_codes(halves)
     last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
     np.maximum.at(last, codes[codes >= 0], halves.queue_offsets[codes >= 0])
@@ -91,11 +91,11 @@ def superseded(halves: Halves) -> np.ndarray:
 
 
 def next_count(check_times: np.ndarray) -> np.ndarray:
-    """The count with one more check in it; one that is no number counts as −1. Java: needDiscard."""
+    """The count plus this check; one that is no number counts as −1. Java: needDiscard."""
     return np.where(check_times == ABSENT, 1, check_times + 1)
 
 
 def _is_hopeless(halves: Halves, now_ms: int, rules: CheckRules) -> np.ndarray:
-    """Asked too often, or older than the log's files live. Java: needDiscard, needSkip."""
-    asked_often = (halves.check_times >= rules.max_checks) & (halves.check_times != ABSENT)
-    return asked_often | (now_ms - halves.born_times_ms > rules.file_reserved_ms)
+    """Checked too often, or older than the log's files live. Java: needDiscard, needSkip."""
+    checked_too_often = (halves.check_times >= rules.max_checks) & (halves.check_times != ABSENT)
+    return checked_too_often | (now_ms - halves.born_times_ms > rules.file_reserved_ms)

@@ -1,8 +1,8 @@
-"""Half messages without an answer, and putting them back. Java: DefaultTransactionalMessageCheckListener.resolveDiscardMsg,
+"""Discarding half messages without an answer, and putting them back. Java: DefaultTransactionalMessageCheckListener.resolveDiscardMsg,
 AdminBrokerProcessor.resumeCheckHalfMessage.
 
-A discarded half stands in TRANS_CHECK_MAX_TIME_TOPIC, behind the half that it was; one that was put back has a half behind it. By that
-either is done once, also where a crash comes between the message and whatever follows it.
+A discarded half is in TRANS_CHECK_MAX_TIME_TOPIC, later in the log than the half; after putting back, a half follows it. So each is
+done only once, even if a crash comes between the message and the next step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from storage.transaction.progress import save_counts
 
 
 def discard(store: MessageStore, halves: Halves) -> None:
-    """Move halves to the discard topic, which gets its entry, but for those that a check before a crash has moved."""
+    """Move halves to the discard topic, which gets its entry, except those that a check before a crash has moved."""
     moved = halves.take(~_stands_behind(store, DISCARD_TOPIC, halves)) if halves.row_count else halves
     if not moved.row_count:
         return
@@ -42,7 +42,7 @@ def discard(store: MessageStore, halves: Halves) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RedriveReport:
-    """What a redrive did with the discarded halves."""
+    """The results of a redrive of discarded halves."""
 
     put_back: int
     back_before: int
@@ -53,7 +53,7 @@ class RedriveReport:
     """Older than the log's files live: the next check would give them up again."""
 
     def figures(self) -> dict[str, object]:
-        """For programs."""
+        """The results for programs."""
         return {
             "putBack": self.put_back,
             "backBefore": self.back_before,
@@ -62,7 +62,7 @@ class RedriveReport:
         }
 
     def lines(self) -> list[str]:
-        """For people."""
+        """The results for display."""
         return [
             f"{self.put_back} half messages put back; left: {self.back_before} put back before, {self.ended} ended meanwhile, "
             f"{self.too_old} too old"
@@ -72,9 +72,9 @@ class RedriveReport:
 def redrive(
     store: MessageStore, now_ms: int, *, topics: frozenset[str] | None = None, rules: CheckRules | None = None
 ) -> RedriveReport:
-    """Put discarded halves (of these real topics) back into the half topic, once each, their checks counted from 0.
+    """Put discarded halves (of these real topics) back into the half topic, once each, with their check count reset to 0.
 
-    Java does it for one message id, as often as it is requested, and whether the transaction has ended or not.
+    Java does it for one message id, at every request, even if the transaction has ended.
     """
     end = store.max_offset(DISCARD_TOPIC, QUEUE_ID)
     discarded = read_halves(store, 0, end, topic=DISCARD_TOPIC)
@@ -84,7 +84,7 @@ def redrive(
 
 
 def redrive_one(store: MessageStore, discarded: Message, now_ms: int, rules: CheckRules) -> RedriveReport:
-    """As `redrive`, of one message of the discard topic."""
+    """Like `redrive`, for one message of the discard topic."""
     return _put_back(store, half_at(store, discarded), now_ms, rules)
 
 
@@ -103,7 +103,7 @@ def _put_back(store: MessageStore, discarded: Halves, now_ms: int, rules: CheckR
 
 
 def _stands_behind(store: MessageStore, topic: str, halves: Halves) -> np.ndarray:
-    """Which of the messages have a copy behind them in the log, in queue 0 of a topic; what a producer sends again is none."""
+    """Which messages have a later copy in the log, in queue 0 of a topic; a message that a producer sends again is no copy."""
     codes = halves.name_codes()
     last = np.full(int(codes.max(initial=-1)) + 1, -1, np.int64)
     queue, end = store.queues.get(topic, QUEUE_ID), store.max_offset(topic, QUEUE_ID)
@@ -121,8 +121,8 @@ def _stands_behind(store: MessageStore, topic: str, halves: Halves) -> np.ndarra
 def _is_ended(store: MessageStore, discarded: Halves) -> np.ndarray:
     """Which transactions were ended although their half was given up: their producer answered late.
 
-    Their place in the half queue is looked for, from its beginning: what they have is an offset in another queue.
+    Their place in the half queue is searched from its beginning, as their own offset is that in another queue.
     """
     nowhere = np.full(discarded.row_count, -1, np.int64)
-    check_times = np.maximum(discarded.check_times, 0)  # as of halves that others precede
+    check_times = np.maximum(discarded.check_times, 0)  # so they count as copies of earlier halves
     return outcomes_of(store, discarded._replace(queue_offsets=nowhere, check_times=check_times)).is_ended

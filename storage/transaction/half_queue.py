@@ -1,12 +1,12 @@
-"""The half topic read as columns: which transactions wait, since when, and which messages of it are the same transaction.
+"""The half topic as columns: which transactions wait, since when, and which of its messages belong to the same transaction.
 
-A half that was asked back stands again at the queue's end, so one transaction may have several. They share key and time of birth.
+A half that is put back is again at the queue's end, so one transaction may have several halves. They share key and time of birth.
 
-    K K' K' K K'     each K that a producer has sent begins a transaction, K' are copies of the one before them
+    K K' K' K K'     each K that a producer has sent starts a transaction, K' are copies of the one before them
     └─────┘ └──┘
 
 So a message that is sent again with its key is a transaction of its own, whether the one before has ended or not.
-Java: TransactionalMessageServiceImpl.getHalfMsg, which tells halves by their places alone.
+Java: TransactionalMessageServiceImpl.getHalfMsg, which identifies halves by their places only.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from storage.rules.inner_messages import InnerMessages
 from storage.store import MessageStore
 
 MALFORMED = -1
-"""Java's getInt and getLong of what is no number."""
+"""The value for text that is no number, as Java's getInt and getLong have one."""
 ABSENT = -2
 NO_PLACE = int(np.iinfo(np.int64).max)
-"""Behind every place in the log."""
+"""A log offset after all others."""
 
 
 class Halves(NamedTuple):
@@ -57,46 +57,46 @@ class Halves(NamedTuple):
     keys: pa.StringArray
     """Unique keys, which name transactions; null where a message has none."""
     real_topics: pa.StringArray
-    """"" where a message does not say."""
+    """"" if a message has none."""
     real_queue_ids: np.ndarray
-    """int64; −1 where a message does not say."""
+    """int64; −1 if a message has none."""
     check_times: np.ndarray
-    """int64: how often it was asked back, MALFORMED or ABSENT."""
+    """int64: how often it was checked, MALFORMED or ABSENT."""
     immunities_s: np.ndarray
-    """int64: seconds since birth in which it is not asked, MALFORMED or ABSENT."""
+    """int64: seconds since birth in which it is not checked, MALFORMED or ABSENT."""
     first_offsets: np.ndarray
-    """int64: queue offset of the first half of one that was put back unasked, MALFORMED or ABSENT."""
+    """int64: queue offset of the first half of one that was put back unchecked, MALFORMED or ABSENT."""
 
     @property
     def row_count(self) -> int:
-        """How many; `len` counts columns, as of any tuple."""
+        """How many halves; `len` counts columns, as of any tuple."""
         return len(self.queue_offsets)
 
     @property
     def is_copy(self) -> np.ndarray:
-        """Which were put back, so that their transaction began with an earlier message."""
+        """Which were put back, so that their transaction started with an earlier message."""
         return (self.check_times != ABSENT) | (self.first_offsets != ABSENT)
 
     def take(self, rows: np.ndarray) -> Halves:
-        """Some of them, by numbers or by a mask."""
+        """Some of them, by row numbers or by a mask."""
         rows = np.flatnonzero(rows) if rows.dtype == bool else rows
         taken = pa.array(rows)
         return Halves._make(column[rows] if isinstance(column, np.ndarray) else column.take(taken) for column in self)
 
     @property
     def names(self) -> pa.StringArray:
-        """What all messages of a transaction share; null where a message has no unique key."""
+        """The name that all messages of a transaction share; null without a unique key."""
         return transaction_names(self.keys, self.born_times_ms)
 
     def name_codes(self, names: pa.Array | None = None) -> np.ndarray:
-        """For each of `names` (None = the own ones) a number that equal names of these share; −1 for null and for others."""
+        """For each of `names` (None = the own ones) a number, equal for equal names of these halves; −1 for null and for others."""
         own = self.names
         known = own.drop_null().unique()
         return pc.index_in(own if names is None else names, known, skip_nulls=True).fill_null(-1).to_numpy()
 
 
 def transaction_names(keys: pa.Array, born_times_ms: np.ndarray) -> pa.StringArray:
-    """Of messages with these unique keys and times of birth, halves or commit records; null where there is no key."""
+    """Transaction names of halves or commit records with these unique keys and times of birth; null without a key."""
     return pc.binary_join_element_wise(keys, pa.array(born_times_ms).cast(pa.string()), "\x01")
 
 
@@ -120,7 +120,7 @@ def halves_of(queue_offsets: np.ndarray, records: Records) -> Halves:
 
 
 def read_halves(store: MessageStore, start: int, end: int, *, topic: str = HALF_TOPIC) -> Halves:
-    """The half messages at queue offsets [start, end) of the half topic, or of the one that discarded halves go to."""
+    """The half messages at queue offsets [start, end) of the half topic, or of the topic for discarded halves."""
     return _joined([halves_of(offsets, records) for offsets, records in scan_topic(store, topic, start, end)])
 
 
@@ -140,42 +140,42 @@ def half_at(store: MessageStore, half: Message) -> Halves:
 
 
 def messages_of(store: MessageStore, halves: Halves) -> Iterator[tuple[slice, InnerMessages]]:
-    """The halves whole, bodies and all, a log file at a time: which rows, and the messages."""
+    """The complete halves with bodies, a log file at a time: which rows, and the messages."""
     for rows, records in store.log.records(halves.commitlog_offsets, halves.sizes_bytes):
         yield rows, InnerMessages.of_records(records)
 
 
 class Copies(NamedTuple):
-    """The messages of the half queue that belong to the transactions of n halves, they themselves among them."""
+    """The messages of the half queue that belong to the transactions of n halves, including the halves."""
 
     transactions: np.ndarray
-    """int64, n of them: the number of each half's transaction; −1 where nothing of it stands in the queue."""
+    """int64, n of them: the number of each half's transaction; −1 if the queue has nothing of it."""
     members: np.ndarray
-    """int64: of each message the number of its transaction; some are of none of these halves."""
+    """int64: for each message the number of its transaction; some belong to none of these halves."""
     queue_offsets: np.ndarray
     """int64, of each message in the half queue."""
     places: np.ndarray
     """int64, of each message in the log."""
     started_at: np.ndarray
-    """int64, n of them: where in the log each transaction's first half lies; 0 where it has expired."""
+    """int64, n of them: log offset of each transaction's first half; 0 if it has expired."""
     next_at: np.ndarray
-    """int64, n of them: where the next transaction of the same name begins; what lies behind that is none of this one's copies."""
+    """int64, n of them: log offset of the next transaction with the same name; later messages are not this one's copies."""
 
     def of(self, row: int) -> np.ndarray:
         """Which messages are of one half's transaction."""
         return (self.members == self.transactions[row]) & (self.members >= 0)
 
     def any_of(self, is_it: np.ndarray) -> np.ndarray:
-        """Of which of the halves' transactions `is_it` is said of some message."""
-        found = np.zeros(int(self.members.max(initial=-1)) + 2, bool)  # the last one: of none
+        """For each half, whether `is_it` holds for some message of its transaction."""
+        found = np.zeros(int(self.members.max(initial=-1)) + 2, bool)  # the last one is for "none"
         found[self.members[is_it]] = True
         return found[self.transactions]
 
 
 def copies_of(store: MessageStore, halves: Halves) -> Copies:
-    """What stands in the half queue of the transactions of these halves, as far as their names tell.
+    """The messages of these halves' transactions in the half queue, as far as their names show it.
 
-    The queue is read from the first of them to its end and, for those that were put back, backwards until it is known where each began.
+    The queue is read from the first half to its end and, for those that were put back, backwards until each start is known.
     """
     codes = halves.name_codes()
     is_open = halves.is_copy & (codes >= 0)
@@ -198,7 +198,7 @@ def copies_of(store: MessageStore, halves: Halves) -> Copies:
 def _copies(
     halves: Halves, codes: np.ndarray, names: np.ndarray, places: np.ndarray, offsets: np.ndarray, begins: np.ndarray
 ) -> Copies:
-    """Of messages with the names of the halves, in any order: a transaction begins with a message that begins one, and with a name."""
+    """Of messages with the halves' names, in any order: a transaction starts with a message that a producer sent, under a name."""
     own, nothing = halves.commitlog_offsets, np.full(halves.row_count, -1)
     if not len(names):
         return Copies(nothing, names, offsets, places, np.where(halves.is_copy, 0, own), np.full(len(own), NO_PLACE))
@@ -214,25 +214,25 @@ def _copies(
     is_known = (codes >= 0) & (names[at] == codes)
     near = members[at]
     begin = firsts[near]
-    is_behind = is_begin[begin] & (places[begin] > own)  # another one's, as nothing of this one's is there
+    is_behind = is_begin[begin] & (places[begin] > own)  # another transaction's, as nothing of this one is left
     following = np.where(is_behind, near, near + 1)
     next_firsts = firsts[np.minimum(following, len(firsts) - 1)]
     has_next = is_known & (following < len(firsts)) & (names[next_firsts] == codes)
-    is_begun = is_known & is_begin[begin] & ~is_behind
+    is_started = is_known & is_begin[begin] & ~is_behind
     is_own = is_known & ~is_behind & (halves.is_copy | (places[begin] == own))
     return Copies(
         np.where(is_own, near, -1),
         members,
         offsets,
         places,
-        # A commit record that stands may name a half that is gone.
-        np.where(halves.is_copy, np.where(is_begun, places[begin], 0), own),
+        # The commit record may name a half that has expired.
+        np.where(halves.is_copy, np.where(is_started, places[begin], 0), own),
         np.where(has_next, places[next_firsts], NO_PLACE),
     )
 
 
 def last_before(names: np.ndarray, places: np.ndarray, wanted: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """Of pairs that ascend, the last one up to each (wanted, until); −1 where there is none."""
+    """Of ascending pairs, the last one up to each (wanted, until); −1 if there is none."""
     ascending = np.sort(places)
     ranks, wanted_ranks = (np.searchsorted(ascending, found, side="right") for found in (places, until))
     width = len(places) + 1
@@ -240,7 +240,7 @@ def last_before(names: np.ndarray, places: np.ndarray, wanted: np.ndarray, until
 
 
 def transaction_codes(halves: Halves) -> np.ndarray:
-    """For each of the halves a number that those of one transaction share; −1 where a half has no unique key."""
+    """For each half a number, equal within one transaction; −1 without a unique key."""
     codes = halves.name_codes()
     order = np.lexsort((halves.queue_offsets, codes))
     begins = ~halves.is_copy[order]

@@ -1,6 +1,6 @@
-"""Which halves op messages have ended, remembered by the broker that ends more: each op message is read once at most.
+"""Remembers which halves op messages have ended, in the broker that ends more: each op message is read at most once.
 
-    op queue   … | from where the first half asked about began: read then | what others write: read once | own: known unread
+    op queue   … | from the start of the first checked half: read then | written by others: read once | own: known unread
 
 Java keeps no such memory: a second END_TRANSACTION commits once more (apache/rocketmq#5574).
 """
@@ -18,11 +18,11 @@ from storage.store import MessageStore
 
 
 class OffsetRanges:
-    """A set of offsets; neighbours take no more room than one. Not thread-safe."""
+    """A set of offsets; a run of neighbours takes as much room as one. Not thread-safe."""
 
     def __init__(self) -> None:
         self._bounds: list[int] = []
-        """Starts and ends in turn, ascending."""
+        """Alternating starts and ends, ascending."""
 
     def __contains__(self, offset: int) -> bool:
         return bisect_right(self._bounds, offset) % 2 == 1
@@ -45,26 +45,26 @@ class OffsetRanges:
 
 
 class KnownEnds:
-    """The halves that op messages behind some place in the log have ended. Not thread-safe."""
+    """The halves that op messages after some log offset have ended. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ended = OffsetRanges()
         self._started_at: int | None = None
-        """All op messages behind this place in the log are known; None = nothing is."""
+        """All op messages after this log offset are known; None = none is."""
         self._first = self._next = 0
         """Op messages at these queue offsets, from the first to before the next one, are known."""
         self._own: set[int] = set()
-        """Known ones behind `_next`."""
+        """Known ones after `_next`."""
 
     def __contains__(self, half_queue_offset: int) -> bool:
         return half_queue_offset in self._ended
 
     def lacks(self, appended_end: int, started_at: int) -> bool:
-        """Whether `learn` would read something: op messages behind `started_at` in the log, of a queue that ends there."""
+        """Whether `learn` would read something: op messages after `started_at` in the log, in a queue with this end."""
         return self._started_at is None or started_at < self._started_at or self._next < appended_end
 
     def wrote(self, op_queue_offset: int, half_queue_offsets: Iterable[int]) -> None:
-        """An op message that the caller has written: it is not read any more."""
+        """Add an op message that the caller has written, so that it is not read."""
         for offset in half_queue_offsets:
             self._ended.add(offset)
         if self._started_at is not None:  # else `learn` reads it with the others
@@ -72,7 +72,7 @@ class KnownEnds:
             self._pass_own()
 
     def learn(self, store: MessageStore, started_at: int) -> None:
-        """Read the op messages behind a place in the log that are not known yet, as far as they can be read."""
+        """Read the unknown op messages after a log offset, as far as they are readable."""
         queue = store.queues.get(OP_TOPIC, QUEUE_ID)
         end = store.writer.ends.readable_ends.get((OP_TOPIC, QUEUE_ID), 0)
         if queue is None or not end:
@@ -89,7 +89,7 @@ class KnownEnds:
         self._pass_own()
 
     def _read(self, store: MessageStore, start: int, end: int) -> int:
-        """Up to where there was something to read."""
+        """Read a range; returns its readable end."""
         queue = store.queues.get(OP_TOPIC, QUEUE_ID)
         known_end = start
         if queue is not None and start < end:

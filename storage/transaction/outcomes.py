@@ -1,23 +1,23 @@
-"""What the store says of transactions: committed, rolled back, or still open.
+"""The state of transactions in the store: committed, rolled back, or still open.
 
 Committed: a commit record names one of its halves. Rolled back: an op message ends one of its halves and there is
-no commit record. That holds for the transaction, not for one copy of its half (`half_queue.py` says which are): a producer that
-answers for the first half after a check has put it back has answered for both. A broker of 5.3 asks on, and commits again.
+no commit record. That holds for the transaction, not for one copy of its half (`half_queue.py` finds the copies): a producer that
+answers for the first half after a check has put it back has answered for both. A broker of 5.3 checks on, and commits again.
 
 The commit record is written before the op message, and a broker keeps op messages in memory for seconds; so a half without an op
 message may be committed. A broker of 5.3 does not look and commits again. `committed` is exact: it reads the real queue's entries
-behind the half, where a commit record names the place in the log of the half, or of another copy of it.
+after the half, where a commit record names the log offset of the half, or of another copy of it.
 
-One transaction is found by keys in the index (`find_transaction`), without reading what lies behind its half:
+One transaction is found by keys in the index (`find_transaction`), without reading what follows its half:
 
-    half ─▶ its copies: messages of the half topic with its unique key (`half_queue.py` says which) ─▶ where it began
-         ─▶ a commit record that names one of them: where the half was sent to, or where that waits
+    half ─▶ its copies: messages of the half topic with its unique key (`half_queue.py`) ─▶ where it started
+         ─▶ a commit record that names one of them: in the topic that the half was sent to, or in a delay or timer topic
          ─▶ an op message: as remembered (`known_ends.py`)
 
-The index is known to be whole from some place on (`StoreEnds.indexed_from`). Of a transaction that began before it, or whose half
-has no unique key, nothing is said there: `outcomes_of` reads.
+The index is known to be complete from some log offset on (`StoreEnds.indexed_from`). For a transaction that started before it, or whose
+half has no unique key, it gives no answer: `outcomes_of` reads.
 
-Java: TransactionalMessageServiceImpl.fillOpRemoveMap, EndTransactionProcessor, which looks at none of it.
+Java: TransactionalMessageServiceImpl.fillOpRemoveMap, EndTransactionProcessor, which reads none of it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from storage.transaction.half_queue import (
 
 
 def read_ended(store: MessageStore, start: int, end: int) -> EndedHalves:
-    """What op messages [start, end) say."""
+    """The halves that op messages [start, end) end."""
     nothing = np.empty(0, np.int64)
     parts = [EndedHalves(nothing, nothing)]
     parts += [ended_halves(offsets, records) for offsets, records in scan_topic(store, OP_TOPIC, start, end)]
@@ -65,7 +65,7 @@ def read_ended(store: MessageStore, start: int, end: int) -> EndedHalves:
 
 
 def read_ended_since(store: MessageStore, commitlog_offset: int) -> np.ndarray:
-    """The queue offsets of halves that op messages behind a place in the log end, ascending."""
+    """The queue offsets of halves that op messages after a log offset end, ascending."""
     queue = store.queues.get(OP_TOPIC, QUEUE_ID)
     if queue is None:
         return np.empty(0, np.int64)
@@ -76,7 +76,7 @@ def read_ended_since(store: MessageStore, commitlog_offset: int) -> np.ndarray:
 def committed(store: MessageStore, halves: Halves, copies: Copies) -> np.ndarray:
     """Which of the halves have a commit record, bool. `copies` are the messages of their transactions.
 
-    Reads the entries and headers of each real queue from the earliest of its transactions on; for one half the index is asked first.
+    Reads the entries and headers of each real queue from the earliest of its transactions on; for one half the index is tried first.
     """
     if halves.row_count == 1 and (key := halves.keys[0].as_py()) is not None:
         topic = halves.real_topics[0].as_py()
@@ -119,7 +119,7 @@ def _committed_in(
 
 
 def _is_in_index(store: MessageStore, topic: str, key: str, halves: Halves, copies: Copies) -> bool:
-    """Whether the index knows a commit record of one transaction. A no says nothing: an index may have gaps."""
+    """Whether the index has a commit record of one transaction. False proves nothing: an index may have gaps."""
     try:
         found = store.messages_by_key(topic, key)
     except IndexGeometryUnknownError:
@@ -129,7 +129,7 @@ def _is_in_index(store: MessageStore, topic: str, key: str, halves: Halves, copi
 
 
 def is_commit_of(message: Message, key: str, born_time_ms: int, started_at: int, next_at: int) -> bool:
-    """Whether a message is the commit record of a transaction of that name whose halves lie from `started_at` to before `next_at`."""
+    """Whether a message is the commit record of a transaction of that name with halves from `started_at` to before `next_at`."""
     is_commit = message.sys_flag & TRANSACTION_MASK == TRANSACTION_COMMIT
     is_of_name = message.unique_key == key and message.born_time_ms == born_time_ms
     return is_commit and is_of_name and started_at <= message.prepared_transaction_offset < next_at
@@ -140,7 +140,7 @@ def _commits(records: Records) -> Records:
 
 
 class Outcomes(NamedTuple):
-    """Of n halves."""
+    """The outcomes of n halves."""
 
     is_committed: np.ndarray
     has_op: np.ndarray
@@ -149,7 +149,7 @@ class Outcomes(NamedTuple):
     """Committed, or an op message names one of the transaction's halves."""
     copies: Copies
     ended_offsets: np.ndarray
-    """Queue offsets, ascending, of all halves that op messages have named since the first of these transactions began."""
+    """Queue offsets, ascending, of all halves that op messages have named since the first of these transactions started."""
 
     @property
     def is_rolled_back(self) -> np.ndarray:
@@ -162,7 +162,7 @@ class Outcomes(NamedTuple):
 
 
 def outcomes_of(store: MessageStore, halves: Halves) -> Outcomes:
-    """The outcomes of these halves, as the store has them now. Costs in proportion to what was written since they began."""
+    """The present outcomes of these halves. The cost is proportional to what was written since they started."""
     copies = copies_of(store, halves)
     ended = read_ended_since(store, int(copies.started_at.min(initial=store.log_end)))
     has_op = np.isin(halves.queue_offsets, ended)
@@ -175,24 +175,24 @@ _ALL = 1 << 30
 
 
 class ByKey(Protocol):
-    """Where messages are found by key: a `MessageStore` or a `PutService`."""
+    """Finds messages by key: a `MessageStore` or a `PutService`."""
 
     def messages_by_key(self, topic: str, key: str, max_count: int = 32) -> list[Message]: ...
 
 
 class KeyedTransaction(NamedTuple):
-    """What the index says of one transaction."""
+    """One transaction as the index shows it."""
 
     started_at: int
-    """Where in the log its first half lies."""
+    """Log offset of its first half."""
     half_offsets: tuple[int, ...]
     """Queue offsets of its halves, ascending."""
     half_places: tuple[int, ...]
-    """Where in the log they lie."""
+    """Log offsets of its halves."""
     is_committed: bool
 
     def is_ended(self, is_op: Callable[[int], bool]) -> bool:
-        """Whether it is over, where `is_op` says whether an op message names a half."""
+        """Whether it has ended; `is_op` says whether an op message names a half."""
         return self.is_committed or any(map(is_op, self.half_offsets))
 
     def without_op(self, half_offset: int, is_op: Callable[[int], bool]) -> list[int]:
@@ -201,7 +201,7 @@ class KeyedTransaction(NamedTuple):
 
 
 def find_transaction(store: ByKey, half: Message, indexed_from: int) -> KeyedTransaction | None:
-    """What the index says of a half's transaction; None where it need not know all of it."""
+    """A half's transaction as the index shows it; None if the index may not have all of it."""
     key = half.unique_key
     if not key or half.commitlog_offset < indexed_from:
         return None
@@ -211,7 +211,7 @@ def find_transaction(store: ByKey, half: Message, indexed_from: int) -> KeyedTra
             return None
         begins = [copy.commitlog_offset for copy in halves if _is_first(copy)]
         started_at = max((place for place in begins if place <= half.commitlog_offset), default=-1)
-        if started_at < indexed_from:  # −1: nobody knows where it began
+        if started_at < indexed_from:  # −1: its start is unknown
             return None
         next_at = min((place for place in begins if place > half.commitlog_offset), default=NO_PLACE)
         halves = [copy for copy in halves if started_at <= copy.commitlog_offset < next_at]

@@ -1,7 +1,7 @@
-"""How far halves and op messages are dealt with: two entries of `config/consumerOffset.json`, and the counts of
+"""How far halves and op messages are processed: two entries of `config/consumerOffset.json`, and the counts of
 `config/transactionMetrics`.
 
-Both offsets are changed in one write and never go back, but to the end of a queue that lost its tail. Java:
+Both offsets are changed in one write and never decrease, except to the end of a queue that lost its tail. Java:
 TransactionalMessageBridge.fetchConsumeOffset, updateConsumeOffset; TransactionMetrics.
 """
 
@@ -20,27 +20,27 @@ METRICS_FILE = "transactionMetrics"
 
 
 class TransactionProgress(NamedTuple):
-    """The next offsets: halves before the first are ended, put back or given up, op messages before the second have been applied."""
+    """The next offsets. Halves before the first are ended, put back or given up; op messages before the second have been applied."""
 
     half_offset: int
     op_offset: int
 
 
 def read_progress(store: MessageStore) -> TransactionProgress:
-    """Where to go on: what the file says, if the queue has such an offset, else the queue's nearer end.
+    """The file's offsets if the queues have them, else the queue's nearer end.
 
-    Raises StateFileError where the file is unreadable and has no backup.
+    Raises StateFileError if the file is unreadable and has no backup.
     """
     table = _consumer_offsets(store)
     return TransactionProgress(_position(store, table, HALF_TOPIC), _position(store, table, OP_TOPIC))
 
 
 def save_progress(store: MessageStore, progress: TransactionProgress, *, now_ms: int) -> None:
-    """Enter both, in one write; neither goes back behind where `read_progress` would begin.
+    """Save both, in one write; neither goes below the start that `read_progress` would give.
 
-    Nothing is written where nothing changes, nor for a queue of which nothing is known and nothing was dealt with.
+    Nothing is written if nothing changes, nor for an unknown queue without progress.
     """
-    with store.tables_lock:  # a broker saves its groups' offsets into the same file
+    with store.tables_lock:  # a broker saves its groups' offsets in the same file
         known, table = read_progress(store), _consumer_offsets(store)
         offsets = {}
         for topic, old, new in zip((HALF_TOPIC, OP_TOPIC), known, progress, strict=True):
@@ -58,20 +58,20 @@ def _position(store: MessageStore, table: ConsumerOffsets, topic: str) -> int:
 
 
 def _consumer_offsets(store: MessageStore) -> ConsumerOffsets:
-    """A broker begins with an empty table where the file is bad and has no backup; that would end all other groups' progress."""
+    """The table. A broker starts with an empty one if the file is bad without a backup; that would lose all groups' progress."""
     path, files = f"{store.root}/config/{OFFSETS_FILE}", store.writer.file_system
     return read_table(path, ConsumerOffsets.load, files.read_file) or ConsumerOffsets()
 
 
 class TransactionCounts(CountedTopics):
-    """Halves that wait, as brokers count: one more when prepared, one less when ended or given up."""
+    """Waiting halves, as brokers count them: one more when prepared, one less when ended or given up."""
 
     __slots__ = ()
     table = "transactionCount"
 
 
 def save_counts(store: MessageStore, changes: Mapping[str, int], *, now_ms: int) -> None:
-    """Add to the counts of the file; what a half without a topic changes counts nowhere. Thread-safe."""
+    """Add to the counts of the file; a change of a half without a topic is not counted. Thread-safe."""
     changes = {topic: change for topic, change in changes.items() if topic}
     with store.tables_lock:
         counts = store.state(METRICS_FILE, TransactionCounts.load) or TransactionCounts()

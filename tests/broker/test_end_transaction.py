@@ -445,7 +445,7 @@ def test_ends_of_two_copies_of_a_half_are_ends_of_one_transaction(store: Message
     """Departure: Java commits each of them."""
     half = prepare(store)
     report = check_half_messages(store, lambda _: "unknown", NOW_MS + 60_000)
-    ((place, _),) = report.asked_again
+    ((place, _),) = report.to_check_again
     copy = store.message_by_commitlog_offset(place)
     assert end_transaction(store, commit(copy, from_transaction_check=True), NOW_MS) == SUCCESS
     assert end_transaction(store, commit(half), NOW_MS) == SUCCESS
@@ -455,7 +455,7 @@ def test_ends_of_two_copies_of_a_half_are_ends_of_one_transaction(store: Message
 def test_a_rollback_of_a_later_copy_holds_for_the_first_half(store: MessageStore) -> None:
     half = prepare(store)
     report = check_half_messages(store, lambda _: "unknown", NOW_MS + 60_000)
-    copy = store.message_by_commitlog_offset(report.asked_again[0][0])
+    copy = store.message_by_commitlog_offset(report.to_check_again[0][0])
     end_transaction(store, rollback(copy, from_transaction_check=True), NOW_MS)
     response = end_transaction(store, commit(half), NOW_MS)
     assert response is not None

@@ -328,7 +328,7 @@ def test_a_broker_that_cannot_be_reached_is_named(tmp_path: Path, root: Path, le
         words = f"it has no socket at {root}/spark_mq/{SOCKET_NAME}"
         if left == "socket":
             local_socket.listen(str(root), "127.0.0.1:10911").close()
-            words = f"nobody listens at {root}/spark_mq/{SOCKET_NAME}"
+            words = f"no process listens at {root}/spark_mq/{SOCKET_NAME}"
         if left == "host":
             local_socket.listen(str(root), "127.0.0.1:10911").close()
             note = broker_note(str(root))

@@ -9,7 +9,7 @@ from pathlib import Path
 from spark_mq.broker_server.opening import tell
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import read_configuration
-from spark_mq.broker_server.state_copies import KnownMaster, asked
+from spark_mq.broker_server.state_copies import KnownMaster, answer_of
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import RequestCode, read_body
 from spark_mq.remoting.administration import HaRuntimeInfo
@@ -73,10 +73,10 @@ def test_a_broker_serves_its_log_and_says_how_far_its_slaves_are(tmp_path: Path)
         with open_following(replica, address, config=str(conf), timing=Timing(200)) as following:
             assert following.follower.wait(lambda status: status.end == end, PATIENCE)
             assert await_holder(running.replication.replicas, end, PATIENCE)
-            told = asked(f"127.0.0.1:{port}", RequestCode.GET_BROKER_HA_STATUS, settings)
+            told = answer_of(f"127.0.0.1:{port}", RequestCode.GET_BROKER_HA_STATUS, settings)
         is_known = running.replication._settings.is_known
         assert not is_known("127.0.0.1")
-        delays = asked(f"127.0.0.1:{port}", RequestCode.GET_ALL_DELAY_OFFSET, settings)
+        delays = answer_of(f"127.0.0.1:{port}", RequestCode.GET_ALL_DELAY_OFFSET, settings)
         assert is_known("127.0.0.1"), "nobody but a slave asks for that"
         assert not is_known("127.0.0.2")
         return read_body(HaRuntimeInfo, told.body), bytes(delays.body).decode()

@@ -138,7 +138,7 @@ def test_a_master_that_is_refused_as_deposed_asks_who_is_master_and_waits_for_al
 
 def test_a_set_of_another_term_changes_nothing(service: PutService) -> None:
     made, _ = keeper(service, Deciding(decides=False))
-    made.told(Term(2, 1, "127.0.0.1:1", frozenset({1, 2, 3}), 9))
+    made.on_term(Term(2, 1, "127.0.0.1:1", frozenset({1, 2, 3}), 9))
     assert service.acks.in_sync(service.log_end) == 1
-    made.told(ALONE._replace(members=frozenset({1, 2, 3}), set_epoch=9))
+    made.on_term(ALONE._replace(members=frozenset({1, 2, 3}), set_epoch=9))
     assert service.acks.in_sync(service.log_end) == 3

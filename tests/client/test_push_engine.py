@@ -9,7 +9,7 @@ import pytest
 
 from spark_mq.client.message import MessageQueue
 from spark_mq.client.pulls import subscription
-from spark_mq.client.rebalance import Asked, first_offset
+from spark_mq.client.rebalance import Lookup, first_offset
 from spark_mq.client.settings import ConsumeFrom
 from spark_mq.remoting.consumers import MessageModel
 from tests.client.fake_cluster import FIRST, Consumer, FakeCluster, ManualPool, queue
@@ -206,13 +206,13 @@ def test_a_stored_offset_wins(where: ConsumeFrom, is_retry_topic: bool, stored: 
 @pytest.mark.parametrize(
     ("where", "of_topic", "of_retry_topic"),
     [
-        (ConsumeFrom.LAST, Asked.END, 0),
+        (ConsumeFrom.LAST, Lookup.END, 0),
         (ConsumeFrom.FIRST, 0, 0),
-        (ConsumeFrom.TIMESTAMP, Asked.TIME, Asked.END),
+        (ConsumeFrom.TIMESTAMP, Lookup.TIME, Lookup.END),
     ],
 )
 def test_a_new_group_begins_where_it_asks_to(
-    where: ConsumeFrom, of_topic: int | Asked, of_retry_topic: int | Asked
+    where: ConsumeFrom, of_topic: int | Lookup, of_retry_topic: int | Lookup
 ) -> None:
     assert first_offset(None, where, is_retry_topic=False) == of_topic
     assert first_offset(None, where, is_retry_topic=True) == of_retry_topic

@@ -106,7 +106,7 @@ class ControlledWatch(Watch):
             if node.session is not None and node.connection is not None:
                 _require_bounded(node.session._incoming._held)
                 master = hosts.get(node.connection.peer.host)
-                if master is not None and node.session._has_begun and master.epoch == node.epoch and master.is_master:
+                if master is not None and node.session._has_started and master.epoch == node.epoch and master.is_master:
                     self._compare_once(node, master)
         return forgiven
 

@@ -142,7 +142,7 @@ class SimulatedBroker(RunningBroker):
         assert mode is not None
         node: Any = _acting()
         nothing = SimpleNamespace(close=lambda *_: None, start=lambda: None, on_table_copied=lambda name: None)
-        parts = SimpleNamespace(config=configuration.store)
+        parts = SimpleNamespace(store=SimpleNamespace(config=configuration.store))
         self.node: ControlledNode = node
         self.role = mode.role
         self._configuration, self._service, self._mode = configuration, service, mode

@@ -15,7 +15,7 @@ from storage.ha import replicas as counting
 from storage.ha.follower import FollowedLog
 from storage.ha.listener import ReplicationListener
 from storage.ha.replicas import Replica, Replicas
-from storage.ha.sessions import Acknowledged, Asked, MasterSession, SessionEvent
+from storage.ha.sessions import Acknowledged, MasterSession, SessionEvent, StartRequested
 from storage.log.dispatch import RawCheck
 from storage.log.writer import CommitLogWriter
 from storage.put.store_writer import StoreWriter
@@ -40,7 +40,7 @@ def _any_ack() -> AbstractContextManager[Any]:
     heed = MasterSession._handle
 
     def believing(session: MasterSession, value: Any) -> SessionEvent | None:
-        if isinstance(value, Report) and session._has_begun and value.max_offset > session.acknowledged:
+        if isinstance(value, Report) and session._has_started and value.max_offset > session.acknowledged:
             session.acknowledged = value.max_offset
             return Acknowledged(value.max_offset)
         return heed(session, value)
@@ -52,7 +52,7 @@ def _acks_go_back() -> AbstractContextManager[Any]:
     heed = MasterSession._handle
 
     def forgiving(session: MasterSession, value: Any) -> SessionEvent | None:
-        if isinstance(value, Report) and session._has_begun and 0 <= value.max_offset < session.acknowledged:
+        if isinstance(value, Report) and session._has_started and 0 <= value.max_offset < session.acknowledged:
             session.acknowledged = value.max_offset
             return Acknowledged(value.max_offset)
         return heed(session, value)
@@ -82,7 +82,7 @@ def _begun_where_it_asks() -> AbstractContextManager[Any]:
     heed = ReplicationListener._handle
 
     def trusting(listener: ReplicationListener, connection: Any, event: SessionEvent) -> None:
-        if isinstance(event, Asked):
+        if isinstance(event, StartRequested):
             listener.replicas.acknowledged(connection.number, event.offset)
         heed(listener, connection, event)
 

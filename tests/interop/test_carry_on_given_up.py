@@ -22,7 +22,7 @@ from storage.rules.half_messages import (
     HALF_TOPIC,
     discarded_messages,
     put_back_messages,
-    put_back_unasked,
+    put_back_unchecked,
 )
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.transaction.discard import redrive
@@ -110,7 +110,7 @@ def step_to(before: LogRecord, topic: str, properties: dict[str, str]) -> tuple[
     [made] = rows_of(put_back_messages(half, np.array([times])))
     if "TRAN_PREPARED_QUEUE_OFFSET" not in properties:
         return "put back", replace(made, flag=0)  # Java forgets the flag
-    [unasked] = rows_of(put_back_unasked(half, np.array([before.message.queue_offset])))
+    [unasked] = rows_of(put_back_unchecked(half, np.array([before.message.queue_offset])))
     # Java counts a check that it has not made, and says that nobody waits for this put.
     counted = {**unasked.properties, "TRANSACTION_CHECK_TIMES": str(times), "WAIT": "false"}
     return "put back unasked", replace(unasked, flag=0, properties=counted)

@@ -38,7 +38,7 @@ def allow(broker: RunningBroker, size: int) -> None:
     ((_, answer), *_) = connection.receive()
     connection.close()
     assert answer.code == 0
-    live_routes._told.clear()
+    live_routes._known.clear()
 
 
 def test_what_a_broker_takes_is_written_to_it_and_nothing_larger(broker: RunningBroker, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from spark_mq.replay import (
     with_property,
     without_copies,
 )
-from spark_mq.replay_audit import failures_told, table_location
+from spark_mq.replay_audit import failures_in_one_line, table_location
 from spark_mq.source import rows
 from spark_mq.terminal import FAILED, exit_code_of
 from storage import Message, MessageStore, open_store
@@ -460,7 +460,7 @@ def test_a_store_that_was_closed_cleanly_is_closed_cleanly_again(path: str) -> N
     ],
 )
 def test_what_spark_fails_at_is_told_in_one_line(text: str, told: str) -> None:
-    with pytest.raises(SparkMqError) as failure, failures_told("audit /table"):
+    with pytest.raises(SparkMqError) as failure, failures_in_one_line("audit /table"):
         raise ParseException(text)
     assert str(failure.value) == f"[SPARK_MQ_ERROR] audit /table: {told}"
 

@@ -105,7 +105,7 @@ def test_a_certificate_is_used_anew_when_it_and_its_key_have_changed(certificate
     [
         ({"mode": "sometimes"}, "none of disabled, permissive, enforcing"),
         ({"mode": "enforcing"}, "a certificate is needed"),
-        ({"need__client__auth": "require"}, "certificates of clients are verified, or not asked for"),
+        ({"need__client__auth": "require"}, "certificates of clients are verified, or not requested"),
         ({"need__client__auth": "perhaps"}, "none of none, optional, require"),
     ],
 )

@@ -15,7 +15,7 @@ from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
 from spark_mq.sink import live_routes
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.direct_writer import send_over
-from spark_mq.sink.live_routes import BodyLimit, LiveRoutes, Told, limit_of
+from spark_mq.sink.live_routes import BodyLimit, KnownLimits, LiveRoutes, limit_of
 from spark_mq.sink.options import LiveSinkOptions
 from tests.support.fake_broker import BROKER, FakeBroker, RoutesTo, TakingBroker
 
@@ -58,7 +58,7 @@ class SayingBroker(FakeBroker):
 
 @pytest.fixture(autouse=True)
 def nothing_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_routes, "_told", {})
+    monkeypatch.setattr(live_routes, "_known", {})
 
 
 @pytest.fixture
@@ -100,10 +100,10 @@ def test_that_a_broker_was_away_is_not_remembered(brokers: dict[str, SayingBroke
 
 
 def test_the_option_lowers_what_brokers_say_and_stands_for_those_that_do_not() -> None:
-    silent, large = {"a": Told(None, "no permission")}, {"a": Told(12 * MIB)}
+    silent, large = {"a": KnownLimits(None, "no permission")}, {"a": KnownLimits(12 * MIB)}
     assert limit_of(silent, 10 * MIB) == limit_of(large, 10 * MIB) == BodyLimit(10 * MIB, "option maxMessageSize")
     assert limit_of(large, 16_000_000).size_bytes == 12 * MIB, "no option raises what a broker takes"
-    assert limit_of({"a": Told(1 << 30)}, None).size_bytes == MOST_BODY_BYTES
+    assert limit_of({"a": KnownLimits(1 << 30)}, None).size_bytes == MOST_BODY_BYTES
     assert limit_of(silent, None).size_bytes == 4 * MIB
 
 
@@ -111,10 +111,10 @@ def test_a_row_that_its_broker_takes_goes_alone_and_batches_stay_below_the_limit
     bodies = [b"small", b"x" * (5 * MIB), *(bytes([at]) * 30_000 for at in range(8))]
     with TakingBroker() as broker:
         routes = RoutesTo(broker, queue_count=1)
-        routes.limit = limit_of({BROKER: Told(6 * MIB)}, None)
+        routes.limit = limit_of({BROKER: KnownLimits(6 * MIB)}, None)
         send(routes, bodies)
         assert [len(taken.body) for taken in broker.stored["T", 0]] == [len(body) for body in bodies]
-        routes.limit = limit_of({BROKER: Told(100_000)}, None)
+        routes.limit = limit_of({BROKER: KnownLimits(100_000)}, None)
         broker.requests.clear()
         send(routes, bodies[2:])
         assert len(broker.requests) == 3, "three rows a batch of at most 100,000 bytes, batchBytes says 512k"
@@ -132,7 +132,7 @@ def test_a_row_over_the_limit_is_invalid_and_told_whose_limit_it_is() -> None:
 
 def test_a_row_or_a_batch_that_fits_into_no_file_of_the_brokers_log_is_not_sent() -> None:
     """Java's broker acknowledges it, and stores nothing: CommitLog.asyncPutMessage."""
-    small = limit_of({BROKER: Told(4 * MIB, log_file_size=1 * MIB)}, None)
+    small = limit_of({BROKER: KnownLimits(4 * MIB, log_file_size=1 * MIB)}, None)
     with TakingBroker() as broker:
         routes = RoutesTo(broker, queue_count=1)
         routes.limit = small

@@ -389,7 +389,7 @@ def test_a_broker_that_cannot_be_asked_stops_no_query_that_its_directory_knows(
         for batch_id in (1, 2):
             sink.run(batch_id, ROWS)
         assert [record.message for record in caplog.records] == [
-            "sink query: whether another run of the query has sent cannot be asked: 10.0.0.9:10911: Connection refused"
+            "sink query: cannot check whether another run of the query has sent: 10.0.0.9:10911: Connection refused"
         ]
         monkeypatch.undo()
         sink.run(3, ROWS)

@@ -37,7 +37,7 @@ def test_a_checkpoint_that_has_a_queue_of_the_query_is_the_querys() -> None:
 
 
 @pytest.mark.parametrize(
-    ("queue", "is_asked_for", "brokers", "cause", "cure"),
+    ("queue", "is_selected", "brokers", "cause", "cure"),
     [
         (B0, True, ["broker-a"], "no store of broker broker-b is at path, where there is broker-a", "Mount the store"),
         (A0, False, ["broker-a"], "the query's options do not ask for it any more", "Ask for it again"),
@@ -45,9 +45,9 @@ def test_a_checkpoint_that_has_a_queue_of_the_query_is_the_querys() -> None:
     ],
 )
 def test_each_kind_of_missing_queue_has_a_text_of_its_own(
-    queue: QueueId, is_asked_for: bool, brokers: list[str], cause: str, cure: str
+    queue: QueueId, is_selected: bool, brokers: list[str], cause: str, cure: str
 ) -> None:
-    loss = loss_of(queue, 7, is_asked_for=is_asked_for, brokers=brokers)
+    loss = loss_of(queue, 7, is_selected=is_selected, brokers=brokers)
     (line,) = str(DataLossError(loss)).splitlines()
     assert cause in line
     assert cure.lower() in line.lower()
@@ -55,7 +55,7 @@ def test_each_kind_of_missing_queue_has_a_text_of_its_own(
 
 
 def test_losses_of_several_kinds_say_each_cure_once() -> None:
-    losses = [loss_of(queue, 7, is_asked_for=True, brokers=["broker-a"]) for queue in (B0, A0, A1)]
+    losses = [loss_of(queue, 7, is_selected=True, brokers=["broker-a"]) for queue in (B0, A0, A1)]
     text = str(DataLossError(*losses))
     first, *rest = text.splitlines()
     assert "broker-b" in first

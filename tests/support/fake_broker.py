@@ -23,7 +23,7 @@ from spark_mq.remoting.administration import SubscriptionGroupTable, TopicOffset
 from spark_mq.remoting.headers_and_bodies import read_header
 from spark_mq.remoting.messages import EndTransactionRequest, SendBackRequest, SendMessageRequest, decode_batch
 from spark_mq.remoting.routes import BrokerData, ClusterInfo, QueueData, TopicList, TopicRouteData
-from spark_mq.sink.live_routes import BodyLimit, Told, limit_of
+from spark_mq.sink.live_routes import BodyLimit, KnownLimits, limit_of
 from storage.format.properties import decode_properties
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, encode_offset_message_id, encode_record
 from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
@@ -286,7 +286,7 @@ class RoutesTo:
     def __init__(self, broker: FakeBroker, queue_count: int = 2) -> None:
         self._broker = broker
         self._queue_count = queue_count
-        self.limit = limit_of({BROKER: Told(4 << 20)}, None)
+        self.limit = limit_of({BROKER: KnownLimits(4 << 20)}, None)
 
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
         return tuple(MessageQueue(topic, BROKER, queue_id) for queue_id in range(self._queue_count))

@@ -315,7 +315,7 @@ def dead_letters_do_not_count() -> AbstractContextManager[Any]:
 def unasked_topic_is_an_error() -> AbstractContextManager[Any]:
     """Every broker of the sink's topic must answer before a batch is sent."""
     return mock.patch.object(
-        ExactCommit, "_told", lambda self, sink_id: self._brokers.announced(sink_id, patient=False)
+        ExactCommit, "_announced", lambda self, sink_id: self._brokers.announced(sink_id, patient=False)
     )
 
 

@@ -113,8 +113,8 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a commit does not count that names a half that has expired": _HALVES.line(
             "_copies",
-            "np.where(is_begun, places[begin], 0)",
-            "np.where(is_begun, places[begin], own)",
+            "np.where(is_started, places[begin], 0)",
+            "np.where(is_started, places[begin], own)",
             "test_a_commit_counts_that_names_a_half_that_has_expired",
         ),
         # Tables ahead of the log
@@ -195,7 +195,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a question in doubt is forgotten when a new one begins": _SET.line(
             "SyncState.asks",
-            "self._asked | wanted",
+            "self._requested | wanted",
             "wanted",
             "test_what_is_in_doubt_is_waited_for_when_something_else_is_asked_for",
         ),
@@ -216,7 +216,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a slave that has what was cut is sent on": _SESSION.line(
             "MasterSession.is_past",
-            "self._has_begun and self.sent > extent.end",
+            "self._has_started and self.sent > extent.end",
             "False",
             "test_a_slave_that_was_sent_what_was_cut_since_is_known",
         ),
@@ -251,7 +251,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_a_master_that_is_refused_as_deposed_asks_who_is_master_and_waits_for_all_that_it_waited_for",
         ),
         "the set of another term is a master's": _KEEPER.line(
-            "SyncKeeper.told",
+            "SyncKeeper.on_term",
             "if term.epoch == self._role.term.epoch:",
             "if True:",
             "test_a_set_of_another_term_changes_nothing",
@@ -537,7 +537,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "what pulls say of a subscription is kept for ever": _CLIENT_TABLES.line(
             "ConsumerTable.expire",
-            "now_ms - self._told_ms[name, topic] > self.subscription_expires_ms",
+            "now_ms - self._pulled_at_ms[name, topic] > self.subscription_expires_ms",
             "False",
             "test_what_pulls_say_of_a_subscription_is_forgotten_ten_minutes_later",
         ),

@@ -125,7 +125,7 @@ def _kept(samples: Samples) -> list[bytes]:
 def _read_told(content: bytes, directory: Path) -> bool:
     """A message of the sink's topic, to which anybody may send."""
     compressed = make_message(body=content, sys_flag=1 if len(content) % 5 == 0 else 0)
-    return journal.told_of(compressed, "sink") is not None
+    return journal.announcement_of(compressed, "sink") is not None
 
 
 def _read_staged(content: bytes, directory: Path) -> bool:

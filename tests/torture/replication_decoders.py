@@ -23,7 +23,7 @@ from storage.format.replication import (
     encode_from_master,
     encode_from_slave,
 )
-from storage.ha.sessions import Asked, Introduced, MasterSession, Refused, SlaveSession
+from storage.ha.sessions import Introduced, MasterSession, Refused, SlaveSession, StartRequested
 from tests.torture.decoders import Decoder
 from tests.torture.samples import Samples
 
@@ -67,7 +67,7 @@ def _read_slave(content: bytes, directory: Path) -> bool:
     is_fine = False
     for at in range(0, len(data), 5):
         for event in session.receive(data[at : at + 5], 0):
-            if isinstance(event, Asked):
+            if isinstance(event, StartRequested):
                 session.begin(event.offset)
                 session.sent = event.offset + 100
             is_fine = not isinstance(event, Refused)

@@ -112,7 +112,7 @@ def making_the_next_file_ahead(directory: Path) -> list[str]:
         wait(file)
 
     def tell_it(made: Future[None], result: None) -> None:
-        life.disk.mark("whoever waits for it told")
+        life.disk.mark("waiting puts notified")
         tell(made, result)
 
     def need_it() -> None:

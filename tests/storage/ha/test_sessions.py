@@ -26,13 +26,13 @@ from storage.ha.epochs import consistent_point, cut_at, epoch_at, flaw_of, with_
 from storage.ha.replicas import UNPROVEN, Replica, Replicas
 from storage.ha.sessions import (
     Acknowledged,
-    Asked,
     Identified,
     MasterSession,
     Received,
     Refused,
     SessionEvent,
     SlaveSession,
+    StartRequested,
     Timing,
     where_to_start,
 )
@@ -70,7 +70,7 @@ def report(offset: int, dialect: Dialect = Dialect.DEFAULT) -> bytes:
 
 def begun(asked: int = 1_000, extent: Extent | None = None) -> MasterSession:
     session = MasterSession(Dialect.DEFAULT, 0, TIMING, batch_bytes=100)
-    assert session.receive(report(asked), 0) == [Asked(asked)]
+    assert session.receive(report(asked), 0) == [StartRequested(asked)]
     assert session.begin(asked) == Acknowledged(asked)
     return session
 
@@ -79,7 +79,7 @@ def test_a_slave_is_sent_nothing_before_it_was_judged() -> None:
     session = MasterSession(Dialect.DEFAULT, 0, TIMING)
     extent = Extent(5_000)
     assert session.next_send(0, extent) is None
-    assert session.receive(report(1_000), 0) == [Asked(1_000)]
+    assert session.receive(report(1_000), 0) == [StartRequested(1_000)]
     assert session.next_send(10_000, extent) is None
     session.begin(1_000)
     sent = session.next_send(10_000, extent)
@@ -212,7 +212,7 @@ def test_frames_of_the_controllers_dialect_end_with_their_epoch_and_say_it() -> 
     assert answer.header == encode_from_master(MasterHandshake(3_000, 4, extent.epochs))
     assert session.receive(hello, 0) == []  # Java's slave repeats it
     assert session.next_send(0, extent) == answer
-    assert session.receive(report(0, Dialect.CONTROLLER), 0) == [Asked(0)]
+    assert session.receive(report(0, Dialect.CONTROLLER), 0) == [StartRequested(0)]
     session.begin(0)
     sent = [session.next_send(0, extent) for _ in range(3)]
     assert [(out.start, out.size_bytes) for out in sent if out] == [(0, 1_057), (1_057, 43), (1_100, 1_900)]
@@ -309,10 +309,10 @@ def test_captured_reports_are_believed_by_a_master_that_has_sent_what_was_sent()
         for piece in [reports[:8], *(reports[at : at + size] for at in range(8, len(reports), size))]:
             for event in session.receive(piece, 0):
                 events.append(event)
-                if isinstance(event, Asked):
+                if isinstance(event, StartRequested):
                     session.begin(event.offset)
                     session.sent = 261_108
-        assert events[0] == Asked(132_736)
+        assert events[0] == StartRequested(132_736)
         assert events[-1] == Acknowledged(261_108)
         assert not any(isinstance(event, Refused) for event in events)
 
@@ -326,7 +326,7 @@ def test_any_bytes_leave_a_session_standing() -> None:
         for _ in range(4):
             data = rng.randbytes(rng.randrange(40))
             for event in master.receive(data, 0):
-                if isinstance(event, Asked) and 0 <= event.offset <= 5_000:
+                if isinstance(event, StartRequested) and 0 <= event.offset <= 5_000:
                     master.begin(event.offset)
             assert master.acknowledged <= max(master.sent, 5_000)
             follower.receive(data, 0)
@@ -406,13 +406,13 @@ def test_a_part_of_a_report_is_no_sign_of_life() -> None:
     for number in range(7):
         assert session.receive(b"\0", 5_000 * number) == []
     assert session.is_silent(30_000)
-    assert session.receive(b"\7", 30_000) == [Asked(7)]
+    assert session.receive(b"\7", 30_000) == [StartRequested(7)]
     assert not session.is_silent(30_000)
 
 
 def test_reports_that_stray_bytes_shift_end_the_connection() -> None:
     session = MasterSession(Dialect.DEFAULT, 0, TIMING)
-    assert session.receive(bytes(3) + report(1_000)[:5], 0) == [Asked(0)]
+    assert session.receive(bytes(3) + report(1_000)[:5], 0) == [StartRequested(0)]
     session.begin(0)
     session.next_send(0, Extent(5_000))
     assert [type(event) for event in session.receive(report(1_000)[5:] + report(1_001), 0)] == [Refused]

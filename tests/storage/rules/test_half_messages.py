@@ -35,7 +35,7 @@ from storage.rules.half_messages import (
     op_bodies,
     op_messages,
     put_back_messages,
-    put_back_unasked,
+    put_back_unchecked,
     real_queue,
     resumed_messages,
     with_property,
@@ -235,8 +235,8 @@ def test_a_half_that_does_not_say_where_it_belongs_is_refused(
 
 def test_the_first_half_is_remembered_through_every_unasked_return(halves: list[Message]) -> None:
     """TransactionalMessageBridge.renewImmunityHalfMessageInner."""
-    first = put_back_unasked(InnerMessages.of([InnerMessage.of(halves[3])]), np.array([3]))
-    second = put_back_unasked(first, np.array([40]))
+    first = put_back_unchecked(InnerMessages.of([InnerMessage.of(halves[3])]), np.array([3]))
+    second = put_back_unchecked(first, np.array([40]))
     assert one(first).properties == {**halves[3].properties, FIRST_OFFSET: "3", "WAIT": "false"}
     assert one(second) == one(first)
 

@@ -205,7 +205,7 @@ def test_a_half_without_an_answer_stands_at_the_end_with_one_check_more_and_its_
     copy = messages(store, HALF_TOPIC)[1]
     assert copy.properties == {**half.properties, CHECK_TIMES: "1"}
     assert (copy.born_time_ms, copy.born_host, copy.body, copy.flag) == (half.born_time_ms, half.born_host, b"u", 7)
-    assert report.asked_again == [(copy.commitlog_offset, 1)]
+    assert report.to_check_again == [(copy.commitlog_offset, 1)]
     assert (report.half_offset, report.put_back, report.waiting) == (1, 1, 1)
 
 

@@ -40,7 +40,7 @@ ORDERS = (
         "A batch (`storage/batch/commit.py`)",
         f"{_COMMIT}:commit_batch",
         (
-            Step("ledger asked", f"{_COMMIT}:is_done", gives=lambda *_, **__: False),
+            Step("ledger read", f"{_COMMIT}:is_done", gives=lambda *_, **__: False),
             Step("staged files looked for", f"{_COMMIT}:check_staged"),
             Step("segments compared with their sums", "storage.batch.commit:check_segments"),
             Step("queues checked", "storage.batch.commit:check_queues"),

@@ -119,10 +119,10 @@ VERDICTS: Mapping[str, str | Harmless] = MappingProxyType(
         '`index_synced.json`"': Harmless(
             "It is noted in memory only, under the same lock.", _story("the queues' turn")
         ),
-        f'{_BATCH}: "ledger asked" is left out': (
+        f'{_BATCH}: "ledger read" is left out': (
             f"{_OUTCOMES}test_the_last_batch_is_acknowledged_and_not_written_and_one_before_it_is_refused"
         ),
-        f'{_BATCH}: "ledger asked" after "staged files looked for"': (
+        f'{_BATCH}: "ledger read" after "staged files looked for"': (
             f"{_OUTCOMES}test_the_last_batch_is_acknowledged_and_not_written_and_one_before_it_is_refused"
         ),
         f'{_BATCH}: "staged files looked for" is left out': (
