@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 
-import storage.batch.commit
 from spark_mq.broker_server.controllers import Controllers
 from spark_mq.broker_server.opening import ControllerMode, opened_service, opened_store
 from spark_mq.broker_server.settings import Configuration, read_configuration
@@ -21,6 +20,7 @@ from storage.ha.replicas import Role, Term
 from storage.service.put_service import PutService
 from storage.store import MessageStore
 from tests.crash.sink_store import SETTINGS, SinkStore, assert_holds_exactly, rows_of
+from tests.support.dying import killed_at
 
 
 def configured(root: Path, role: str) -> Configuration:
@@ -65,10 +65,6 @@ def test_a_slave_shows_nothing_for_the_sake_of_a_batch_that_it_will_not_finish(t
     assert shown(opened_store(configured(root, "SLAVE"), "controlled")) == 1
 
 
-class Killed(Exception):
-    """A process that ends there."""
-
-
 @pytest.mark.parametrize("point", ["after-intent", "before-end"])
 def test_a_masters_epoch_begins_before_the_batch_that_it_finishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
@@ -76,14 +72,8 @@ def test_a_masters_epoch_begins_before_the_batch_that_it_finishes(
     store = SinkStore(SinkStore.make_place(tmp_path))
     store.commit(rows_of(0))
 
-    def reach(reached: str) -> None:
-        if reached == point:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(storage.batch.commit, "reach", reach)
-        with pytest.raises(Killed):
-            store.commit(rows_of(1))
+    with killed_at(point):
+        store.commit(rows_of(1))
     end = store.log_end
     text = f"{SETTINGS}storePathRootDir={store.root}\nenableControllerMode=true\ncontrollerAddr=127.0.0.1:1\n"
     found = read_configuration(f"{text}namesrvAddr=127.0.0.1:1\n".encode(), None, {})

@@ -22,6 +22,7 @@ from storage.errors import SinkTakenError, StateFileError
 from storage.format.record import Message
 from tests.crash.machine import Machine, run_broker
 from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.dying import Killed
 from tests.support.shares import one_in
 from tests.support.stage_rows import BatchRows
 
@@ -223,10 +224,6 @@ class WatchedMachine(Machine):
 
     def step(self, verb: str, path: str) -> None:
         self.steps.append((verb, path))
-
-
-class Killed(BaseException):
-    pass
 
 
 class DyingMachine(WatchedMachine):

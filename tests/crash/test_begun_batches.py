@@ -16,6 +16,7 @@ from storage.errors import SliceMismatchError
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, rows_of
 from tests.crash.test_slices import commit_anew, log_bytes, promoted
+from tests.support.dying import Killed, kill_at
 from tests.support.fixture_stores import unpack_left
 from tests.support.places import VECTORS
 from tests.support.shares import one_in
@@ -24,10 +25,6 @@ from tests.support.stage_rows import BatchRows
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
 DONE = CommitOutcome(True, 0)
-
-
-class Killed(BaseException):
-    """What ends a process in the middle."""
 
 
 LEFT, LEFT_TRANSACTIONS = (
@@ -58,15 +55,9 @@ def test_its_redo_may_be_killed_too(tmp_path: Path, name: str) -> None:
     store = SinkStore(unpack_left("begun_batches", name, tmp_path))
     for point in ("amid-records", "amid-slice", "after-slice"):
         with pytest.MonkeyPatch.context() as patch:
-
-            def reach(reached: str, point: str = point) -> None:
-                if reached == point:
-                    raise Killed
-
+            kill_at(patch, point)
             patch.setattr(storage.batch.slices, "SLICE_BYTES", 700)
             patch.setattr(storage.log.writer, "SLICE_BYTES", 300)
-            for module in (storage.batch.slices, storage.log.writer):
-                patch.setattr(module, "reach", reach)
             try:
                 store.open().close()
             except Killed:
@@ -137,8 +128,8 @@ def test_begun_transactions_go_on_without_an_intent(tmp_path: Path, name: str, s
     if slice_count:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(storage.batch.slices, "SLICE_BYTES", 3_000)
-            transactions.stop_at(patch, "after-slice", slice_count)
-            with pytest.raises(transactions.KilledError):
+            kill_at(patch, "after-slice", slice_count)
+            with pytest.raises(Killed):
                 open_store(root, read_only=False)
     replica = Path(promoted(SinkStore(root)).root)
     options = transactions.options_of(replica)

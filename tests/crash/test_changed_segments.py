@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
-from unittest import mock
 
 import pytest
 
-import storage.batch.commit
 from storage.batch.intent import load_intents
 from storage.batch.staged_segment import staged_directory
 from storage.errors import StagedRowsGoneError, StoreNotWritableError
-from tests.crash.stories.life import ROOMY, Killed, Life, kill, killed_at
+from tests.crash.stories.life import ROOMY, Life, kill
 from tests.crash.stories.of_batches import commit
+from tests.support.dying import killed_at
 
 pytestmark = pytest.mark.crash
 
@@ -32,7 +30,7 @@ def test_what_is_left_of_a_batch_is_not_appended_from_a_changed_segment(tmp_path
     """Its rows are there but for the END. Compared with the changed segment the last one would be missing, and be put once more."""
     life = Life(tmp_path, config=ROOMY)
     store = life.open()
-    with mock.patch.object(storage.batch.commit, "reach", killed_at("before-end")), suppress(Killed):
+    with killed_at("before-end"):
         commit(life, store, 0)
     log_end = store.log_end
     kill(store)

@@ -38,6 +38,7 @@ from storage.errors import (
 from storage.format.record_block import encode_block
 from storage.store import WritesAs
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.dying import Killed, kill_at
 from tests.support.places import PROJECT
 from tests.support.shares import one_in
 from tests.support.stage_rows import BORN_MS, BatchRows, blocks, leave_half_staged, stage_partition, unjoined_blocks
@@ -54,25 +55,15 @@ def store(tmp_path: Path) -> SinkStore:
     return SinkStore(SinkStore.make_place(tmp_path))
 
 
-class Killed(BaseException):
-    """What ends a process in the middle, here in the test's own: nothing catches it, and nothing is written after it."""
-
-
-def kill_at(patch: pytest.MonkeyPatch, failpoint: str) -> None:
-    def reach(name: str) -> None:
-        if name == failpoint:
-            raise Killed(name)
-
-    committing = storage.batch.commit, storage.batch.slices
-    for module in (*committing, storage.put.store_writer, storage.dispatch.writer, storage.log.writer):
-        patch.setattr(module, "reach", reach)
+def kill_in_slices(patch: pytest.MonkeyPatch, failpoint: str) -> None:
+    kill_at(patch, failpoint)
     patch.setattr(storage.batch.slices, "SLICE_BYTES", 2_500)  # so that a few rows are several slices
     patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)  # of several writes each
 
 
 def commit_and_die(store: SinkStore, rows: BatchRows, failpoint: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        kill_at(patch, failpoint)
+        kill_in_slices(patch, failpoint)
         with pytest.raises(Killed):
             store.commit(rows)
 
@@ -101,7 +92,7 @@ def test_who_keeps_the_store_open_after_a_failed_commit_cannot_forget_the_batch(
     topics = dict.fromkeys(rows.topics, QUEUE_COUNT)
     with store.open() as opened:
         with pytest.MonkeyPatch.context() as patch:
-            kill_at(patch, failpoint)
+            kill_in_slices(patch, failpoint)
             with pytest.raises(Killed):
                 commit_batch(opened.writer, StagedBatch(rows.batch, segments, topics))
         with pytest.raises(StoreNotWritableError):
@@ -378,7 +369,7 @@ def test_a_store_that_gets_an_address_of_another_size_takes_what_was_staged_befo
     segments = store.stage(rows_of(1))
     if failpoint is not None:
         with pytest.MonkeyPatch.context() as patch:
-            kill_at(patch, failpoint)
+            kill_in_slices(patch, failpoint)
             with pytest.raises(Killed):
                 store.commit(rows_of(1), segments)
     (tmp_path / "broker.conf").write_text(after, encoding="ascii")
@@ -455,7 +446,7 @@ def test_abort_without_an_intent_gives_the_segments_back(store: SinkStore) -> No
 def test_abort_after_the_commit_point_undoes_nothing(store: SinkStore, failpoint: str) -> None:
     rows, segments = rows_of(0), store.stage(rows_of(0))
     with pytest.MonkeyPatch.context() as patch:
-        kill_at(patch, failpoint)
+        kill_in_slices(patch, failpoint)
         with pytest.raises(Killed):
             store.commit(rows, segments)
     other_attempt = _attempt(store, rows, 0)
@@ -503,7 +494,7 @@ def test_a_redo_that_is_killed_over_and_over_comes_to_its_end(store: SinkStore) 
     commit_and_die(store, rows, "amid-records")
     for failpoint in ("amid-records", "amid-slice", "after-records", "amid-records", "after-queues", "before-end"):
         with pytest.MonkeyPatch.context() as patch:
-            kill_at(patch, failpoint)
+            kill_in_slices(patch, failpoint)
             with pytest.raises(Killed):
                 store.open()
     with store.open() as opened:

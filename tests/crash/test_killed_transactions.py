@@ -37,6 +37,7 @@ from storage.format.record import TRANSACTION_COMMIT, Message
 from storage.rules.response_codes import ResponseCode
 from tests.crash.sink_store import SinkStore
 from tests.support.broker_handlers import end_transaction
+from tests.support.dying import Killed, kill_at
 from tests.support.served import served
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
@@ -52,24 +53,6 @@ ONLY_WITH_SYNC_FLUSH = {"before-drop", "after-drop"}
 
 
 SUCCESS = Verdict(ResponseCode.SUCCESS)
-
-
-class KilledError(BaseException):
-    """The process would be gone."""
-
-
-def stop_at(monkeypatch: pytest.MonkeyPatch, point: str, time: int) -> None:
-    left = time
-
-    def reach(name: str) -> None:
-        nonlocal left
-        left -= name == point
-        if left == 0 and name == point:
-            raise KilledError
-
-    modules = storage.batch.commit, storage.batch.slices, storage.log.writer
-    for module in (*modules, storage.put.store_writer, storage.dispatch.writer):
-        monkeypatch.setattr(module, "reach", reach)
 
 
 def body(task: int, number: int) -> str:
@@ -127,8 +110,8 @@ def test_a_commit_of_transactions_that_stops_is_made_whole(
     with monkeypatch.context() as patched:
         patched.setattr(storage.batch.slices, "SLICE_BYTES", 3_000)
         patched.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
-        stop_at(patched, point, time)
-        with pytest.raises(KilledError):
+        kill_at(patched, point, time)
+        with pytest.raises(Killed):
             commit_rows(options, [stage(options, 0), stage(options, 1)], 3, mirrored=True)
     commit_rows(options, [stage(options, 0), stage(options, 1)], 3, mirrored=True)
     check(root)
@@ -146,8 +129,8 @@ def test_a_commit_that_stops_again_and_again_is_made_whole(tmp_path: Path, monke
         with monkeypatch.context() as patched:
             patched.setattr(storage.batch.slices, "SLICE_BYTES", 4_000)
             patched.setattr(storage.log.writer, "SLICE_BYTES", 1_500)
-            stop_at(patched, "amid-records", 3)
-            with pytest.raises(KilledError):
+            kill_at(patched, "amid-records", 3)
+            with pytest.raises(Killed):
                 commit_rows(options, staged, 3, mirrored=True)
     open_store(root, read_only=False).close()
     check(root)
@@ -165,8 +148,8 @@ def test_what_a_broker_has_committed_meanwhile_is_not_committed_again(
     root = SinkStore.make_place(tmp_path)
     options = options_of(root)
     with monkeypatch.context() as patched:
-        stop_at(patched, point, 1)
-        with pytest.raises(KilledError):
+        kill_at(patched, point, 1)
+        with pytest.raises(Killed):
             commit_rows(options, [stage(options, 0), stage(options, 1)], 3, mirrored=True)
     intents = root / "spark_mq" / "intents"
     intents.rename(root / "aside")  # a broker knows nothing of it

@@ -26,6 +26,7 @@ from storage.tables.topics import TopicTable
 from tests.crash.machine import Machine
 from tests.crash.sink_store import QUEUE_COUNT, SinkStore, assert_holds_exactly, found_rows, rows_of
 from tests.support.crash_file_system import CrashFileSystem
+from tests.support.dying import killed_at
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -163,15 +164,8 @@ def test_a_batch_whose_begin_is_there_has_not_expired(
         for _ in range(2):
             opened.put("bills", bytes(3_790), queue_count=QUEUE_COUNT)
         opened.release()
-    with monkeypatch.context() as patch:
-
-        def die(name: str) -> None:
-            if name == "after-intent":
-                raise KeyboardInterrupt
-
-        patch.setattr(storage.batch.commit, "reach", die)
-        with pytest.raises(KeyboardInterrupt):
-            store.commit(rows_of(0))
+    with killed_at("after-intent"):
+        store.commit(rows_of(0))
     later = SinkStore(Path(store.root), machine, days=5)
     with monkeypatch.context() as patch:
         patch.setattr(storage.store, "settle", mock.Mock(side_effect=KeyboardInterrupt))  # before it is synced

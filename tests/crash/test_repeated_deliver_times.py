@@ -20,9 +20,9 @@ from storage import open_store
 from storage.batch.ledger import Batch
 from storage.delay.timer_store import deliver_timed
 from storage.epoch_times import current_time_ms
-from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import SinkStore
 from tests.crash.test_slices import promoted
+from tests.support.dying import Killed, kill_at
 
 pytestmark = [pytest.mark.crash, pytest.mark.slow]
 
@@ -58,8 +58,8 @@ def stage(options: SinkOptions, deliver_ms: int, clock_ms: int) -> StagedRows:
 
 def stop_amid(options: SinkOptions, staged: StagedRows) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        transactions.stop_at(patch, "after-slice", 2)
-        with pytest.raises(transactions.KilledError):
+        kill_at(patch, "after-slice", 2)
+        with pytest.raises(Killed):
             commit_rows(options, [staged], 3, mirrored=True)
 
 

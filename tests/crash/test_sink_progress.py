@@ -32,6 +32,7 @@ from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.sink_notes import load_ledger_notes
 from tests.crash.machine import run_broker
 from tests.crash.sink_store import SinkStore, assert_holds_exactly, found_rows, rows_of
+from tests.support.dying import killed_at
 from tests.support.fixture_stores import unpack_left
 from tests.support.sink_offsets import set_offset
 from tests.support.stage_rows import BatchRows
@@ -165,15 +166,8 @@ def test_an_open_intent_that_has_expired_is_not_done_because_a_mirror_says_so(tm
     """Killed at its commit point, then a broker for days: without notes of it, nobody can tell that it was not written."""
     store = SinkStore(SinkStore.make_place(tmp_path))
     store.commit(rows_of(0))
-    with pytest.MonkeyPatch.context() as patch:
-
-        def reach(name: str) -> None:
-            if name == "after-intent":
-                raise KeyboardInterrupt
-
-        patch.setattr("storage.batch.commit.reach", reach)
-        with pytest.raises(KeyboardInterrupt):
-            store.commit(rows_of(1))
+    with killed_at("after-intent"):
+        store.commit(rows_of(1))
     later = expire(store)
     set_mirror(later, 2)
     with pytest.raises(
@@ -281,15 +275,8 @@ def test_a_ledger_of_before_is_taken_over_once(tmp_path: Path, name: str, withou
 
 def test_a_killed_first_opening_takes_over_again(tmp_path: Path) -> None:
     store = SinkStore(unpack_left("unmarked_ledgers", "before-end", tmp_path))
-    with pytest.MonkeyPatch.context() as patch:
-
-        def reach(name: str) -> None:
-            if name in ("file-staged", "before-end"):
-                raise KeyboardInterrupt
-
-        patch.setattr("storage.files.local_file_system.reach", reach)
-        with pytest.raises(KeyboardInterrupt):
-            store.open()
+    with killed_at("file-staged"):
+        store.open()
     assert store.commit(left_rows("before-end")[-1]) == DONE
     store.close()
     assert_holds_exactly(store.root, left_rows("before-end"))

@@ -34,6 +34,7 @@ from storage.errors import CorruptRecordError, SliceMismatchError, StoreNotWrita
 from storage.service.put_service import PutService
 from tests.crash import test_killed_transactions as transactions
 from tests.crash.sink_store import QUEUE_COUNT, SETTINGS, SinkStore, assert_holds_exactly, found_rows, is_whole, rows_of
+from tests.support.dying import Killed, kill_at
 from tests.support.shares import one_in
 from tests.support.stage_rows import BatchRows, blocks
 
@@ -45,9 +46,6 @@ ROWS = rows_of(1, 20, 11)
 STRANGERS = BatchRows(Batch("broker", "broker", 0), (40,), ("orders", "bills"))
 
 
-Killed = transactions.KilledError
-
-
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkStore:
     """An empty place for a store whose slices have some rows each."""
@@ -57,7 +55,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SinkStore:
 
 def commit_and_die(store: SinkStore, rows: BatchRows, point: str, time: int = 1) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        transactions.stop_at(patch, point, time)
+        kill_at(patch, point, time)
         patch.setattr(storage.log.writer, "SLICE_BYTES", 700)
         with pytest.raises(Killed):
             store.commit(rows)
@@ -358,14 +356,6 @@ def test_a_commit_that_is_killed_amid_its_slices_is_made_whole(
 
 
 def _die_among_others(store: SinkStore, point: str, time: int) -> None:
-    left = time
-
-    def reach(name: str) -> None:
-        nonlocal left
-        left -= name == point
-        if left == 0 and name == point:
-            raise Killed
-
     segments, topics = store.stage(ROWS), dict.fromkeys(ROWS.topics, QUEUE_COUNT)
     with store.open() as opened, pytest.MonkeyPatch.context() as patch:
         put = stranger(store, opened)
@@ -375,8 +365,7 @@ def _die_among_others(store: SinkStore, point: str, time: int) -> None:
             yield
             next(put)
 
-        for module in (storage.batch.commit, storage.batch.slices, storage.log.writer):
-            patch.setattr(module, "reach", reach)
+        kill_at(patch, point, time)
         patch.setattr(storage.log.writer, "SLICE_BYTES", 700)
         with pytest.raises(Killed):
             commit_batch(opened.writer, StagedBatch(ROWS.batch, segments, topics), turn=turn)
@@ -580,8 +569,8 @@ def test_transactions_go_on_without_an_intent(tmp_path: Path, monkeypatch: pytes
         options = transactions.options_of(Path(store.root))
         with monkeypatch.context() as patched:
             patched.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
-            transactions.stop_at(patched, point, time)
-            with pytest.raises(transactions.KilledError):
+            kill_at(patched, point, time)
+            with pytest.raises(Killed):
                 transactions.commit_rows(
                     options, [transactions.stage(options, 0), transactions.stage(options, 1)], 3, mirrored=True
                 )
@@ -606,9 +595,9 @@ def transactions_without_their_first_halves(tmp_path: Path) -> tuple[SinkStore, 
     options = transactions.options_of(Path(store.root))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage.batch.slices, "SLICE_BYTES", 3_000)
-        transactions.stop_at(patch, "after-slice", 4)
+        kill_at(patch, "after-slice", 4)
         staged = [transactions.stage(options, 0), transactions.stage(options, 1)]
-        with pytest.raises(transactions.KilledError):
+        with pytest.raises(Killed):
             transactions.commit_rows(options, staged, 3, mirrored=True)
     with promoted(store, "whole").open() as opened:
         slices = slices_left(opened.writer, Batch("sink", "query", 3))
@@ -652,8 +641,8 @@ def test_a_setting_that_rows_carry_is_named_as_a_cause_of_other_rows(tmp_path: P
     store = SinkStore(SinkStore.make_place(tmp_path))
     options = transactions.options_of(Path(store.root))
     with pytest.MonkeyPatch.context() as patch:
-        transactions.stop_at(patch, "before-end", 1)
-        with pytest.raises(transactions.KilledError):
+        kill_at(patch, "before-end", 1)
+        with pytest.raises(Killed):
             transactions.commit_rows(options, [transactions.stage(options, 0)], 3, mirrored=True)
     replica = promoted(store)
     name, _, value = setting.partition("=")

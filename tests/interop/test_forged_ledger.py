@@ -29,6 +29,7 @@ from storage.format.record import decode_offset_message_id
 from tests.broker.remoting_client import Answer, ask, call
 from tests.crash.sink_store import SinkStore, rows_of
 from tests.support.broker_handlers import Send
+from tests.support.dying import killed_at
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
@@ -207,14 +208,9 @@ def sinks_store(oracle: Oracle, directory: Path) -> SinkStore:
         if number < 2:
             store.commit(rows_of(number, sink_id="other", query_id="other"))
 
-    def reach(name: str) -> None:
-        if name == "amid-records":
-            raise KeyboardInterrupt
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(storage.log.writer, "SLICE_BYTES", 1_000)
-        patch.setattr(storage.log.writer, "reach", reach)
-        with pytest.raises(KeyboardInterrupt):
+        with killed_at("amid-records"):
             store.commit(OPEN)
     return store
 

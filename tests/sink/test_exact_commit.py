@@ -27,6 +27,7 @@ from spark_mq.sink.staged_rows import StagedWriter
 from storage.batch.ledger import Batch
 from storage.errors import CorruptRecordError, SinkAheadError
 from storage.failpoints import LIVE_COMMIT, LIVE_REDO
+from tests.support.dying import killed_at
 from tests.support.unsynced_files import UnsyncedFileSystem
 
 from .model_brokers import Died, ModelBrokers, ModelCluster
@@ -262,18 +263,12 @@ def test_a_part_of_a_request_that_a_crash_left_is_completed(tmp_path: Path, monk
     sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
     staged = sink.stage(batch, ROWS)
 
-    def stop(name: str) -> None:
-        if name == "live-after-intent":
-            raise Died
-
-    monkeypatch.setattr(exact_commit, "reach", stop)
-    with pytest.raises(Died):
+    with killed_at("live-after-intent"):
         sink.commit(batch, staged)
     intent = sink.journal.load().intent
     assert intent is not None
     marks = [f"{batch_prefix(batch)}{intent.files[0].mark}{rank:012X}" for rank in range(2)]
     sink.cluster.queues[QUEUES[0]] = [(marks[0], b"a"), ("", b"foreign"), (marks[1], b"b")]
-    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     assert sink.commit(batch, sink.stage(batch, ROWS)).attempts == 2
     assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
 
@@ -288,17 +283,11 @@ def test_rows_that_are_no_beginning_of_the_batch_stop_it(
     sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
     staged = sink.stage(batch, ROWS)
 
-    def stop(name: str) -> None:
-        if name == "live-after-intent":
-            raise Died
-
-    monkeypatch.setattr(exact_commit, "reach", stop)
-    with pytest.raises(Died):
+    with killed_at("live-after-intent"):
         sink.commit(batch, staged)
     sink.cluster.queues[QUEUES[0]] = [
         (f"{batch_prefix(batch)}{staged[0].mark}{rank:012X}", b"%d" % rank) for rank in ranks
     ]
-    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     with pytest.raises(SentRowsLostError, match=rule):
         sink.commit(batch, sink.stage(batch, ROWS))
     assert QUEUES[2] not in sink.cluster.queues, "nothing more is sent"
@@ -423,14 +412,8 @@ def test_a_decided_batch_that_comes_again_with_other_rows_is_finished_and_then_r
 ) -> None:
     sink, batch = peaceful(tmp_path), Batch("sink", SINK, 0)
 
-    def stop(name: str) -> None:
-        if name == "live-after-send":
-            raise Died
-
-    monkeypatch.setattr(exact_commit, "reach", stop)
-    with pytest.raises(Died):
+    with killed_at("live-after-send"):
         sink.commit(batch, sink.stage(batch, ROWS))
-    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     with pytest.raises(SinkAheadError, match=r"written with 4 rows, .* batch 0, 1 rows"):
         sink.commit(batch, sink.stage(batch, [[(QUEUES[1], [b"other"])]]))
     assert sink.stored() == {QUEUES[0]: [b"a", b"b", b"c"], QUEUES[2]: [b"d"]}
@@ -500,15 +483,9 @@ def test_a_batch_that_was_begun_under_a_lost_directory_is_refused(
     sink = peaceful(tmp_path)
     sink.run(0, ROWS)
 
-    def stop(name: str) -> None:
-        if name == "live-after-send":
-            raise Died
-
     batch = Batch(SINK, SINK, 1)
-    monkeypatch.setattr(exact_commit, "reach", stop)
-    with pytest.raises(Died):
+    with killed_at("live-after-send"):
         sink.commit(batch, sink.stage(batch, ROWS))
-    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     shutil.rmtree(sink.directory)
     with pytest.raises(StagingLostError, match="was started"):
         sink.commit(batch, sink.stage(batch, ROWS))
@@ -539,14 +516,8 @@ def test_another_query_finishes_no_batch_that_is_begun_and_is_refused_by_the_sin
 ) -> None:
     sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
 
-    def stop(name: str) -> None:
-        if name == "live-after-intent":
-            raise Died
-
-    monkeypatch.setattr(exact_commit, "reach", stop)
-    with pytest.raises(Died):
+    with killed_at("live-after-intent"):
         sink.commit(batch, sink.stage(batch, ROWS))
-    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     with pytest.raises(WriteFailedError, match="take another sinkId"):
         sink.commit(Batch(SINK, "another", 1), [])
     assert sink.stored() == {}
@@ -593,15 +564,9 @@ def test_a_batch_that_may_have_been_begun_where_the_last_one_did_not_go_is_refus
     sink = peaceful(tmp_path)
     sink.run(0, [[(QUEUES[0], [b"first"])]])
 
-    def stop(name: str) -> None:
-        if name == "live-after-send":
-            raise Died
-
     batch, rows = Batch(SINK, SINK, 1), [[(QUEUES[3], [b"second"])]]
-    monkeypatch.setattr(exact_commit, "reach", stop)
-    with pytest.raises(Died):
+    with killed_at("live-after-send"):
         sink.commit(batch, sink.stage(batch, rows))
-    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     shutil.rmtree(sink.directory)
     with pytest.raises(StagingLostError, match="may have been started in queue T/b/1"):
         sink.commit(batch, sink.stage(batch, rows))
@@ -614,14 +579,8 @@ def test_staged_rows_that_were_changed_after_the_intent_are_not_sent_on(
     sink, batch = peaceful(tmp_path), Batch(SINK, SINK, 0)
     staged = sink.stage(batch, ROWS)
 
-    def stop(name: str) -> None:
-        if name == "live-after-intent":
-            raise Died
-
-    monkeypatch.setattr(exact_commit, "reach", stop)
-    with pytest.raises(Died):
+    with killed_at("live-after-intent"):
         sink.commit(batch, staged)
-    monkeypatch.setattr(exact_commit, "reach", lambda name: None)
     path = Path(sink.journal.directory) / staged[0].name
     data = bytearray(path.read_bytes())
     data[30] ^= 1

@@ -8,10 +8,10 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from spark_mq.client.admin import Admin
 from spark_mq.client.settings import ClientSettings
-from spark_mq.sink import exact_commit, live_brokers
 from spark_mq.sink.columns import InputColumns
 from spark_mq.sink.exact_commit import SendInDoubtError
 from spark_mq.sink.live_brokers import LiveBrokers
@@ -23,6 +23,7 @@ from spark_mq.source.query_cluster import Piece
 from spark_mq.source.rows import RowRequest
 from storage.batch.ledger import Batch
 from storage.failpoints import LIVE_COMMIT, LIVE_REDO
+from tests.support.dying import Killed, on_reach
 
 COLUMNS = ("body", "delay_level", "deliver_at", "retry_group", "reconsume_times", "queue_id")
 KINDS = ("now", "level", "timer", "overdue", "retry", "dead")
@@ -31,10 +32,6 @@ MOST_RETRIES = 16
 DELIVERED_SECONDS = 40
 DUE_SECONDS = 3.5
 """After so long rows of each kind are due."""
-
-
-class Died(BaseException):
-    """The committing process is gone."""
 
 
 def rows(group: str, now_ms: int, kinds: tuple[str, ...] = KINDS) -> pa.RecordBatch:
@@ -115,20 +112,11 @@ def dying_at(point: str) -> Iterator[list[str]]:
     def reach(name: str) -> None:
         if name == point and not deaths:
             deaths.append(name)
-            raise Died
+            raise Killed
 
-    with _replaced(reach):
+    with pytest.MonkeyPatch.context() as patch:
+        on_reach(patch, reach)
         yield deaths
-
-
-@contextmanager
-def _replaced(reach: Callable[[str], None]) -> Iterator[None]:
-    before = exact_commit.reach, live_brokers.reach
-    exact_commit.reach = live_brokers.reach = reach  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        exact_commit.reach, live_brokers.reach = before  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -158,7 +146,7 @@ SENT = ("live-amid-send", "live-after-send", *LIVE_REDO)
 def die_at(write: WaitingWrite, point: str) -> None:
     """The write's first process dies at the point."""
     with dying_at(point) as deaths, answers_lost() if point in LIVE_REDO else nullcontext():
-        with suppress(Died):
+        with suppress(Killed):
             write.commit()
         assert deaths == [point]
 

@@ -7,7 +7,6 @@ came of it, too: who leaves a step out does not only change an order.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -84,18 +83,6 @@ def bodies(store: MessageStore, topic: str = "A", queue_id: int = 0) -> list[byt
 
 def expected(count: int) -> list[bytes]:
     return [b"%d" % number * 20 for number in range(count)]
-
-
-class Killed(BaseException):
-    """What stands for SIGKILL inside this process."""
-
-
-def killed_at(place: str) -> Callable[[str], None]:
-    def reach(name: str) -> None:
-        if name == place:
-            raise Killed
-
-    return reach
 
 
 def kill(store: MessageStore) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from unittest import mock
@@ -15,7 +14,8 @@ from storage.batch.ledger import Batch
 from storage.batch.staged_segment import StagedBatch, sink_digest
 from storage.retention import Occasion, apply_expiry, plan_expiry
 from storage.settings.nouns import RetentionConfig
-from tests.crash.stories.life import ROOMY, START_MS, Killed, Life, kill, killed_at, put
+from tests.crash.stories.life import ROOMY, START_MS, Life, kill, put
+from tests.support.dying import killed_at
 from tests.support.stage_rows import BatchRows, stage
 
 
@@ -90,7 +90,7 @@ def finishing(directory: Path) -> list[str]:
     life = Life(directory, config=ROOMY)
     store = life.open()
     commit(life, store, 0)
-    with mock.patch("storage.batch.slices.reach", killed_at("amid-slice")), suppress(Killed):
+    with killed_at("amid-slice"):
         commit(life, store, 1)
     kill(store)
     life.disk.begin()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 from spark_mq.broker.end_transaction import request_for
 from storage import StoreConfig
@@ -19,8 +18,9 @@ from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.tables.topics import TopicConfig
 from storage.transaction.check import check_half_messages
 from tests.crash.disk_order import ToldDisk
-from tests.crash.stories.life import START_MS, Killed, Life, bodies, killed_at
+from tests.crash.stories.life import START_MS, Life, bodies
 from tests.support.broker_handlers import Returner, back_request, end_transaction
+from tests.support.dying import killed_at
 from tests.support.timed_store import NOW, TimedStore
 
 
@@ -37,7 +37,7 @@ def delivering(directory: Path, *, was_killed: bool = False) -> list[str]:
         life.wait_until(START_MS + 10_000)
         life.disk.begin()
         if was_killed:
-            with mock.patch("storage.delay.schedule.reach", killed_at("after-delivery")), suppress(Killed):
+            with killed_at("after-delivery"):
                 deliver_due(store, START_MS + 10_000)
             life.disk.begin()
         report = deliver_due(store, START_MS + 10_000)

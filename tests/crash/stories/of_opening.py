@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
 from storage import StoreConfig
 from storage.files.syncs import note_failed_sync
 from storage.recovery.log_bind import bind_log
 from storage.recovery.quarantine import list_quarantines
-from tests.crash.stories.life import ROOMY, START_MS, Killed, Life, bodies, expected, kill, killed_at, put, small_config
+from tests.crash.stories.life import ROOMY, START_MS, Life, bodies, expected, kill, put, small_config
 from tests.crash.stories.of_batches import commit
+from tests.support.dying import killed_at
 
 
 def opening_after_a_kill(directory: Path) -> list[str]:
@@ -70,7 +69,7 @@ def opening_after_a_kill_amid_the_index(directory: Path) -> list[str]:
     life = Life(directory)
     store = life.open()
     put(store, 0, 3)
-    with mock.patch("storage.index.writer.reach", killed_at("amid-index")), suppress(Killed):
+    with killed_at("amid-index"):
         put(store, 3, 3)
     kill(store)
     life.disk.begin()

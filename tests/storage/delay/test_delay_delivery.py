@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage
 from storage.settings.nouns import DelayConfig, RetentionConfig
 from storage.tables.delay_progress import DelayOffsets
+from tests.support.dying import Killed, kill_at
 from tests.support.served import served
 
 START_MS = 1_700_000_000_000
@@ -351,28 +352,20 @@ def test_a_plan_is_read_from_a_store_that_is_not_locked(park: Park) -> None:
 # A round that was begun
 
 
-class Stopped(BaseException):
-    """The process ends here."""
-
-
 @pytest.fixture
-def stop_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
+def stop_at() -> Iterator[Callable[[str, int], None]]:
     """`stop_at(name, n)`: the delivery ends the n-th time it reaches that point, and leaves the disk as it is then."""
+    with pytest.MonkeyPatch.context() as patch:
 
-    def arm(name: str, times: int = 1) -> None:
-        left = iter(range(times - 1, -1, -1))
+        def arm(name: str, times: int = 1) -> None:
+            patch.undo()
+            kill_at(patch, name, times)
 
-        def reach(reached: str) -> None:
-            if reached == name and next(left) == 0:
-                raise Stopped
-
-        monkeypatch.setattr("storage.delay.schedule.reach", reach)
-
-    return arm
+        yield arm
 
 
 def expect_stop(park: Park) -> None:
-    with pytest.raises(Stopped):
+    with pytest.raises(Killed):
         park.deliver()
 
 

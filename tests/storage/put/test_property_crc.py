@@ -42,6 +42,7 @@ from storage.rules.inner_messages import InnerMessage, encode_properties
 from storage.rules.message_rows import MessageRows
 from storage.rules.row_rules import DEFAULT_QUEUE_COUNT
 from storage.settings.load import load_config
+from tests.support.dying import killed_at
 from tests.support.held_check import check_half_messages
 
 SUM = "__CRC32#"
@@ -341,20 +342,10 @@ def test_a_torn_end_is_cut_and_written_over(root: Path) -> None:
 def test_a_batch_that_was_decided_is_finished_with_its_sums(
     root: Path, point: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Killed(Exception):
-        pass
-
-    def reach(name: str) -> None:
-        if name == point:
-            raise Killed
-
     with writing(root) as store:
         commit(store, 0, BODIES[:6])
-        with monkeypatch.context() as patched:
-            for module in ("batch.commit", "batch.slices", "put.store_writer", "log.writer"):
-                patched.setattr(f"storage.{module}.reach", reach)
-            with pytest.raises(Killed):
-                commit(store, 1, BODIES)
+        with killed_at(point):
+            commit(store, 1, BODIES)
     with writing(root) as again:
         assert again.finished_batches == 1
         bodies = [m.body for queue_id in again.queue_ids("T") for m in again.get("T", queue_id, 0, 1_000).messages]
@@ -363,19 +354,10 @@ def test_a_batch_that_was_decided_is_finished_with_its_sums(
 
 
 def test_a_delivery_that_was_killed_finds_what_it_has_put(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Killed(Exception):
-        pass
-
-    def reach(name: str) -> None:
-        if name == "after-delivery-sync":
-            raise Killed
-
     with writing(root) as store:
         store.put_batch(table(BODIES[1:21], delay_level=pa.array([1] * 20, pa.int32())))
-        with monkeypatch.context() as patched:
-            patched.setattr("storage.delay.schedule.reach", reach)
-            with pytest.raises(Killed):
-                deliver_due(store, store.writer.clock() + DAY_MS)
+        with killed_at("after-delivery-sync"):
+            deliver_due(store, store.writer.clock() + DAY_MS)
     with writing(root) as again:
         report = deliver_due(again, again.writer.clock() + DAY_MS)
         assert (report.found_delivered, report.delivered_count) == (20, 0)
@@ -396,19 +378,10 @@ def test_rows_that_were_staged_without_sums_are_not_committed(root: Path) -> Non
     assert not list((root / "spark_mq").glob("intents/*"))
 
 
-class Stopped(BaseException):
-    """The process ends here."""
-
-
 def decide_and_stop(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def reach(name: str) -> None:
-        if name == "after-intent":
-            raise Stopped
-
-    with monkeypatch.context() as patched, writing(root) as store:
+    with writing(root) as store:
         segment = staged(store, Batch("sink", "query", 0), BODIES, "0-0-0")
-        patched.setattr("storage.batch.commit.reach", reach)
-        with pytest.raises(Stopped):
+        with killed_at("after-intent"):
             commit_batch(store.writer, StagedBatch(Batch("sink", "query", 0), [segment], {"T": DEFAULT_QUEUE_COUNT}))
 
 
