@@ -257,14 +257,17 @@ class Sort(NamedTuple):
 
 
 def noticed(name: str, sort: Sort) -> str | None:
-    """What shows the fault: a seed and an invariant; None = nothing does. Another failure counts nothing."""
+    """What shows the fault: a seed and an invariant; None = nothing does.
+
+    Another failure counts nothing, and neither does a life that fails without the fault: it may be the simulation that is wrong.
+    """
     fault = sort.faults[name]
-    with fault.plant():
-        for seed in (*fault.first, *range(sort.seeds)):
+    for seed in (*fault.first, *range(sort.seeds)):
+        with fault.plant():
             found = lived([seed], sort.steps, kind=sort.kind)
-            if found.failures and found.broken[0] in fault.shows:
-                number = found.broken[0]
-                return f"seed {seed}, " + (f"invariant {number}" if number else "an error")
+        if found.failures and found.broken[0] in fault.shows and not lived([seed], sort.steps, kind=sort.kind).failures:
+            number = found.broken[0]
+            return f"seed {seed}, " + (f"invariant {number}" if number else "an error")
     return None
 
 

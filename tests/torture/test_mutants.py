@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
-from contextlib import nullcontext
+import re
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 from unittest import mock
 
 import pytest
 
+import storage.recovery.opening
 from storage.log.writer import LogSync
+from tests.crash import duty_faults
+from tests.ha import controlled_faults
+from tests.ha import faults as ha_faults
 from tests.torture import mutants
 from tests.torture.kinds import KINDS
 from tests.torture.line_faults import LINES, planted
@@ -48,6 +57,48 @@ def test_every_fault_of_one_line_can_be_planted_and_is_gone_again() -> None:
         with mutants.planted(name):
             assert inspect.getattr_static(*_place(module, line.function)) is not sound, name
         assert inspect.getattr_static(*_place(module, line.function)) is sound, name
+
+
+def test_what_a_fault_replaces_is_used_where_it_is_replaced() -> None:
+    """After a move, a fault may replace a function under a name by which nobody calls it any more."""
+    lives = ha_faults.FAULTS.values(), controlled_faults.CONTROLLED_FAULTS.values()
+    plants = [mutant.plant for name, mutant in MUTANTS.items() if name not in LINES]
+    plants += [fault.plant for faults in lives for fault in faults]
+    for plant in (*plants, *duty_faults.FAULTS.values()):
+        assert _unused(plant) == set(), plant
+    assert _unused(lambda: mock.patch.object(storage.recovery.opening, "cut_log", create=True)) == {"cut_log"}
+
+
+def _unused(plant: Callable[[], AbstractContextManager[Any]]) -> set[str]:
+    """The names of what the fault replaces that are used in none of the modules and classes where it replaces them."""
+    replaced: list[tuple[Any, str]] = []
+    enter = mock._patch.__enter__
+
+    def noted(patch: Any) -> Any:
+        replaced.append((patch.getter(), patch.attribute))
+        return enter(patch)
+
+    with mock.patch.object(mock._patch, "__enter__", noted), plant():
+        pass
+    return {name for _, name in replaced} - {name for owner, name in replaced if _is_used(owner, name)}
+
+
+def _is_used(owner: Any, name: str) -> bool:
+    if isinstance(owner, ModuleType):
+        return name in _names_read(owner)
+    return name == "__init__" or re.search(rf"\.{name}\b", _product()) is not None
+
+
+@cache
+def _names_read(module: ModuleType) -> frozenset[str]:
+    nodes = ast.walk(ast.parse(inspect.getsource(module)))
+    return frozenset(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load))
+
+
+@cache
+def _product() -> str:
+    rooms = ("storage", "spark_mq", "jobs")
+    return "\n".join(path.read_text() for room in rooms for path in sorted((PROJECT / room).rglob("*.py")))
 
 
 def _place(module: ModuleType, function: str) -> tuple[object, str]:
