@@ -1,6 +1,6 @@
 """When compiled kernels are used, and where their code comes from.
 
-    kernels = DECODE.for_rows(count)        for_rows() where a part is done of rows that were counted
+    kernels = COMPILED.for_rows(count)        for_rows() where a part is done of rows that were counted
     if kernels is not None: ... the kernel, which says where it does not know a row
     ... else, and for rows that no kernel knows: the exact path, which is what tests hold kernels against
 
@@ -334,10 +334,10 @@ def compile_all() -> None:
     """Compile the kernels into the cache, and note that they are there. For a process of its own."""
     with suppress(OSError):
         os.nice(NICENESS)
-    directory = DECODE.directory()
-    if DECODE.load() is None:
-        raise SystemExit(f"no compiled kernels: {DECODE.refusal}")
-    if DECODE.directory() != directory:
+    directory = COMPILED.directory()
+    if COMPILED.load() is None:
+        raise SystemExit(f"no compiled kernels: {COMPILED.refusal}")
+    if COMPILED.directory() != directory:
         raise SystemExit("no compiled kernels: their sources were changed meanwhile")
     (directory / "complete").touch(mode=0o600)
     _drop_unused(directory)
@@ -362,6 +362,6 @@ def _drop_unused(kept: Path) -> None:
                     path.rmdir() if path.is_dir() else path.unlink()
 
 
-DECODE = Kernels(f"{KERNELS}.decode")
+COMPILED = Kernels(f"{KERNELS}.decode")
 """Records to rows."""
-os.register_at_fork(after_in_child=DECODE.after_fork)
+os.register_at_fork(after_in_child=COMPILED.after_fork)

@@ -4,5 +4,5 @@
     acls.py             resources and actions; the permissions of a user, and their file
     authorization.py    a request → resources and actions; with a user's entries → allowed, or the reason for refusal
 
-Imports `remoting`. Begin with `authorization.py`. Java: the module auth.
+Begin with `authorization.py`. Java: the module auth.
 """

@@ -6,5 +6,5 @@
     …_handlers.py       requests by subject; `pull.py` and `send.py` run the checks of pulls and sends in Java's order
     client_tables.py, held_pulls.py, group_offsets.py    state of clients, as tables with time as an argument
 
-Imports `storage` and `remoting`. Begin with `broker.py`.
+Begin with `broker.py`.
 """

@@ -8,6 +8,6 @@
     server.py         listeners and pools; passes requests to `Broker`, and its answers and events to connections
     supervised.py     closes and restarts everything when the store has failed; `controlled.py` does so under a controller
 
-Imports the broker, the server of the remoting protocol and the client (towards name servers). Begin with `server.py`.
+Begin with `server.py`.
 Java: BrokerController, BrokerOuterAPI.
 """

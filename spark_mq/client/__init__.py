@@ -5,7 +5,7 @@
     with Admin(ClientSettings("ns1:9876;ns2:9876")) as admin:
         print(admin.topics())
 
-Imports words, format, rules and the codec (`spark_mq/remoting/`). All I/O is asynchronous, except `blocking_connection.py`; the public
+All I/O is asynchronous, except `blocking_connection.py`; the public
 classes are synchronous wrappers and thread-safe.
 Begin with `remoting_client.py` (connections), `instance.py` (what producers and consumers share), `producer.py`, `push_consumer.py`.
 """

@@ -7,6 +7,5 @@
     journal.py             the decisions on disk, and recovery after a crash
     server.py              the server around it, with sockets and a clock
 
-Imports the remoting rooms, and the small files of `storage`.
 Begin with `controller.py`. Java: the module controller. A single node: no Raft.
 """

@@ -6,5 +6,5 @@
     name_server.py         request code → handler, with the caller; routes (105) and names of topics; no sockets
     server.py              the server around it, with sockets and a clock
 
-Imports the remoting rooms, and the small files of `storage`. Begin with `name_server.py`. Java: the module namesrv.
+Begin with `name_server.py`. Java: the module namesrv.
 """

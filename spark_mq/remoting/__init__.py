@@ -9,7 +9,7 @@
     codes.py                request codes, languages, versions; answers: `storage/rules/response_codes.py`
     errors.py               errors
 
-Imports the words and the format of `storage`. Begin with `command.py`.
+Begin with `command.py`.
 """
 
 from __future__ import annotations

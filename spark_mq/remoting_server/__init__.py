@@ -8,7 +8,6 @@
     server.py          listeners, all connections, and TLS in three modes
     administration.py  shared by name server and controller: answers, and settings that operators may change
 
-Imports the remoting room, users (`access`), the client, the rules' response codes, and the parts of `storage` that read settings and
-write small files. Begin with `server.py`.
+Begin with `server.py`.
 Java: NettyRemotingServer, NettyRemotingAbstract, BrokerFastFailure.
 """

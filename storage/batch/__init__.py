@@ -1,4 +1,4 @@
 """Exactly once: staged segments, the intent that decides, the ledger that remembers, and the completion after a crash.
 
-Imports `put` and the rooms below it. Begin with `commit.py`, then `redo.py`.
+Begin with `commit.py`, then `redo.py`.
 """

@@ -1,4 +1,4 @@
 """The only room that touches the disk: the local file system, fsspec for others, and files that are replaced whole.
 
-Imports `format`. Begin with `file_system.py`.
+Begin with `file_system.py`.
 """

@@ -1,4 +1,4 @@
 """The formats of RocketMQ's files as pure functions: bytes and arrays in, bytes and arrays out. No I/O.
 
-Imports nothing of ours but the words that all rooms share. Begin with `record.py`: one record, byte by byte.
+Begin with `record.py`: one record, byte by byte.
 """

@@ -128,7 +128,12 @@ def as_texts(column: pa.Array) -> pa.Array:
     """A string, binary or null column as large_string; binary is assumed to be UTF-8, without a check."""
     if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
         return column.cast(pa.large_binary()).view(pa.large_string())
-    return column.cast(pa.large_string())
+    return column if pa.types.is_large_string(column.type) else column.cast(pa.large_string())
+
+
+def as_large_binary(column: pa.Array) -> pa.Array:
+    """A binary column with offsets of 64 bits."""
+    return column if pa.types.is_large_binary(column.type) else column.cast(pa.large_binary())
 
 
 def empty_as_null(texts: pa.Array) -> pa.Array:

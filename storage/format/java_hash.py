@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 from isal import isal_zlib
 
-from storage.compiler import DECODE
-from storage.format.arrays import as_int64, sealed
+from storage.compiler import COMPILED
+from storage.format.arrays import as_int64, as_texts, sealed
 
 CRC_MASK = 0x7FFFFFFF
 Hashes = TypeVar("Hashes", int, np.ndarray)
@@ -38,16 +38,21 @@ def string_hash(text: str) -> int:
 
 def string_hashes(texts: pa.Array) -> np.ndarray:
     """`String.hashCode` of every element of a string array, `int32`; null counts as the empty string."""
-    texts = texts.cast(pa.large_string())
+    texts = as_texts(texts)
     if len(texts) == 0:
         return np.empty(0, np.int32)
-    texts = texts.fill_null("")
+    if texts.null_count:
+        texts = texts.fill_null("")
     _, offsets_buffer, data_buffer = texts.buffers()
     offsets = np.frombuffer(offsets_buffer, np.int64, len(texts) + 1, offset=8 * texts.offset)
     if data_buffer is None or offsets[0] == offsets[-1]:
         return np.zeros(len(texts), np.int32)
     data = np.frombuffer(data_buffer, np.uint8)[offsets[0] : offsets[-1]]
     offsets = offsets - offsets[0]
+    if (kernels := COMPILED.for_rows(len(texts))) is not None:
+        hashes = np.empty(len(texts), np.int32)
+        if kernels.hash_texts(hashes, sealed(data), sealed(offsets)):
+            return hashes
     if data.max() >= 0x80:  # bytes are not UTF-16 units there: hash the distinct values one by one
         distinct = texts.dictionary_encode()
         hashes = np.array([string_hash(text) for text in distinct.dictionary.to_pylist()], np.int32)
@@ -109,7 +114,7 @@ def body_crc(body: bytes | memoryview | np.ndarray) -> int:
 
 def crcs_between(data: np.ndarray, starts: np.ndarray, ends: np.ndarray) -> np.ndarray:
     """The same of the bytes [start, end) of a `uint8` buffer, for many at once; int64."""
-    if (kernels := DECODE.for_rows(len(starts))) is not None and kernels.HAS_CRC:
+    if (kernels := COMPILED.for_rows(len(starts))) is not None and kernels.HAS_CRC:
         sums = np.empty(len(starts), np.int64)
         if kernels.crcs(sealed(data), as_int64(starts), as_int64(ends), sums):
             return sums

@@ -242,9 +242,13 @@ class Records:
         equal[found] = agrees
         return equal
 
+    def property_bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where the properties of each row begin and end in the buffer."""
+        return self._extent.topic_ends + 2, self.positions + self.column("size_bytes")
+
     def raw_properties(self) -> pa.Array:
         """Properties as stored, a binary array."""
-        return gather_bytes(self.buffer, self._extent.topic_ends + 2, self.positions + self.column("size_bytes"))
+        return gather_bytes(self.buffer, *self.property_bounds())
 
     def single_properties(self, names: frozenset[str]) -> PropertyMaps | RegularProperties | Decoded:
         """Properties for reading these by name."""

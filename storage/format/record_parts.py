@@ -8,6 +8,7 @@ Java: MessageExtEncoder; EndTransactionProcessor.endMessageTransaction, which ma
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from types import ModuleType
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -15,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from isal import isal_zlib
 
-from storage.format.arrays import bytes_and_offsets, row_windows, view_at
+from storage.compiler import COMPILED
+from storage.format.arrays import as_large_binary, bytes_and_offsets, row_windows, sealed, view_at
 from storage.format.java_hash import CRC_MASK, crcs_between
 from storage.format.properties import decode_properties
 from storage.format.record import HEADER_STRUCTS, HEADERS, HOST_FLAGS, MAGIC_V1, MAGIC_V2, committed_flags
@@ -43,8 +45,9 @@ class RecordParts(NamedTuple):
 
     def joined(self) -> np.ndarray:
         """All records back to back: `uint8`."""
-        self.header["body_crc"] = body_crcs(self.bodies)
-        return Join.of(self).rows(0, len(self.header))
+        return self._joined(
+            slice(0, len(self.header)), int(self.header["size_bytes"].sum(dtype=np.int64)), self._joins()
+        )
 
     def pieces(self) -> Iterator[np.ndarray]:
         """The same, piece after piece, of whole records each.
@@ -52,10 +55,21 @@ class RecordParts(NamedTuple):
         A piece that has just been made is still in the processor's cache when it is summed up and written, and no memory of the size
         of them all is touched.
         """
-        sizes, join = self.header["size_bytes"].astype(np.int64), Join.of(self)
-        for rows, _ in row_windows(np.cumsum(sizes) - sizes, sizes, PIECE_BYTES):
-            self.header["body_crc"][rows] = body_crcs(self.bodies[rows])
-            yield join.rows(rows.start, rows.stop)
+        sizes, joins = self.header["size_bytes"].astype(np.int64), self._joins()
+        begins = np.cumsum(sizes) - sizes
+        for rows, end in row_windows(begins, sizes, PIECE_BYTES):
+            yield self._joined(rows, end - int(begins[rows.start]), joins)
+
+    def _joins(self) -> tuple[CompiledJoin | None, Join]:
+        return CompiledJoin.of(self), Join.of(self)
+
+    def _joined(self, rows: slice, size_bytes: int, joins: tuple[CompiledJoin | None, Join]) -> np.ndarray:
+        """Records of some rows, with their bodies' sums."""
+        compiled, exact = joins
+        if compiled is not None and (made := compiled.rows(rows.start, rows.stop, size_bytes)) is not None:
+            return made
+        self.header["body_crc"][rows] = body_crcs(self.bodies[rows])
+        return exact.rows(rows.start, rows.stop)
 
     def unique_key(self, row: int) -> str:
         """That of one record; empty where it has none."""
@@ -75,10 +89,10 @@ class Join(NamedTuple):
         return cls(
             (
                 _fixed_binary(parts.header.view(np.uint8), count, parts.header.itemsize),
-                parts.bodies.cast(pa.large_binary()),
+                as_large_binary(parts.bodies),
                 names[0] if len(set(parts.names)) == 1 else names.take(pa.array(parts.name_codes)),
                 _fixed_binary(property_sizes.view(np.uint8), count, 2),
-                parts.properties.cast(pa.large_binary()),
+                as_large_binary(parts.properties),
             )
         )
 
@@ -89,9 +103,62 @@ class Join(NamedTuple):
         return data
 
 
+class CompiledJoin(NamedTuple):
+    """The same by a compiled loop, which makes the bodies' sums, too."""
+
+    kernels: ModuleType
+    parts: NamedTuple
+
+    @classmethod
+    def of(cls, parts: RecordParts) -> CompiledJoin | None:
+        """That of records in their parts; None where no kernel is there."""
+        bodies, properties = Stretches.of(parts.bodies), Stretches.of(parts.properties)
+        return cls.over(parts.header, bodies, parts.names, parts.name_codes, properties)
+
+    @classmethod
+    def over(
+        cls, header: np.ndarray, bodies: Stretches, names: list[bytes], name_codes: np.ndarray, properties: Stretches
+    ) -> CompiledJoin | None:
+        """The same, of bodies and properties wherever they lie."""
+        kernels = COMPILED.for_rows(len(header))
+        if kernels is None or not kernels.HAS_CRC:
+            return None
+        sizes = np.array([len(name) for name in names], np.int64)
+        begins = (np.cumsum(sizes) - sizes)[name_codes]
+        named = Stretches(np.frombuffer(b"".join(names), np.uint8), begins, begins + sizes[name_codes])
+        arrays = (header.view(np.uint8), *bodies, *named, *properties)
+        return cls(kernels, kernels.Parts(*map(sealed, arrays)))
+
+    def rows(self, first: int, last: int, size_bytes: int) -> np.ndarray | None:
+        """Records [first, last) back to back; None where they do not take `size_bytes`."""
+        out = np.empty(size_bytes, np.uint8)
+        return out if self.fills(out, first, last) else None
+
+    def fills(self, out: np.ndarray, first: int, last: int) -> bool:
+        """Write records [first, last) to `out`. False where they do not fill it, or one does not lie in its data."""
+        return bool(self.kernels.join_records(out, first, last, self.parts))
+
+
+class Stretches(NamedTuple):
+    """n stretches of a buffer: data[begins[i]:ends[i]]."""
+
+    data: np.ndarray
+    """uint8."""
+    begins: np.ndarray
+    """int64."""
+    ends: np.ndarray
+    """int64."""
+
+    @classmethod
+    def of(cls, column: pa.Array) -> Stretches:
+        """Those of a binary column without nulls."""
+        data, offsets = bytes_and_offsets(as_large_binary(column))
+        return cls(data, offsets[:-1], offsets[1:])
+
+
 def body_crcs(bodies: pa.Array) -> np.ndarray:
     """`body_crc` of each body, int32."""
-    data, offsets = bytes_and_offsets(bodies.cast(pa.large_binary()))
+    data, offsets = bytes_and_offsets(as_large_binary(bodies))
     return crcs_between(data, offsets[:-1], offsets[1:]).astype(np.int32)
 
 
@@ -132,26 +199,34 @@ def write_commits(
     `codes` says which of the queues each is for. All halves have hosts of the same kinds. Where a half lies is not said yet
     (`record_block.stamp_halves`). Raises ValueError where the commits take more bytes or fewer.
     """
-    made = _commits_of(halves, positions, queues, codes) if len(positions) else np.empty(0, np.uint8)
+    if not len(positions):
+        made = np.empty(0, np.uint8)
+    else:
+        fields, records = QueueFields.of(queues), Records(halves, positions)
+        header = _headers_of_commits(records, fields, codes)
+        bodies = Stretches(halves, records.body_starts, records.body_ends)
+        properties = Stretches(halves, *records.property_bounds())
+        join = CompiledJoin.over(header, bodies, fields.names, codes, properties)
+        if join is not None and join.fills(out, 0, len(header)):
+            return
+        exact = RecordParts(header, records.bodies(), fields.names, codes, records.raw_properties())
+        made = Join.of(exact).rows(0, len(header))
     if len(made) != len(out):
         raise ValueError(f"the commits of {len(positions)} halves take {len(made)} bytes, not {len(out)}")
     out[:] = made
 
 
-def _commits_of(
-    halves: np.ndarray, positions: np.ndarray, queues: Sequence[tuple[str, int]], codes: np.ndarray
-) -> np.ndarray:
-    fields, records = QueueFields.of(queues), Records(halves, positions)
-    bodies, properties, flags = records.bodies(), records.raw_properties(), records.column("sys_flag")
+def _headers_of_commits(records: Records, fields: QueueFields, codes: np.ndarray) -> np.ndarray:
+    flags = records.column("sys_flag")
     layout = HEADERS[int(flags[0]) & HOST_FLAGS]
-    header = view_at(halves, positions, layout).copy()
+    header = view_at(records.buffer, records.positions, layout).copy()
     names = np.array([len(name) for name in fields.names], np.int64)[codes]
-    behind = 2 + pc.binary_length(properties).to_numpy()
-    header["size_bytes"] = layout.itemsize + records.column("body_size_bytes") + names + behind
+    begins, ends = records.property_bounds()
+    header["size_bytes"] = layout.itemsize + records.column("body_size_bytes") + names + 2 + (ends - begins)
     header["magic"] = fields.magics[codes]
     header["queue_id"] = fields.queue_ids[codes]
     header["sys_flag"] = committed_flags(flags)
-    return Join.of(RecordParts(header, bodies, fields.names, codes, properties)).rows(0, len(header))
+    return header
 
 
 _HEADER = HEADER_STRUCTS[0]

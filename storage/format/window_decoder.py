@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from storage.compiler import DECODE, ROWS_WITHOUT_KERNELS
+from storage.compiler import COMPILED, ROWS_WITHOUT_KERNELS
 from storage.format.arrays import Memory, as_int64, row_windows, sealed
 from storage.format.properties import PropertyMaps
 from storage.format.record import HEADERS, MINIMUM_RECORD_SIZE
@@ -186,7 +186,7 @@ class Decoding:
 
 def decoding_of(rows: int, claims: Claims, wanted: Wanted | None, memory: Memory) -> Decoding | None:
     """How to decode so many rows; None where nothing is wanted, or kernels do not pay."""
-    if wanted is None or (kernels := DECODE.for_rows(rows)) is None:
+    if wanted is None or (kernels := COMPILED.for_rows(rows)) is None:
         return None
     return Decoding(kernels, claims, wanted, memory)
 
@@ -221,7 +221,7 @@ class Walker:
 
         None where no kernels are there, or hardly one record is regular.
         """
-        kernels = DECODE.for_rows(self._rows)
+        kernels = COMPILED.for_rows(self._rows)
         room = len(buffer) // MINIMUM_RECORD_SIZE
         if kernels is None:
             self._rows = room // 8  # a record has some hundred bytes

@@ -2,6 +2,6 @@
 
 First topic, queue, size, delay, retry and half message, of one message or of columns; then the rows of a DataFrame by the same rules
 (`row_columns.py`, `message_rows.py`, `retry_rows.py`).
-Imports `settings` and `tables` for their values. Begin with `inner_messages.py`, then `row_columns.py`.
+Begin with `inner_messages.py`, then `row_columns.py`.
 Java: SendMessageProcessor, PutMessageHook, MessageExtBrokerInner.
 """

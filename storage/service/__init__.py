@@ -4,5 +4,5 @@
     put_group.py        puts that join one append, and what each waits for; replica_acks.py: what each replica holds of the log
     served_store.py     reads for pulls
 
-Java: GroupCommitService, FlushRealTimeService. Imports the facade, `put` and `rules`. Begin with `put_service.py`.
+Java: GroupCommitService, FlushRealTimeService. Begin with `put_service.py`.
 """

@@ -1,5 +1,5 @@
 """The tables that are replaced whole: a broker's JSON under `config/` and this package's notes. Also where a store's log lies.
 
-Imports `settings`, `files`, `log` and `queues`. Begin with `document.py`, then `topics.py`; before a byte is written: `log_place.py`.
+Begin with `document.py`, then `topics.py`; before a byte is written: `log_place.py`.
 Java: ConfigManager and its heirs.
 """

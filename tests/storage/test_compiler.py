@@ -14,7 +14,7 @@ import pytest
 
 from storage import compiler
 from storage.compiler import (
-    DECODE,
+    COMPILED,
     ENVIRONMENT,
     ROWS_BETWEEN_LOOKS,
     ROWS_THAT_PAY,
@@ -122,7 +122,7 @@ def test_one_process_begins_to_compile_and_another_after_a_while(tmp_path: Path)
 
 def test_without_numba_one_line_says_so(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "storage.kernels")
-    without = Kernels(DECODE.name, "auto")
+    without = Kernels(COMPILED.name, "auto")
     with mock.patch.object(compiler.importlib.util, "find_spec", return_value=None):
         assert [without.load() for _ in range(3)] == [None] * 3
     assert [record.message for record in caplog.records] == [
@@ -135,7 +135,7 @@ def test_without_a_safe_cache_nobody_compiles(cache: Path, caplog: pytest.LogCap
     pytest.importorskip("numba")
     cache.write_text("")
     caplog.set_level(logging.INFO, "storage.kernels")
-    without = Kernels(DECODE.name, "auto")
+    without = Kernels(COMPILED.name, "auto")
     with mock.patch.object(compiler.subprocess, "Popen", side_effect=AssertionError):
         assert without.load() is None
     assert "no place for compiled code" in (without.refusal or "")
@@ -144,7 +144,7 @@ def test_without_a_safe_cache_nobody_compiles(cache: Path, caplog: pytest.LogCap
 
 def test_a_spoilt_cache_or_compiler_is_none(cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     pytest.importorskip("numba")
-    broken = Kernels(DECODE.name, "on")
+    broken = Kernels(COMPILED.name, "on")
     with mock.patch.object(compiler, "import_module", side_effect=RuntimeError("spoilt")):
         assert broken.load() is None
     assert broken.refusal == "they cannot be loaded: RuntimeError: spoilt"
@@ -154,7 +154,7 @@ def test_a_spoilt_cache_or_compiler_is_none(cache: Path, caplog: pytest.LogCaptu
 def test_who_finds_a_spoilt_cache_leaves_none(cache: Path) -> None:
     """Else nobody would have kernels until somebody deletes it; and they are not compiled again and again."""
     pytest.importorskip("numba")
-    broken = Kernels(DECODE.name, "auto")
+    broken = Kernels(COMPILED.name, "auto")
     directory = broken.directory()
     (directory / "code").mkdir()
     for name in ("complete", "attempt", "code/one.nbi"):
@@ -172,7 +172,7 @@ def test_where_numba_is_told_otherwise_there_are_none(
     """Functions that are not compiled do not work; code for another processor ends the process."""
     config = pytest.importorskip("numba").config
     monkeypatch.setattr(config, setting, "1")
-    told = Kernels(DECODE.name, "on")
+    told = Kernels(COMPILED.name, "on")
     with mock.patch.object(compiler, "import_module", side_effect=AssertionError):
         assert told.load() is None
     assert f"NUMBA_{setting} is set" in (told.refusal or "")
@@ -181,10 +181,10 @@ def test_where_numba_is_told_otherwise_there_are_none(
 def test_where_nothing_is_compiled_another_process_does_it(cache: Path) -> None:
     """Once, and this one goes on without."""
     pytest.importorskip("numba")
-    waiting = Kernels(DECODE.name, "auto")
+    waiting = Kernels(COMPILED.name, "auto")
     with mock.patch.object(compiler.subprocess, "Popen") as helper:
         helper.return_value.poll.return_value = None
-        assert [waiting.load(), waiting.load(), Kernels(DECODE.name, "auto").load()] == [None] * 3
+        assert [waiting.load(), waiting.load(), Kernels(COMPILED.name, "auto").load()] == [None] * 3
     assert helper.call_count == 1
     asked = helper.call_args.kwargs
     assert asked["process_group"] == 0, "Ctrl-C is not meant for it"
@@ -197,7 +197,7 @@ def test_where_nothing_is_compiled_another_process_does_it(cache: Path) -> None:
 
 
 def test_kernels_wait_until_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
-    waiting = Kernels(DECODE.name, "auto")
+    waiting = Kernels(COMPILED.name, "auto")
     loads: list[None] = []
     monkeypatch.setattr(waiting, "load", lambda: loads.append(None))
     for _ in range(ROWS_THAT_PAY // 1_000 - 1):
@@ -213,7 +213,7 @@ def test_kernels_wait_until_they_pay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_child_of_a_process_that_is_loading_goes_without() -> None:
-    parent = Kernels(DECODE.name, "on")
+    parent = Kernels(COMPILED.name, "on")
     parent.after_fork()
     assert not parent.is_refused
     parent._is_loading = True
@@ -244,8 +244,8 @@ def test_a_process_compiles_for_those_that_come_later(cache: Path) -> None:
     ended = run("-m", "storage.format.kernels", **{ENVIRONMENT: "on"})
     assert (ended.returncode, ended.stderr) == (0, "")
     code = (
-        "from storage.compiler import DECODE, ROWS_THAT_PAY\n"
-        "module = DECODE.for_rows(ROWS_THAT_PAY)\n"
+        "from storage.compiler import COMPILED, ROWS_THAT_PAY\n"
+        "module = COMPILED.for_rows(ROWS_THAT_PAY)\n"
         "stats = module.bodies.stats\n"
         "import numpy, numba\n"
         "from storage.format.java_hash import body_crc, crcs_between\n"

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 
 import pytest
 
-from storage.compiler import DECODE, ENVIRONMENT
+from storage.compiler import COMPILED, ENVIRONMENT
 
 T = TypeVar("T")
 ON: Literal["on", "check"] = "check" if os.environ.get(ENVIRONMENT) == "check" else "on"
@@ -22,20 +22,20 @@ ON: Literal["on", "check"] = "check" if os.environ.get(ENVIRONMENT) == "check" e
 @contextmanager
 def kernels(mode: Literal["off", "on", "check"]) -> Iterator[None]:
     """Kernels off, or on from the first row."""
-    before = DECODE.mode
-    DECODE.use(mode)
+    before = COMPILED.mode
+    COMPILED.use(mode)
     try:
         yield
     finally:
-        DECODE.use(before)
+        COMPILED.use(before)
 
 
 def loaded() -> ModuleType:
     """The kernels. The test is skipped where Numba is not installed; it fails where they do not work all the same."""
     pytest.importorskip("numba")
     with kernels(ON):
-        found = DECODE.for_rows()
-    assert found is not None, DECODE.refusal
+        found = COMPILED.for_rows()
+    assert found is not None, COMPILED.refusal
     return found
 
 

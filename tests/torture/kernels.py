@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, settings
 
 from storage.format.arrays import Memory
-from tests.format.kernels import fuzz_decode, test_walk
+from tests.format.kernels import fuzz_decode, test_encode, test_walk
 from tests.support.kernels import loaded
 from tests.torture.kind import Kind, Outcome
 
@@ -19,6 +19,9 @@ SEEDS, EXAMPLES = 10, 100
 COMPARISONS: tuple[Callable[..., None], ...] = (
     test_walk.test_walks_find_the_same_records_and_topics,
     test_walk.test_sums_of_stretches_are_the_same,
+    test_encode.test_records_are_the_same,
+    test_encode.test_commits_of_halves_are_the_same,
+    test_encode.test_hashes_of_texts_are_the_same,
 )
 
 

@@ -1,6 +1,6 @@
 """Compiled loops over many rows (Numba): the same arrays as the functions that call them, in one pass. Never needed, only faster.
 
-Imports words and `format`. Begin with `decode.py`: what there is. `storage/compiler.py` says when it is used, and imports it; nothing
-else does, as these modules import Numba. Only reading is compiled: encoding rows saved 6 to 9 % of a whole write, entering records into
-log, queues and index nothing measurable.
+Begin with `decode.py`: what there is. `storage/compiler.py` says when it is used, and imports it; nothing
+else does, as these modules import Numba. Compiled is what a measurement of whole operations has paid for: reading, and of writing the
+join of records and hashes of texts. Laying out property strings and entering records into log, queues and index are not.
 """

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
+from storage.format.kernels.encode import Parts, hash_texts, join_records
 from storage.format.kernels.ground import (
     BYTES,
     INT_ROWS,
@@ -65,6 +66,7 @@ __all__ = [
     "Laid",
     "Limits",
     "Maps",
+    "Parts",
     "Rows",
     "Sequence",
     "Strings",
@@ -72,6 +74,8 @@ __all__ = [
     "bodies",
     "check",
     "fields",
+    "hash_texts",
+    "join_records",
     "lay_out",
     "message_ids",
     "new_sequence",

@@ -20,10 +20,10 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from storage.compiler import DECODE, check_cache, is_caching
+from storage.compiler import COMPILED, check_cache, is_caching
 
 F = TypeVar("F", bound=Callable[..., Any])
-IS_CHECKED = DECODE.mode == "check"
+IS_CHECKED = COMPILED.mode == "check"
 _OPTIONS = {"error_model": "numpy", "boundscheck": IS_CHECKED, "_nrt": False}
 """Without Numba's counts of references, which cost more than most loops do: a kernel makes no arrays, it is given them."""
 READ = types.Array(types.uint8, 1, "C", readonly=True)
@@ -111,6 +111,19 @@ def put_le64(typingctx: Any, array: Any, position: Any, value: Any) -> Any:
     def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
         address = _pointer(context, builder, signature, args, 0, args[1], ir.Constant(I64, 8))
         builder.store(args[2], builder.bitcast(address, I64.as_pointer()), align=1)
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, types.int64), codegen
+
+
+@_intrinsic
+def put_be32(typingctx: Any, array: Any, position: Any, value: Any) -> Any:
+    """Store the lowest 32 bits of a word, the highest byte first."""
+
+    def codegen(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        address = _pointer(context, builder, signature, args, 0, args[1], ir.Constant(I64, 4))
+        value = builder.bswap(builder.trunc(args[2], I32))
+        builder.store(value, builder.bitcast(address, I32.as_pointer()), align=1)
         return context.get_dummy_value()
 
     return types.void(array, types.int64, types.int64), codegen

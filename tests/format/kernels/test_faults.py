@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+import textwrap
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import Phase, settings
 
 from storage.compiler import cached_in
-from tests.format.kernels import test_lay_out
+from tests.format.kernels import test_encode, test_lay_out
 from tests.support.kernels import loaded
 from tests.support.shares import one_in
 
@@ -30,8 +31,18 @@ class Fault(NamedTuple):
 WINDOWS, OVERLAPS = test_lay_out.test_each_range_stands_in_its_window, test_lay_out.test_ranges_may_overlap
 RUNS = test_lay_out.test_one_window_has_the_runs_that_are_read_at_once
 
+RECORDS, HASHES = (
+    test_encode.test_the_kernel_joins_what_the_exact_path_joins,
+    test_encode.test_hashes_of_texts_are_the_same,
+)
+LEFT = test_encode.test_parts_that_do_not_lie_in_their_data_are_not_joined
+
 
 FAULTS = (
+    Fault("join_records", " & _CRC_MASK", "", RECORDS),
+    Fault("join_records", "properties_size >> 8", "0", RECORDS),
+    Fault("join_records", "bool(at == len(out))", "True", LEFT),
+    Fault("hash_texts", "bool(seen < 0x80)", "True", HASHES),
     Fault("lay_out", "joins, first = False,", "first =", WINDOWS),
     Fault("lay_out", "end - (reach if joins else begin)", "end - reach", WINDOWS),
     Fault("lay_out", "if not limits.keep:", "if True:", WINDOWS),
@@ -51,7 +62,7 @@ def _kernels() -> None:
 def faulty(module: ModuleType, fault: Fault) -> Any:
     """The kernel, compiled anew with the fault."""
     function = getattr(module, fault.kernel).py_func
-    source = inspect.getsource(function)
+    source = textwrap.dedent(inspect.getsource(function))
     assert source.count(fault.right) == 1, f"{fault.kernel} has not one {fault.right!r}"
     namespace = dict(vars(sys.modules[function.__module__]))
     with cached_in(None):
