@@ -25,7 +25,7 @@ from storage.rules.half_messages import op_messages
 from storage.rules.inner_messages import InnerMessages, outgoing_messages
 
 _WINDOW_BYTES = 4 << 20
-"""How many bytes of halves are read and turned into commits at a time. At 768 KiB the calls for a window cost as much as its rows do."""
+"""How many bytes of halves become commits at a time. At 768 KiB the calls for a window cost as much as its rows do."""
 _LONGEST_OFFSET = len("9223372036854775807,")
 _Halves = TypeVar("_Halves", RecordBlock, UnjoinedBlock)
 
