@@ -101,7 +101,7 @@ def open_store(
     (`recovery/quarantine.py`). `create` makes an empty store if there is none.
 
     `store_host` (address:port) is the address that new records name. `broker_name` and `flush_disk_type` override the configuration.
-    `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
+    `rocketmq_version` names the release of the store's broker (`4.9.7`; `Release` says what each reads and writes).
     With `holds_back` only confirmed messages become readable (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` gets, during a recovery, how many bytes of how many are dispatched.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -22,7 +22,7 @@ from storage.settings.load import (
     refuse_for_reading,
     refuse_for_writing,
 )
-from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, DelayConfig, IndexConfig
+from storage.settings.nouns import NOUNS, CommitLogConfig, ConsumeQueueConfig, DelayConfig, IndexConfig
 from tests.support.places import VECTORS
 
 BROKER_CONF = VECTORS / "config" / "broker.conf"
@@ -35,7 +35,7 @@ def java_fields() -> list[tuple[str, object, str]]:
     return [
         (declared.name, getattr(noun, declared.name), declared.metadata["java"])
         for noun in nouns
-        if is_dataclass(noun)
+        if isinstance(noun, NOUNS)
         for declared in fields(noun)
     ]
 
