@@ -44,7 +44,7 @@ from storage.settings.nouns import (
     TimerConfig,
     TransactionConfig,
 )
-from storage.settings.releases import UNNAMED, VERSION_SETTING, Release, parse_broker_version, release_of
+from storage.settings.releases import TOPIC_AND_KEY, UNNAMED, VERSION_SETTING, Release, parse_broker_version, release_of
 
 ReadBytes = Callable[[str], bytes | None]
 """The whole content of a path, None if there is no such file."""
@@ -109,6 +109,11 @@ class StoreConfig:
         op_size = self.transaction.transaction_op_msg_max_size if release.reads_op_lists else 0
         transaction = replace(self.transaction, transaction_op_msg_max_size=op_size)
         return replace(self, release=release, timer=timer, transaction=transaction)
+
+    @property
+    def timer_deletion_keys(self) -> tuple[str, ...]:
+        """The forms in which a deletion of a timer message is written."""
+        return (TOPIC_AND_KEY,) if self.timer.append_topic_for_timer_delete_key else self.release.timer_deletion_keys
 
     @classmethod
     def tiny(cls) -> StoreConfig:
@@ -181,12 +186,18 @@ def parse_config(
     """
     last = {found.key: found for found in parse_properties(content, file)}
     version = last.pop(VERSION_SETTING, None)
+    release = version.value if rocketmq_version is None and version is not None else rocketmq_version
     values: dict[str, Any] = {}
     notes: list[str] = []
     for found in last.values():
         if found.key not in JAVA_SETTINGS:
             if found.key not in known:
                 notes.append(f"{_place(file, found)}: {found.key}: no broker knows this name{_nearest(found.key)}")
+            continue
+        if release is not None and _is_later(JAVA_SETTINGS[found.key], release):
+            first = f"RocketMQ {JAVA_SETTINGS[found.key].since} is the first that knows this name"
+            named = f"{VERSION_SETTING} is {release.strip()}, and {first}"
+            notes.append(f"{_place(file, found)}: {found.key}: {named}; a broker ignores the line")
             continue
         try:
             values[found.key] = _java_value(found)
@@ -213,7 +224,6 @@ def parse_config(
             settings={name: last[name].value for name in values},
             warnings=tuple(notes),
         )
-        release = version.value if rocketmq_version is None and version is not None else rocketmq_version
         return config if release is None else config.of_version(release)
     except ConfigurationError as error:
         found_at = (
@@ -239,6 +249,14 @@ def _java_value(found: Property) -> int | float | bool | str:
     if found.key in _ENUMERATIONS and value not in _ENUMERATIONS[found.key]:
         raise ValueError(f"{value!r} is none of {', '.join(_ENUMERATIONS[found.key])}")
     return value
+
+
+def _is_later(setting: JavaSetting, release: str) -> bool:
+    """Whether a later release than this one added the setting; False for a text that names no release."""
+    try:
+        return setting.since is not None and parse_broker_version(release) < setting.since
+    except ValueError:
+        return False  # `of_version` refuses it
 
 
 def _place(file: str | None, found: Property) -> str:
@@ -312,6 +330,14 @@ def refuse_for_writing(
         reasons.append(f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB")
     if mode.rocksdb_cq_double_write_enable:
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")
+    if mode.trans_rocks_db_enable:
+        reasons.append(
+            "transRocksDBEnable=true: RocksDB holds open transactions, so they would be neither checked nor ended"
+        )
+    if mode.timer_rocks_db_enable and not follows:
+        reasons.append(
+            "timerRocksDBEnable=true: RocksDB holds the timer, so two timers would deliver the same messages"
+        )
     if mode.broker_role == "SLAVE" and not (follows or is_controlled):
         reasons.append("brokerRole=SLAVE: only its master writes")
     copies = config.replication.in_sync_replicas  # with 1 CommitLog.handleHA does not wait
@@ -353,6 +379,8 @@ def _differs(setting: JavaSetting, text: str) -> bool:
     """Whether a valid text means something else than the default; if the default is unknown, it always does."""
     if setting.default is None:
         return True
+    if setting.former_default is not None and text.strip() == setting.former_default:
+        return False
     if setting.type in ("int", "long", "double"):
         return float(text) != float(setting.default)
     if setting.type == "boolean":
