@@ -101,7 +101,7 @@ def open_store(
     (`recovery/quarantine.py`). `create` makes an empty store if there is none.
 
     `store_host` (address:port) is the address that new records name. `broker_name` and `flush_disk_type` override the configuration.
-    `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
+    `rocketmq_version` names the release of the store's broker (`4.9.7`; `Release` says what each reads and writes).
     With `holds_back` only confirmed messages become readable (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` gets, during a recovery, how many bytes of how many are dispatched.
@@ -262,7 +262,13 @@ class MessageStore:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
                 warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
-            self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
+            self.index = IndexStore(
+                file_system,
+                root,
+                config.index.max_hash_slot_num,
+                config.index.max_index_num,
+                is_elsewhere=config.index.is_elsewhere,
+            )
             self._resources.callback(self.index.close)
             if writable is None or settings is None:
                 self._look_at_all()
@@ -288,7 +294,7 @@ class MessageStore:
     def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, options: OpenOptions) -> None:
         if options.holder != "broker":  # a broker follows more settings, and itself warns of the others
             warn_of_unread(self.config.file, self.config.settings)
-        index = self.index if self.config.index.message_index_enable else None
+        index = self.index if self.config.index.has_files else None
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
         follows = options.writes_as == "follower" or (
             options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
@@ -786,7 +792,7 @@ class MessageStore:
     def _let_go(self) -> None:
         """Stop appending, and leave the rest to the next opening."""
         if self._writer is not None:
-            release(self._writer, self.index if self.config.index.message_index_enable else None)
+            release(self._writer, self.index if self.config.index.has_files else None)
             self._writer = self._putter = None
 
 

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptRecordError, IndexGeometryUnknownError, OffsetOutOfRangeError
+from storage.errors import CorruptRecordError, IndexElsewhereError, IndexGeometryUnknownError, OffsetOutOfRangeError
 from storage.files.file_system import FileSystem, ReadableFile
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.java_hash import index_key_hash
@@ -146,7 +146,11 @@ class IndexFile:
 class IndexStore:
     """The index files of a store, oldest first."""
 
-    def __init__(self, file_system: FileSystem, root: str, slot_count: int, item_count: int) -> None:
+    def __init__(
+        self, file_system: FileSystem, root: str, slot_count: int, item_count: int, *, is_elsewhere: bool = False
+    ) -> None:
+        """`is_elsewhere`: keys are entered into RocksDB alone, so an answer of these files would be wrong."""
+        self._is_elsewhere = is_elsewhere
         self._file_system = file_system
         self.directory = f"{root}/index"
         self.slot_count = slot_count
@@ -171,6 +175,11 @@ class IndexStore:
                     opened = self._file_system.open_file(f"{self.directory}/{name}")
                     self._files[name] = IndexFile(opened, self.slot_count, self.item_count)
         return [self._files[name] for name in names if name in self._files]
+
+    def require_files(self) -> None:
+        """Raises IndexElsewhereError where the files cannot answer a look-up."""
+        if self._is_elsewhere:
+            raise IndexElsewhereError(self.directory)
 
     def lookup(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
         """Log offsets that may hold the key, newest first, each once."""
@@ -200,6 +209,7 @@ def messages_with_key(
     The time range is Java's: by whole seconds of the store time. Raises IndexGeometryUnknownError if the index files do not have
     the configured or default geometry.
     """
+    index.require_files()
     for hit in index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
         try:
             message = log.message_at(hit.commitlog_offset, log_end)

@@ -30,7 +30,7 @@ def test_a_recovered_store_holds_what_its_own_broker_acknowledged_and_served(
     assert fixture.served is not None
     served = list(lines(fixture.served))
     with open_store(fixture.root, config=str(fixture.conf), read_only=False) as store:
-        assert str(store.config.version) == name.removeprefix("v").removesuffix("-killed")
+        assert str(store.config.release) == name.removeprefix("v").removesuffix("-killed")
         assert store.recovery is not None
         assert store.recovery.was_clean == (not name.endswith("-killed"))
         found = {
