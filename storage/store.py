@@ -247,7 +247,7 @@ class MessageStore:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
                     self.place = find_log(root, config, writable, to_write=True)
-            self.layout = StoreLayout.of(root, self.place.directories, config)
+            self.layout = StoreLayout.of(root, self.place.directories, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
             settings = None
@@ -258,6 +258,8 @@ class MessageStore:
             writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
             self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
             self._resources.callback(self.queues.close)
+            if self.queues.note is not None:
+                warnings.warn(f"store {root}: {self.queues.note}", RuntimeWarning, stacklevel=3)
             if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:

@@ -302,11 +302,14 @@ def _resolve(base: str, path: str) -> str:
     return scheme + separator + joined
 
 
+ROCKSDB_STORE = "defaultrocksdb"
+IN_ROCKSDB = "its consume queues lie in RocksDB, which only its broker writes"
+ROCKSDB_CURE = "send through its broker; reading needs no change"
+
+
 def refuse_for_reading(config: StoreConfig) -> list[str]:
     """Why a store with these settings must not be read: it would appear empty. Empty list = go on."""
     reasons = []
-    if config.mode.store_type.lower() == "defaultrocksdb":
-        reasons.append(f"storeType={config.mode.store_type}: its consume queues lie in RocksDB")
     if config.mode.enable_dleger_commit_log:
         reasons.append("enableDLegerCommitLog=true: its log is DLedger's")
     return reasons
@@ -322,6 +325,8 @@ def refuse_for_writing(
     """
     mode = config.mode
     reasons = refuse_for_reading(config)
+    if mode.store_type.lower() == ROCKSDB_STORE:
+        reasons.append(f"storeType={mode.store_type}: {IN_ROCKSDB}")
     if mode.duplication_enable:
         reasons.append("duplicationEnable=true: records need the property DUP_INFO")
     if mode.enable_controller_mode and not is_controlled:

@@ -22,8 +22,17 @@ from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
-from storage.queues.store import ConsumeQueueStore, has_queue_file
-from storage.settings.load import StoreConfig, configured_log_directories, refuse_for_reading, refuse_for_writing
+from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file
+from storage.format.delay import parse_delay_levels
+from storage.settings.load import (
+    IN_ROCKSDB,
+    ROCKSDB_CURE,
+    ROCKSDB_STORE,
+    StoreConfig,
+    configured_log_directories,
+    refuse_for_reading,
+    refuse_for_writing,
+)
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
 from storage.tables.masters import followed_master
 
@@ -184,15 +193,39 @@ def refuse_foreign_store(
     else:
         reasons = refuse_for_reading(config)
     names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
+    in_rocksdb = rocksdb_queues(root, config, file_system) if to_write and not reasons else None
     reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
     if "consumequeue_r" in names and "consumequeue" not in names:
         reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
     if reasons:
-        raise StoreRefusedError(root, "; ".join(reasons))
+        raise StoreRefusedError(root, "; ".join(reasons), ROCKSDB_CURE if IN_ROCKSDB in reasons[0] else None)
+    refuse_rocksdb(root, in_rocksdb)
+
+
+def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> str | None:
+    """The RocksDB directory with the consume queues of the store at ROOT; None where they lie in files.
+
+    A broker that writes both (rocksdbCQDoubleWriteEnable) serves the files, so a configuration without storeType=defaultRocksDB decides for
+    them. Without a configuration RocksDB is taken: a broker may have changed from files to it, and what it lacks comes from the log.
+    """
+    directories = (f"{root}/consumequeue_rocksdb", f"{root}/consumequeue")
+    found = next((path for path in directories if file_system.read_file(f"{path}/CURRENT") is not None), None)
+    if config.mode.store_type.lower() == ROCKSDB_STORE:
+        return found or directories[-1]
+    if found is not None and config.file is not None and has_queue_file(root, file_system):
+        return None
+    return found
+
+
+def refuse_rocksdb(root: str, directory: str | None) -> None:
+    """Raises StoreRefusedError for a caller that will write in a store whose queues lie in RocksDB."""
+    if directory is not None:
+        raise StoreRefusedError(root, f"{directory}: {IN_ROCKSDB}", ROCKSDB_CURE)
 
 
 def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
-    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError."""
+    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError."""
+    refuse_rocksdb(root, rocksdb_queues(root, config, file_system))
     place = log_place(root, config, file_system)
     if place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
@@ -445,10 +478,15 @@ class StoreLayout:
     queue_file_size_bytes: int | None = None
     ext_file_size_bytes: int | None = None
     force_property_crc: bool = False
+    rocksdb: RocksDBPlace | None = None
+    """None = the queues lie in files."""
 
     @classmethod
-    def of(cls, root: str, log_directories: tuple[str, ...], config: StoreConfig) -> StoreLayout:
-        """The layout by the configuration."""
+    def of(
+        cls, root: str, log_directories: tuple[str, ...], config: StoreConfig, file_system: FileSystem
+    ) -> StoreLayout:
+        """The layout by the configuration, and by what is there."""
+        in_rocksdb = rocksdb_queues(root, config, file_system)
         return cls(
             root,
             log_directories,
@@ -456,6 +494,9 @@ class StoreLayout:
             config.consume_queue.mapped_file_size_consume_queue,
             config.consume_queue.mapped_file_size_consume_queue_ext,
             config.commit_log.force_verify_prop_crc,
+            None
+            if in_rocksdb is None
+            else RocksDBPlace(in_rocksdb, parse_delay_levels(config.delay.message_delay_level)),
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
@@ -469,6 +510,10 @@ class StoreLayout:
         )
 
     def consume_queues(self, file_system: FileSystem, *, writes_ext: bool = False) -> ConsumeQueueStore:
+        if self.rocksdb is not None:
+            from storage.queues.derived import DerivedQueueStore  # such stores are rare
+
+            return DerivedQueueStore(file_system, self.root, self.rocksdb, self.commit_log(file_system))
         return ConsumeQueueStore(
             file_system,
             self.root,
@@ -478,6 +523,11 @@ class StoreLayout:
         )
 
     def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:
+        if self.rocksdb is not None:
+            from storage.queues.derived import DerivedQueue
+
+            log = self.commit_log(file_system)
+            return DerivedQueue.alone(file_system, self.root, self.rocksdb, log, (topic, queue_id))
         directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
         return ConsumeQueue(file_system, directory, topic, queue_id, self.queue_file_size_bytes)
 
