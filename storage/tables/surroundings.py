@@ -23,8 +23,16 @@ from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.store import ConsumeQueueStore, has_queue_file
-from storage.settings.load import StoreConfig, configured_log_directories, refuse_for_reading, refuse_for_writing
-from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
+from storage.settings.load import (
+    DLEDGER_PEER,
+    OF_A_GROUP,
+    StoreConfig,
+    configured_log_directories,
+    dledger_directories,
+    refuse_for_reading,
+    refuse_for_writing,
+)
+from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
 
 
@@ -122,7 +130,10 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
     """Where the log of the store at ROOT lies, and whether it may be written. Reads only."""
-    return decide(look_around(root, config, file_system))
+    place = decide(look_around(root, config, file_system))
+    names = [entry.name for entry in file_system.list_directory(root) if entry.is_directory]
+    groups = dledger_directories(root, config, names)
+    return with_group_log(place, groups, lambda path: bool(_log_files(file_system.list_directory(path))))
 
 
 def find_log(
@@ -184,7 +195,9 @@ def refuse_foreign_store(
     else:
         reasons = refuse_for_reading(config)
     names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
-    reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
+    if to_write and not config.mode.enable_dleger_commit_log:
+        peers = sorted(name for name in names if name.startswith(DLEDGER_PEER))
+        reasons += [f"{name}/: its log is DLedger's. {OF_A_GROUP}" for name in peers]
     if "consumequeue_r" in names and "consumequeue" not in names:
         reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
     if reasons:
@@ -445,17 +458,20 @@ class StoreLayout:
     queue_file_size_bytes: int | None = None
     ext_file_size_bytes: int | None = None
     force_property_crc: bool = False
+    entry_directories: tuple[str, ...] = ()
+    """Those of `log_directories` that hold DLedger's files."""
 
     @classmethod
-    def of(cls, root: str, log_directories: tuple[str, ...], config: StoreConfig) -> StoreLayout:
+    def of(cls, root: str, place: LogPlace, config: StoreConfig) -> StoreLayout:
         """The layout by the configuration."""
         return cls(
             root,
-            log_directories,
+            place.directories,
             config.commit_log.mapped_file_size_commit_log,
             config.consume_queue.mapped_file_size_consume_queue,
             config.consume_queue.mapped_file_size_consume_queue_ext,
             config.commit_log.force_verify_prop_crc,
+            place.entry_directories,
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
@@ -466,6 +482,7 @@ class StoreLayout:
             self.log_file_size_bytes,
             scratch,
             force_property_crc=self.force_property_crc,
+            entry_directories=self.entry_directories,
         )
 
     def consume_queues(self, file_system: FileSystem, *, writes_ext: bool = False) -> ConsumeQueueStore:
