@@ -247,7 +247,7 @@ class MessageStore:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
                     self.place = find_log(root, config, writable, to_write=True)
-            self.layout = StoreLayout.of(root, self.place.directories, config, file_system)
+            self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
             settings = None

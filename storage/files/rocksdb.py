@@ -22,7 +22,7 @@ _LOOKS = 5
 INSTALL = 'pip install "spark_mq[rocksdb]"'
 
 
-class RocksDBUnreadable(Exception):  # noqa: N818 - no error of a store: its caller goes on without RocksDB
+class RocksDBUnreadable(Exception):
     """Why a RocksDB directory cannot be read; the text begins with the reason."""
 
 

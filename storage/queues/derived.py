@@ -12,6 +12,7 @@ Each queue is a `ConsumeQueue` of one file, so scans, positions and ends need no
 from __future__ import annotations
 
 import os
+
 import numpy as np
 
 from storage.errors import StoreRefusedError

@@ -291,6 +291,8 @@ class StoreModeConfig:
     broker_role: str = setting("brokerRole", "ASYNC_MASTER")
     config_manager_version: str = setting("configManagerVersion", "v1")
     enable_dleger_commit_log: bool = setting("enableDLegerCommitLog", False)
+    d_leger_self_id: str | None = setting("dLegerSelfId", None)
+    store_path_dledger_commit_log: str | None = setting("storePathDLedgerCommitLog", None)
     enable_controller_mode: bool = setting("enableControllerMode", False)
     duplication_enable: bool = setting("duplicationEnable", False)
     rocksdb_cq_double_write_enable: bool = setting("rocksdbCQDoubleWriteEnable", False)

@@ -18,22 +18,25 @@ from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, St
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
+from storage.format.delay import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file
-from storage.format.delay import parse_delay_levels
 from storage.settings.load import (
+    DLEDGER_PEER,
     IN_ROCKSDB,
+    OF_A_GROUP,
     ROCKSDB_CURE,
     ROCKSDB_STORE,
     StoreConfig,
     configured_log_directories,
+    dledger_directories,
     refuse_for_reading,
     refuse_for_writing,
 )
-from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
+from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
 
 
@@ -131,7 +134,10 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
     """Where the log of the store at ROOT lies, and whether it may be written. Reads only."""
-    return decide(look_around(root, config, file_system))
+    place = decide(look_around(root, config, file_system))
+    names = [entry.name for entry in file_system.list_directory(root) if entry.is_directory]
+    groups = dledger_directories(root, config, names)
+    return with_group_log(place, groups, lambda path: bool(_log_files(file_system.list_directory(path))))
 
 
 def find_log(
@@ -194,7 +200,9 @@ def refuse_foreign_store(
         reasons = refuse_for_reading(config)
     names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
     in_rocksdb = rocksdb_queues(root, config, file_system) if to_write and not reasons else None
-    reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
+    if to_write and not config.mode.enable_dleger_commit_log:
+        peers = sorted(name for name in names if name.startswith(DLEDGER_PEER))
+        reasons += [f"{name}/: its log is DLedger's. {OF_A_GROUP}" for name in peers]
     if "consumequeue_r" in names and "consumequeue" not in names:
         reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
     if reasons:
@@ -480,16 +488,16 @@ class StoreLayout:
     force_property_crc: bool = False
     rocksdb: RocksDBPlace | None = None
     """None = the queues lie in files."""
+    entry_directories: tuple[str, ...] = ()
+    """Those of `log_directories` that hold DLedger's files."""
 
     @classmethod
-    def of(
-        cls, root: str, log_directories: tuple[str, ...], config: StoreConfig, file_system: FileSystem
-    ) -> StoreLayout:
+    def of(cls, root: str, place: LogPlace, config: StoreConfig, file_system: FileSystem) -> StoreLayout:
         """The layout by the configuration, and by what is there."""
         in_rocksdb = rocksdb_queues(root, config, file_system)
         return cls(
             root,
-            log_directories,
+            place.directories,
             config.commit_log.mapped_file_size_commit_log,
             config.consume_queue.mapped_file_size_consume_queue,
             config.consume_queue.mapped_file_size_consume_queue_ext,
@@ -497,6 +505,7 @@ class StoreLayout:
             None
             if in_rocksdb is None
             else RocksDBPlace(in_rocksdb, parse_delay_levels(config.delay.message_delay_level)),
+            place.entry_directories,
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
@@ -507,6 +516,7 @@ class StoreLayout:
             self.log_file_size_bytes,
             scratch,
             force_property_crc=self.force_property_crc,
+            entry_directories=self.entry_directories,
         )
 
     def consume_queues(self, file_system: FileSystem, *, writes_ext: bool = False) -> ConsumeQueueStore:

@@ -2,7 +2,7 @@
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
 #   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
-#                                   propcrc, and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
+#                                   propcrc dledger, and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -157,7 +157,73 @@ served() {  # DIR TOPICS: what the running broker of that release serves to its 
   "$oracle" java ConsumeAll "$1/served.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" topics="$2" > "$WORK/served.log" 2>&1
 }
 
-version() {  # RELEASE: killed while it took messages; then its own broker recovers it, goes on and stops cleanly
+transactions() {  # each outcome of a transaction; needs ADDRESS of the broker
+  local side
+  "$oracle" java TransactionSide "$WORK/transactions.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" group=Producers topic=TopicTransaction queues=2 \
+    plans=commit,rollback,never,checkCommit,checkRollback,commit > "$WORK/transactions.log" 2>&1 & side=$!
+  until grep -q '"ready"' "$WORK/transactions.jsonl" 2> /dev/null; do kill -0 $side; sleep 0.2; done
+  sleep 9; kill -KILL $side; wait $side || true; rm "$WORK/transactions.jsonl"  # time for two checks
+}
+
+# DLedger: a group of three on brokers' ports BROKER_PORT, +10, +20 and on ports DLEDGER_PORT (40911), +1, +2 among themselves
+dledger_port=${DLEDGER_PORT:-40911}
+peer() { echo "$WORK/dledger-n$1"; }                                         # N: its directory
+peer_up() { BROKER_HEAP=256m "$oracle" broker "$WORK/run-n$1" "$(peer "$1")/broker.conf"; }
+peer_down() { "$oracle" stop "$WORK/run-n$1" "${2:--TERM}"; }                # N [-SIGNAL]
+group_up() { local n p=(); for n in "$@"; do peer_up "$n" & p+=($!); done; for n in "${p[@]}"; do wait "$n"; done; }
+group_down() { local n; for n in 0 1 2; do [ ! -e "$WORK/run-n$n/pid" ] || peer_down "$n" "${1:--TERM}" & done; wait; }  # [-SIGNAL]
+leader() {  # [NOT]: the number of the peer that the name server knows as master, once it does and is not NOT
+  local found
+  for _ in $(seq 240); do
+    found=$("$oracle" java org.apache.rocketmq.tools.command.MQAdminStartup clusterList -n "127.0.0.1:$NAMESRV_PORT" 2> /dev/null | awk '$3 == 0 {sub(/.*:/, "", $4); print $4}')
+    [ -z "$found" ] || { found=$(((found - broker_port) / 10)); [ "$found" = "${1:-}" ] || { echo "$found"; return 0; }; }
+    sleep 0.5
+  done
+  return 1
+}
+
+dledger() {  # a leader's and a follower's store after one change of leader, closed; and both killed while the group took messages
+  local n first second topics=TopicA,TopicBatch,TopicDelay,TopicTransaction,TopicTail side
+  name_server
+  for n in 0 1 2; do
+    conf "$(peer "$n")" 65536 2000 listenPort=$((broker_port + 10 * n)) enableDLegerCommitLog=true dLegerGroup=broker-lab dLegerSelfId="n$n" \
+      dLegerPeers="n0-127.0.0.1:$dledger_port;n1-127.0.0.1:$((dledger_port + 1));n2-127.0.0.1:$((dledger_port + 2))" maxHashSlotNum=50 maxIndexNum=300 \
+      waitTimeMillsInSendQueue=60000 osPageCacheBusyTimeOutMills=60000
+    sed -i /^brokerRole/d "$(peer "$n")/broker.conf"
+  done
+  group_up 0 1 2; first=$(leader); address=127.0.0.1:$((broker_port + 10 * first))
+  send "$(peer 0)" topic=TopicA queues=3 count=120 seed=11
+  send "$(peer 0)" topic=TopicBatch queues=2 count=15 seed=12 batch=5
+  send "$(peer 0)" topic=TopicDelay queues=1 count=6 seed=13 delayLevels=1,18
+  transactions; sleep 11  # a peer takes its leader's topics every ten seconds
+  peer_down "$first"; second=$(leader "$first"); address=127.0.0.1:$((broker_port + 10 * second))
+  send "$(peer 0)" topic=TopicA queues=3 count=60 seed=16
+  send "$(peer 0)" topic=TopicTail queues=2 count=10 seed=17 minBody=5 maxBody=60
+  peer_up "$first"; sleep 5
+  served "$(peer 0)" "$topics"; group_down
+  packed_peers dledger "$first" "$second"
+  group_up 0 1 2; second=$(leader); first=$(((second + 1) % 3)); address=127.0.0.1:$((broker_port + 10 * second)); sleep 3
+  (send "$(peer 0)" topic=TopicTail queues=2 count=4000 seed=15 minBody=5 maxBody=60 interval=5 > "$WORK/tail.log" 2>&1 || cat "$WORK/part.jsonl" >> "$(peer 0)/sent.jsonl") & side=$!
+  sleep 6; group_down -KILL; wait $side || true
+  for n in 0 1 2; do rm -rf "$(peer "$n").killed"; cp -a --sparse=always "$(peer "$n")" "$(peer "$n").killed"; done
+  group_up 0 1 2; n=$(leader); address=127.0.0.1:$((broker_port + 10 * n)); sleep 3
+  served "$(peer 0)" "$topics"; group_down
+  for n in 0 1 2; do rm -rf "$(peer "$n")/store"; mv "$(peer "$n").killed/store" "$(peer "$n")/store"; done
+  packed_peers dledger-killed "$first" "$second"
+}
+
+packed_peers() {  # NAME FOLLOWER LEADER: both stores in one archive, with what the group had acknowledged and served
+  local name=$1 dir=$WORK/pack-$1
+  rm -rf "$dir"; mkdir -p "$dir/follower" "$dir/leader"
+  for pair in "follower $2" "leader $3"; do set -- $pair
+    cp -a --sparse=always "$(peer "$2")/store" "$(peer "$2")/broker.conf" "$dir/$1/"; sed -i "s#=$(peer "$2")/store#=./store#" "$dir/$1/broker.conf"
+  done
+  cp "$(peer 0)/sent.jsonl" "$(peer 0)/served.jsonl" "$dir/"
+  tar -C "$dir" --sparse --sort=name --owner=0 --group=0 -cJf "$out/store-$name.tar.xz" .
+  ls -l "$out/store-$name.tar.xz"
+}
+
+version() {  # VERSION: killed while it took messages; then its own broker recovers it, goes on and stops cleanly
   local dir=$WORK/v$1 killed=$WORK/v$1-killed topics=TopicA,TopicBatch,TopicDelay,TopicTransaction,TopicTail timer=() side settings
   export RELEASE=$1
   if [[ $1 != 4.* ]]; then timer=(timerWheelEnable=true mappedFileSizeTimerLog=1024); topics=$topics,TopicTimer; fi
@@ -167,10 +233,7 @@ version() {  # RELEASE: killed while it took messages; then its own broker recov
   send "$dir" topic=TopicBatch queues=2 count=15 seed=12 batch=5
   send "$dir" topic=TopicDelay queues=1 count=6 seed=13 delayLevels=1,18
   [ ${#timer[@]} = 0 ] || send "$dir" topic=TopicTimer queues=1 count=6 seed=14 delaysMs=2000,3600000
-  "$oracle" java TransactionSide "$WORK/transactions.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" group=Producers topic=TopicTransaction queues=2 \
-    plans=commit,rollback,never,checkCommit,checkRollback,commit > "$WORK/transactions.log" 2>&1 & side=$!
-  until grep -q '"ready"' "$WORK/transactions.jsonl" 2> /dev/null; do kill -0 $side; sleep 0.2; done
-  sleep 9; kill -KILL $side; wait $side || true; rm "$WORK/transactions.jsonl"  # time for two checks
+  transactions
   (send "$dir" topic=TopicTail queues=2 count=4000 seed=15 minBody=5 maxBody=60 interval=5 > "$WORK/tail.log" 2>&1 || cat "$WORK/part.jsonl" >> "$dir/sent.jsonl") & side=$!
   until [ -d "$dir/store/consumequeue/TopicTail" ]; do kill -0 $side; sleep 0.1; done
   sleep 1; stop -KILL; wait $side || true
