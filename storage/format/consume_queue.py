@@ -4,7 +4,11 @@
     | commitlog_offset  | size_bytes | tags_code |   big-endian
 
 A queue file is an array of them; the entry's number is the queue offset. Java: ConsumeQueue (CQ_STORE_UNIT_SIZE = 20).
-Not supported: batch queues (46-byte units).
+
+The unit of a batch queue begins like it, and says which messages its record holds. Java: BatchConsumeQueue (CQ_STORE_UNIT_SIZE = 46).
+
+    0                   8            12          20              28            36              38                 42         46
+    | commitlog_offset  | size_bytes | tags_code | store_time_ms | base_offset | message_count | compacted_offset | reserved |
 """
 
 from __future__ import annotations
@@ -22,6 +26,17 @@ ENTRY = np.dtype(
     ]
 )
 ENTRY_SIZE = ENTRY.itemsize
+BATCH_UNIT = np.dtype(
+    [
+        *((name, ENTRY[name]) for name in ENTRY.names or ()),
+        ("store_time_ms", ">i8"),
+        ("base_offset", ">i8"),  # queue offset of the record's first message
+        ("message_count", ">i2"),
+        ("compacted_offset", ">i4"),  # always -1
+        ("reserved", "V4"),
+    ]
+)
+BATCH_UNIT_SIZE = BATCH_UNIT.itemsize
 PRE_BLANK = np.array((0, 2**31 - 1, 0), ENTRY)  # fills the room before a queue's first message
 _HALF_BITS = 32
 _MAX_HOLE_START = 2**31 - 1
@@ -38,6 +53,11 @@ def decode_entries(buffer: bytes | memoryview | np.ndarray) -> np.ndarray:
 def is_entry(entries: np.ndarray) -> np.ndarray:
     """Java's test for a written entry: offset ≥ 0 and size > 0. Pre-blank entries pass, stale ones too."""
     return (entries["commitlog_offset"] >= 0) & (entries["size_bytes"] > 0)
+
+
+def is_batch_unit(units: np.ndarray) -> np.ndarray:
+    """Java's test for a written unit of a batch queue. Stale units pass."""
+    return np.asarray(is_entry(units) & (units["base_offset"] >= 0) & (units["message_count"] > 0))
 
 
 def is_pre_blank(entries: np.ndarray) -> np.ndarray:
