@@ -49,7 +49,7 @@ from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, get_messages
 from storage.queues.positions import QueuePosition, offset_by_time, read_positions
-from storage.queues.scan import SLICE_ROWS, record_sizes
+from storage.queues.scan import SLICE_ROWS
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
@@ -256,7 +256,9 @@ class MessageStore:
                     root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.log
                 )
             writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
-            self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
+            self.queues = self.layout.consume_queues(
+                file_system, writes_ext=writes_ext, reads_batches=options.read_only
+            )
             self._resources.callback(self.queues.close)
             if self.queues.note is not None:
                 warnings.warn(f"store {root}: {self.queues.note}", RuntimeWarning, stacklevel=3)
@@ -392,7 +394,7 @@ class MessageStore:
             return self._ends.follow()
         self.log.close()
         self.queues.close()
-        self.queues = self.layout.consume_queues(self._file_system)
+        self.queues = self.layout.consume_queues(self._file_system, reads_batches=self.read_only)
         self._look_at_all()
         return True
 
@@ -412,7 +414,7 @@ class MessageStore:
                     raise
                 self.log.list_files()
                 self.queues.close()
-                self.queues = self.layout.consume_queues(self._file_system)
+                self.queues = self.layout.consume_queues(self._file_system, reads_batches=self.read_only)
 
     @property
     def _ends(self) -> QueueEnds:
@@ -451,8 +453,10 @@ class MessageStore:
         return self.queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Queue ids of a topic, sorted; empty if there is none. Raises StoreRefusedError for a batch-queue topic."""
-        if topic in self.queues.batch_topics:
+        """Queue ids of a topic, sorted; empty if there is none. A store that is open for writing raises StoreRefusedError for
+        a topic with batch queues.
+        """
+        if topic in self.queues.batch_topics and not self.read_only:
             raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
         return self.queues.queue_ids(topic)
 
@@ -625,14 +629,14 @@ class MessageStore:
         """Bytes of the records at queue offsets [start, end), as the queue's entries say."""
         queue = self.queues.get(topic, queue_id)
         blocks = range(start, end, SLICE_ROWS) if queue is not None else ()
-        return sum(int(record_sizes(queue.entries(at, min(end, at + SLICE_ROWS))).sum()) for at in blocks if queue)
+        return sum(int(queue.sizes(at, min(end, at + SLICE_ROWS)).sum()) for at in blocks if queue)
 
     @_outliving_expiry
     def offset_at_size(self, topic: str, queue_id: int, start: int, size_bytes: int) -> int:
         """The greatest offset up to which the records from `start` on have at most `size_bytes`; the maximum if all fit."""
         queue, end = self.queues.get(topic, queue_id), self.max_offset(topic, queue_id)
         while queue is not None and start < end:
-            sizes = np.cumsum(record_sizes(queue.entries(start, min(end, start + SLICE_ROWS))))
+            sizes = np.cumsum(queue.sizes(start, min(end, start + SLICE_ROWS)))
             fitting = int(np.searchsorted(sizes, size_bytes, side="right"))
             if fitting < len(sizes):
                 return start + fitting

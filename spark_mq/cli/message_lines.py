@@ -86,7 +86,7 @@ def queue_lines(
     for offset in range(first, last):
         place = int(queue.entries(offset, offset + 1)[0]["commitlog_offset"])
         try:
-            message = store.message_by_commitlog_offset(place)
+            message = queue.message_of(store.message_by_commitlog_offset(place), offset)
         except StorageError as error:
             yield Unreadable(topic, queue_id, offset, str(error))
             continue
@@ -155,7 +155,7 @@ def dump_queue(
                 "bitMap": unit.bit_map.hex() or None,
             }
         try:
-            message = store.message_by_commitlog_offset(commitlog_offset)
+            message = queue.message_of(store.message_by_commitlog_offset(commitlog_offset), offset)
         except StorageError as error:
             yield line | {"error": str(error)}
             continue

@@ -4,8 +4,6 @@
     | commitlog_offset  | size_bytes | tags_code |   big-endian
 
 A queue file is an array of them; the entry's number is the queue offset. Java: ConsumeQueue (CQ_STORE_UNIT_SIZE = 20).
-Not supported: batch queues (46-byte units).
-
 With storeType=defaultRocksDB an entry is a value in RocksDB, and its key names the queue and the offset:
 
     key    | topic length (4) | 1 | topic | 1 | queue id (4) | 1 | queue offset (8)     value  | ENTRY (20) | store time (8)
@@ -13,6 +11,11 @@ With storeType=defaultRocksDB an entry is a value in RocksDB, and its key names 
 
 The second kind lies in the column family `offset`, and names a queue's last entry, or its first. The key with RocksDB's own topic has the
 log offset up to which the entries go. Java: RocksDBConsumeQueueTable, RocksDBConsumeQueueOffsetTable.
+
+The unit of a batch queue begins like it, and says which messages its record holds. Java: BatchConsumeQueue (CQ_STORE_UNIT_SIZE = 46).
+
+    0                   8            12          20              28            36              38                 42         46
+    | commitlog_offset  | size_bytes | tags_code | store_time_ms | base_offset | message_count | compacted_offset | reserved |
 """
 
 from __future__ import annotations
@@ -36,6 +39,17 @@ ENTRY_SIZE = ENTRY.itemsize
 ROCKSDB_ENTRY = np.dtype([("entry", ENTRY), ("store_time_ms", ">i8")])
 _ROCKSDB_OWN_TOPIC = "CHECKPOINT_TOPIC"  # Java: TopicValidator.RMQ_SYS_ROCKSDB_OFFSET_TOPIC
 _ROCKSDB_LAST = b"max"
+BATCH_UNIT = np.dtype(
+    [
+        *((name, ENTRY[name]) for name in ENTRY.names or ()),
+        ("store_time_ms", ">i8"),
+        ("base_offset", ">i8"),  # queue offset of the record's first message
+        ("message_count", ">i2"),
+        ("compacted_offset", ">i4"),  # always -1
+        ("reserved", "V4"),
+    ]
+)
+BATCH_UNIT_SIZE = BATCH_UNIT.itemsize
 PRE_BLANK = np.array((0, 2**31 - 1, 0), ENTRY)  # fills the room before a queue's first message
 _HALF_BITS = 32
 _MAX_HOLE_START = 2**31 - 1
@@ -52,6 +66,11 @@ def decode_entries(buffer: bytes | memoryview | np.ndarray) -> np.ndarray:
 def is_entry(entries: np.ndarray) -> np.ndarray:
     """Java's test for a written entry: offset ≥ 0 and size > 0. Pre-blank entries pass, stale ones too."""
     return (entries["commitlog_offset"] >= 0) & (entries["size_bytes"] > 0)
+
+
+def is_batch_unit(units: np.ndarray) -> np.ndarray:
+    """Java's test for a written unit of a batch queue. Stale units pass."""
+    return np.asarray(is_entry(units) & (units["base_offset"] >= 0) & (units["message_count"] > 0))
 
 
 def is_pre_blank(entries: np.ndarray) -> np.ndarray:

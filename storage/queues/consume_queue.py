@@ -15,6 +15,7 @@ import numpy as np
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import FileSystem, ReadableFile, end_of_data
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, hole_start, is_entry, is_pre_blank
+from storage.format.record import Message
 from storage.log.commit_log import CommitLog
 
 _BLOCK_ENTRIES = 4096
@@ -30,6 +31,8 @@ class QueueFiles(NamedTuple):
 
 class ConsumeQueue:
     """The files of one queue. Holds no end of its own: entries are looked up each time."""
+
+    unit_size_bytes = ENTRY_SIZE
 
     def __init__(
         self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size_bytes: int | None = None
@@ -55,7 +58,7 @@ class ConsumeQueue:
         size = self._configured_size or (found[0].size_bytes if found else 0)
         for entry in found:
             is_number = entry.name.isascii() and entry.name.isdigit()
-            if not is_number or entry.size_bytes != size or entry.size_bytes % ENTRY_SIZE:
+            if not is_number or entry.size_bytes != size or entry.size_bytes % self.unit_size_bytes:
                 raise StoreRefusedError(
                     self.directory,
                     f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {size} bytes",
@@ -111,6 +114,15 @@ class ConsumeQueue:
             result[at - start : at - start + len(found) // ENTRY_SIZE] = decode_entries(found)
         return result
 
+    def sizes(self, start: int, end: int) -> np.ndarray:
+        """Bytes of the records at queue offsets [start, end), as entries say; 0 where none is."""
+        entries = self.entries(start, end)
+        return np.where(_is_message(entries), entries["size_bytes"], 0).astype(np.int64)
+
+    def message_of(self, record: Message, queue_offset: int) -> Message:
+        """The message at a queue offset, from the record that its entry names."""
+        return record
+
     def last_message_end(self, start: int, end: int) -> tuple[int, int] | None:
         """The last offset in [start, end) with a message's entry, and the log offset where the message ends; None if there is none.
 
@@ -146,8 +158,12 @@ class ConsumeQueue:
                 self._open_files[file_start] = opened
             return opened.view(position, length)
         except FileNotFoundError as error:
-            start, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
-            raise OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, start) from error
+            raise self._expired(file_start) from error
+
+    def _expired(self, file_start: int) -> OffsetOutOfRangeError:
+        """The error for a file that is gone since it was listed."""
+        start, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
+        return OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, start)
 
     @property
     def recovery_start(self) -> int:

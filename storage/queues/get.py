@@ -87,7 +87,8 @@ def get_messages(
         if not valid[number]:
             status = status if messages else GetStatus.MESSAGE_WAS_REMOVING
             continue
-        message = log.message_at(int(entries["commitlog_offset"][number]), log_end)
+        record = log.message_at(int(entries["commitlog_offset"][number]), log_end)
+        message = queue.message_of(record, offset + number)
         if wanted is not None and message.tags not in wanted:
             continue
         messages.append(message)

@@ -14,10 +14,12 @@ import numpy as np
 
 from storage.errors import OffsetOutOfRangeError
 from storage.format.arrays import Memory
+from storage.format.batch_items import single_records
 from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.format.record_batch import Records
 from storage.format.window_decoder import Claims, Decoding, Wanted, decoding_of
 from storage.log.commit_log import CommitLog
+from storage.queues.batch_queue import BatchConsumeQueue, entries_of_units
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
 
@@ -64,6 +66,9 @@ def scan_queue(
     Raises OffsetOutOfRangeError if messages expired meanwhile. With `verify_crc` CorruptMessageError for a body with a wrong CRC, or
     a record whose checksum differs from its `__CRC32#`; under forceVerifyPropCRC also for a record without one.
     """
+    if isinstance(queue, BatchConsumeQueue):
+        yield from _scan_batches(queue, log, log_end, start, end, tags=tags, verify_crc=verify_crc)
+        return
     claims, memory = Claims(queue.topic.encode(), queue.queue_id), Memory()
     at = start
     while at < end:
@@ -80,6 +85,42 @@ def scan_queue(
             entries, sizes, offsets = entries[rows], sizes[rows], offsets[rows]
         decoding = decoding_of(len(entries), claims, wanted, memory)
         yield from _slices(queue, log, log_end, entries, sizes, offsets, verify_crc, decoding)
+
+
+def _scan_batches(
+    queue: BatchConsumeQueue,
+    log: CommitLog,
+    log_end: int,
+    start: int,
+    end: int,
+    *,
+    tags: TagsWanted | None,
+    verify_crc: bool,
+) -> Iterator[QueueSlice]:
+    """`scan_queue` of a batch queue: each record is read once, and gives a row for each of its messages in [start, end)."""
+    at = start
+    while at < end:
+        first = queue.first_file_offset if queue.file_starts else end
+        if at < first:
+            raise OffsetOutOfRangeError(queue.topic, queue.queue_id, first, end, at)
+        stop = min(end, at + SLICE_ROWS)
+        units = queue.units(at, stop)
+        sizes = units["size_bytes"].astype(np.int64)
+        count = max(1, int(np.searchsorted(np.cumsum(sizes), SLICE_BYTES, side="right")))
+        at = stop if count >= len(units) else at
+        units, sizes = units[:count], sizes[:count]
+        bases = units["base_offset"].astype(np.int64)
+        at = max(at, int((bases + units["message_count"]).max(initial=0)))  # a record's messages come together
+        entries = entries_of_units(units)
+        if tags is not None:
+            rows = tags.rows(entries)
+            entries, sizes, bases = entries[rows], sizes[rows], bases[rows]
+        for part in _slices(queue, log, log_end, entries, sizes, bases, verify_crc, None):
+            singles = single_records(part.records)
+            offsets = part.queue_offsets[singles.rows] + singles.numbers
+            inside = (offsets >= start) & (offsets < end)
+            if inside.any():
+                yield QueueSlice(offsets[inside], singles.records.take(inside))
 
 
 def record_sizes(entries: np.ndarray) -> np.ndarray:

@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
+from storage.errors import ForeignLogError, StateFileError, StorageError, StoreNotFoundError, StoreRefusedError
+from storage.files.atomic_file import read_table
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
 from storage.format.delay import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
+from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file
@@ -38,6 +40,7 @@ from storage.settings.load import (
 )
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 
 def own_directory(root: str) -> str:
@@ -519,7 +522,10 @@ class StoreLayout:
             entry_directories=self.entry_directories,
         )
 
-    def consume_queues(self, file_system: FileSystem, *, writes_ext: bool = False) -> ConsumeQueueStore:
+    def consume_queues(
+        self, file_system: FileSystem, *, writes_ext: bool = False, reads_batches: bool = False
+    ) -> ConsumeQueueStore:
+        """The queues; without `reads_batches`, for a writer, only the ordinary ones."""
         if self.rocksdb is not None:
             from storage.queues.derived import DerivedQueueStore  # such stores are rare
 
@@ -530,17 +536,33 @@ class StoreLayout:
             file_size_bytes=self.queue_file_size_bytes,
             ext_file_size_bytes=self.ext_file_size_bytes,
             writes_ext=writes_ext,
+            reads_batches=reads_batches,
+            batch_topics=frozenset() if reads_batches else _batch_topics(self.root, file_system),
         )
 
     def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue for reading, of the kind that is there."""
         if self.rocksdb is not None:
             from storage.queues.derived import DerivedQueue
 
             log = self.commit_log(file_system)
             return DerivedQueue.alone(file_system, self.root, self.rocksdb, log, (topic, queue_id))
+        directory = f"{self.root}/batchconsumequeue/{topic}/{queue_id}"
+        if file_system.list_directory(directory):
+            return BatchConsumeQueue(file_system, directory, topic, queue_id)
         directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
         return ConsumeQueue(file_system, directory, topic, queue_id, self.queue_file_size_bytes)
 
     def consume_queue_ext(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueueExt:
         directory = f"{self.root}/consumequeue_ext/{topic}/{queue_id}"
         return ConsumeQueueExt(file_system, directory, self.ext_file_size_bytes)
+
+
+def _batch_topics(root: str, file_system: FileSystem) -> frozenset[str]:
+    """The topics whose settings say that they have batch queues; those of an unreadable table are unknown."""
+    try:
+        table = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, file_system.read_file)
+    except StateFileError:
+        return frozenset()
+    topics = {} if table is None else table.topics
+    return frozenset(name for name, config in topics.items() if config.has_batch_queues)

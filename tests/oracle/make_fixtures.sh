@@ -2,7 +2,7 @@
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
 #   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
-#                                   propcrc dledger, and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
+#                                   propcrc dledger batches batches-killed, and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -153,8 +153,33 @@ timer() { local dir=$WORK/timer; timed "$dir"; sleep 2; stop; pack timer "$dir";
 
 timer-killed() { local dir=$WORK/timer-killed; timed "$dir"; stop -KILL; pack timer-killed "$dir"; }  # within a flush interval of the timer
 
-served() {  # DIR TOPICS: what the running broker of that release serves to its own client
-  "$oracle" java ConsumeAll "$1/served.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" topics="$2" > "$WORK/served.log" 2>&1
+served() {  # DIR TOPICS [key=value ...]: what the running broker of that release serves to its own client
+  "$oracle" java ConsumeAll "$1/served.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" topics="$2" "${@:3}" > "$WORK/served.log" 2>&1
+}
+
+batched() {  # DIR: topics of batch queues, small files of 10 units: inner batches, single messages, and both; a topic that says that it is plain
+  name_server; local dir=$1 mqadmin=org.apache.rocketmq.tools.command.MQAdminStartup topic
+  conf "$dir" 65536 2000 mapperFileSizeBatchConsumeQueue=460 rocketmqVersion="${ROCKETMQ_VERSION:-5.3.3}"; start "$dir"
+  for topic in Batches=BatchCQ BatchTail=BatchCQ Simples=SimpleCQ; do
+    "$oracle" java $mqadmin updateTopic -n "127.0.0.1:$NAMESRV_PORT" -b "$address" -t "${topic%=*}" -r 2 -w 2 -a "+queue.type=${topic#*=}"
+  done > "$WORK/topics.log" 2>&1
+  send "$dir" topic=Batches count=63 seed=21 batch=5 maxBody=90
+  send "$dir" topic=Batches count=6 seed=22
+  send "$dir" topic=Batches count=70 seed=23 batch=7 maxBody=90
+  send "$dir" topic=Simples count=20 seed=24 batch=5
+}
+
+batches() {
+  local dir=$WORK/batches; batched "$dir"; served "$dir" Batches,Simples lookUps=0; stop; pack batches "$dir"
+}
+
+batches-killed() {  # killed while it took batches; what was served is what the recovered broker serves
+  local dir=$WORK/batches-taken killed=$WORK/batches-killed side; batched "$dir"
+  (send "$dir" topic=BatchTail count=4000 seed=25 batch=4 maxBody=60 interval=5 > "$WORK/tail.log" 2>&1 || cat "$WORK/part.jsonl" >> "$dir/sent.jsonl") & side=$!
+  until [ -d "$dir/store/batchconsumequeue/BatchTail" ]; do kill -0 $side; sleep 0.1; done
+  sleep 0.4; stop -KILL; wait $side || true
+  like "$dir" "$killed"
+  start "$dir"; served "$killed" Batches,Simples,BatchTail lookUps=0; stop; pack batches-killed "$killed"
 }
 
 transactions() {  # each outcome of a transaction; needs ADDRESS of the broker

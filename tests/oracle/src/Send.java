@@ -53,7 +53,7 @@ public class Send {
         String[] msgIds = r.getMsgId().split(","), offsetMsgIds = r.getOffsetMsgId().split(",");
         for (int j = 0; j < lines.size(); j++) {
           JSONObject sent = lines.get(j); sent.put("queueId", r.getMessageQueue().getQueueId()); sent.put("queueOffset", r.getQueueOffset() + j);
-          sent.put("status", r.getSendStatus().name()); sent.put("msgId", msgIds[j]); sent.put("offsetMsgId", offsetMsgIds[j]);
+          sent.put("status", r.getSendStatus().name()); sent.put("msgId", msgIds[Math.min(j, msgIds.length - 1)]); sent.put("offsetMsgId", offsetMsgIds[Math.min(j, offsetMsgIds.length - 1)]); // a batch record has one of each
           out.write(sent.toJSONString()); out.write("\n");
         }
         out.flush(); batch.clear(); lines.clear();
