@@ -2,7 +2,7 @@
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
 #   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
-#                                   propcrc, and vVERSION (v4.9.7), which makes vVERSION-killed too, by that release's own broker and client
+#                                   propcrc, and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -157,9 +157,9 @@ served() {  # DIR TOPICS: what the running broker of that release serves to its 
   "$oracle" java ConsumeAll "$1/served.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" topics="$2" > "$WORK/served.log" 2>&1
 }
 
-version() {  # VERSION: killed while it took messages; then its own broker recovers it, goes on and stops cleanly
+version() {  # RELEASE: killed while it took messages; then its own broker recovers it, goes on and stops cleanly
   local dir=$WORK/v$1 killed=$WORK/v$1-killed topics=TopicA,TopicBatch,TopicDelay,TopicTransaction,TopicTail timer=() side settings
-  export ROCKETMQ_VERSION=$1
+  export RELEASE=$1
   if [[ $1 != 4.* ]]; then timer=(timerWheelEnable=true mappedFileSizeTimerLog=1024); topics=$topics,TopicTimer; fi
   settings=(65536 2000 maxHashSlotNum=50 maxIndexNum=300 rocketmqVersion="$1" "${timer[@]}")
   name_server; conf "$dir" "${settings[@]}"; start "$dir"
@@ -179,9 +179,9 @@ version() {  # VERSION: killed while it took messages; then its own broker recov
   send "$dir" topic=TopicA queues=3 count=30 seed=16
   send "$dir" topic=TopicTail queues=2 count=10 seed=17 minBody=5 maxBody=60
   served "$dir" "$topics"; stop
-  unset ROCKETMQ_VERSION
   conf "$dir" "${settings[@]}"; conf "$killed" "${settings[@]}"  # a broker that is told to register writes its own
   pack "v$1" "$dir"; pack "v$1-killed" "$killed"
+  unset RELEASE
 }
 
 "$oracle" build

@@ -1,6 +1,6 @@
 """Stores of several releases of RocketMQ: we read what each release's own broker acknowledged, and served to its own client.
 
-`golden.jsonl` of these stores is compared where all fixtures are (`test_golden_stores.py`): what 5.3.3's classes say. This is what
+`golden.jsonl` of these stores is compared where all fixtures are (`test_golden_stores.py`): what Apache's store classes say. This is what
 the broker said that wrote the store, or, of a killed one, that broker after it had recovered the store.
 """
 
