@@ -43,6 +43,8 @@ _MESSAGE_ID = "msgId"
 """Among the extFields of the answer to a send that is stored."""
 _NOT_OF_REPLIES = ("transactionId", "recallHandle")
 _TAG = "_RECALL_TAG_"
+_TAG_INDEX = "T"
+"""Java: MessageConst.INDEX_TAG_TYPE; the key of a tag is `topic#T#tag`."""
 
 
 class MessageHandlers:
@@ -229,16 +231,19 @@ class MessageHandlers:
         return request.answer()
 
     def query(self, request: Request) -> RemotingCommand:
-        """12: messages by key, or by unique key as the extFields say. The client compares the keys.
+        """12: messages by key, by tag, or by unique key as the extFields say. The client compares the keys.
 
-        Departure: those of other topics, whose keys have the same hash, are left out. Java leaves that to the client, too.
+        `lastKey` means nothing, as for Java's index files. A tag is found where the release that the store is written for has it in the
+        index (5.4.0 and later). Departure: messages of other topics, whose keys have the same hash, are left out. Java leaves that to
+        the client, too.
         """
         header: wire.QueryMessageRequest = request.header
         most = min(header.max_messages, _MOST_QUERIED)
+        key = f"{_TAG_INDEX}#{header.key}" if header.index_type == _TAG_INDEX else header.key
         if (request.command.ext_fields or {}).get("_UNIQUE_KEY_QUERY") == "true":
-            most = self._store.config.pull.default_query_max_num
+            most, key = self._store.config.pull.default_query_max_num, header.key
         served = self._store.served
-        found = served.records_by_key(header.topic, header.key, most, header.begin_time_ms, header.end_time_ms)
+        found = served.records_by_key(header.topic, key, most, header.begin_time_ms, header.end_time_ms)
         records = [record for record in found if message_in(record).topic == header.topic]
         time_ms, place = served.index_end() if records else (0, 0)
         answer = wire.QueryMessageAnswer(index_last_update_time_ms=time_ms, index_last_update_commitlog_offset=place)
