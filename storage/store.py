@@ -550,14 +550,32 @@ class MessageStore:
         return found
 
     def messages_by_key(
-        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 32,
+        *,
+        index_type: str | None = None,
+        begin_ms: int = 0,
+        end_ms: int = LONG_MAX,
     ) -> list[Message]:
         """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
 
+        With `index_type="T"` the key is their tags, as stored, if the index has them (RocketMQ 5.4; `rocketmqVersion` for our own).
         The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
-        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
+        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry, IndexElsewhereError where
+        the index lies in RocksDB.
         """
-        found = messages_with_key(self.index, self.log, self.log_end, topic, key, begin_ms=begin_ms, end_ms=end_ms)
+        found = messages_with_key(
+            self.index,
+            self.log,
+            self.log_end,
+            topic,
+            key,
+            index_type=index_type,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
         return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:

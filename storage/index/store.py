@@ -25,7 +25,7 @@ from storage.errors import CorruptRecordError, IndexElsewhereError, IndexGeometr
 from storage.files.file_system import FileSystem, ReadableFile
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.java_hash import index_key_hash
-from storage.format.keys import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, index_file_size, index_key
+from storage.format.keys import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, TAG_TYPE, index_file_size, index_key
 from storage.format.record import Message
 from storage.log.commit_log import CommitLog
 
@@ -202,20 +202,30 @@ def is_index_name(name: str) -> bool:
 
 
 def messages_with_key(
-    index: IndexStore, log: CommitLog, log_end: int, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+    index: IndexStore,
+    log: CommitLog,
+    log_end: int,
+    topic: str,
+    key: str,
+    *,
+    index_type: str | None = None,
+    begin_ms: int = 0,
+    end_ms: int = LONG_MAX,
 ) -> Iterator[Message]:
     """The messages of a topic with that key or unique key before `log_end`, newest first. The key is compared with the record's.
 
+    With `index_type` TAG_TYPE `key` is their tags, as stored; only messages that a broker since 5.4 has indexed are found.
     The time range is Java's: by whole seconds of the store time. Raises IndexGeometryUnknownError if the index files do not have
     the configured or default geometry.
     """
     index.require_files()
-    for hit in index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
+    for hit in index.lookup(index_key_hash(index_key(topic, key, index_type)), begin_ms, end_ms):
         try:
             message = log.message_at(hit.commitlog_offset, log_end)
         except (OffsetOutOfRangeError, CorruptRecordError):
             continue  # the message has expired, or the item outlived a cut of the log
-        if message.topic == topic and (key == message.unique_key or key in message.keys):
+        is_named = key == message.tags if index_type == TAG_TYPE else key == message.unique_key or key in message.keys
+        if message.topic == topic and is_named:
             yield message
 
 

@@ -310,15 +310,17 @@ class ServedStore:
                 return None
             return self._log.bytes_at(commitlog_offset, message.size_bytes)
 
-    def records_by_key(self, topic: str, key: str, most: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """The newest records, at most `most`, whose key has the key's hash, by log offset.
+    def records_by_key(
+        self, topic: str, key: str, most: int, begin_ms: int, end_ms: int, index_type: str | None = None
+    ) -> list[bytes]:
+        """The newest records, at most `most`, whose key has the key's hash, by log offset; with `index_type` "T" whose tags have it.
 
         A client compares keys. Raises IndexGeometryUnknownError, IndexElsewhereError.
         """
         with self._lock:
             self._log.see(self._ends.dispatched_end)
             self._index.require_files()
-            hits = self._index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms)
+            hits = self._index.lookup(index_key_hash(index_key(topic, key, index_type)), begin_ms, end_ms)
             places = sorted(hit.commitlog_offset for hit in islice(hits, max(0, most)))
         found = (self.record_at(place) for place in places)
         return [record for record in found if record is not None]

@@ -16,9 +16,10 @@ def test_the_brokers_page_decodes_and_encodes_to_itself(name: str, pristine_stor
     page = (fixture.root / "checkpoint").read_bytes()
     (config,) = golden_lines(fixture.golden, "config")
     assert decode_checkpoint(page) == Checkpoint(*config["checkpoint"].values())
-    assert list(config["checkpoint"]) == [
+    assert list(config["checkpoint"])[:5] == [
         *("physicMsgTimestamp", "logicsMsgTimestamp", "indexMsgTimestamp", "masterFlushedOffset", "confirmPhyOffset")
     ]
+    assert list(config["checkpoint"])[5:] in ([], ["logicsPhysicalOffset"])
     assert encode_checkpoint(decode_checkpoint(page)) == page
     assert len(page) == PAGE_SIZE
 
