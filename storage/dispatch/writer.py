@@ -51,8 +51,11 @@ class DerivedWriter:
         ends: StoreEnds,
         queue_file_size_bytes: int,
         clock: Callable[[], int],
+        *,
+        indexes_tags: bool = False,
     ) -> None:
         self._file_system = file_system
+        self._indexes_tags = indexes_tags
         self._queues = queues
         self._index = index
         self._ends = ends
@@ -106,7 +109,7 @@ class DerivedWriter:
             if self.arrived is not None:
                 self._entered.append(entries)
         reach("after-queues")
-        self.enter_keys(index_keys(batch))
+        self.enter_keys(index_keys(batch, indexes_tags=self._indexes_tags))
         reach("after-index")
 
     def count(self, batch: DispatchBatch) -> None:

@@ -82,7 +82,15 @@ class StoreWriter:
         self._topics = TopicEntries(root, file_system, settings, clock, self.fail)
         self.ends = ends
         self._index = index
-        self.derived = DerivedWriter(file_system, queues, index, ends, settings.queue_file_size_bytes, clock)
+        self.derived = DerivedWriter(
+            file_system,
+            queues,
+            index,
+            ends,
+            settings.queue_file_size_bytes,
+            clock,
+            indexes_tags=settings.release.indexes_tags,
+        )
         of_log = {path for path in ends.unsynced if path.startswith(tuple(log.directories))}
         ends.unsynced -= of_log
         self._log_writer = CommitLogWriter(
@@ -275,7 +283,13 @@ class StoreWriter:
                 batch = dispatch(places[rows][there], records.take(there), self.settings.delays_ms)
                 for entries in queue_entries(batch):
                     self.derived.mend_entries(entries)
-                if len((missing := self.derived.missing_keys(index_keys(batch))).key_hashes):
+                if len(
+                    (
+                        missing := self.derived.missing_keys(
+                            index_keys(batch, indexes_tags=self.settings.release.indexes_tags)
+                        )
+                    ).key_hashes
+                ):
                     self._claim_index_time(self.ends.last_store_time_ms, 0)
                     self.derived.enter_keys(missing)
         except BaseException as error:

@@ -100,7 +100,7 @@ def read_plan(
         checkpoint,
         was_clean=was_clean,
         check_crc=config.commit_log.check_crc_on_recover,
-        index_safe=config.index.message_index_enable and config.index.message_index_safe,
+        index_safe=config.index.has_files and config.index.message_index_safe,
         from_greatest_end=not file_system.is_local,
         torn_by=torn_by,
     )

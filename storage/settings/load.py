@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from storage.errors import ConfigurationError
 from storage.names import nearest
@@ -44,75 +44,7 @@ from storage.settings.nouns import (
     TimerConfig,
     TransactionConfig,
 )
-
-VERSION_SETTING = "rocketmqVersion"
-"""Its name in broker.conf and as an option; Java has no such setting."""
-SHORT_TOPIC_LIMIT = 127
-"""The longest topic, in bytes, in a record with a one-byte length (magic V1)."""
-
-_TEXT = re.compile(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
-
-
-class BrokerVersion(NamedTuple):
-    """The RocketMQ release of a store's broker, such as 4.9.7. Compares as releases do.
-
-    Older releases cannot read all of what this package writes:
-
-        what is written                                first release that reads it   what an older broker does
-        timer messages (deliver_at)                    5.0.0                         never delivers them
-        records of topics of more than 127 bytes       5.1.0                         ends its log at the first one and cuts the rest
-        op messages that name several half messages    5.1.0                         asks again about ended transactions
-
-    A store does not say which release wrote it. So the user must name the release: `rocketmqVersion` in broker.conf, or an option.
-    A broker ignores that line. No Java class has this rule: a Java broker writes only what it can read.
-
-    Java: HookUtils.handleScheduleMessage, MessageDecoder.MESSAGE_MAGIC_CODE_V2, TransactionalMessageServiceImpl.fillOpRemoveMap.
-    """
-
-    major: int
-    minor: int
-    patch: int = 0
-
-    def __str__(self) -> str:
-        return ".".join(map(str, self))
-
-    @property
-    def has_timer(self) -> bool:
-        """Whether it delivers timer messages."""
-        return self >= (5, 0)
-
-    @property
-    def reads_op_lists(self) -> bool:
-        """Whether it reads op messages that name several halves. Older releases expect a single number."""
-        return self >= (5, 1)
-
-    def refusal_of_topic(self, topic: str) -> str | None:
-        """Why this release must not find a record of this topic in its log; None if it may."""
-        length = len(topic.encode())
-        if length <= SHORT_TOPIC_LIMIT or self >= (5, 1):
-            return None
-        return (
-            f"topic {topic!r} has {length} bytes: a broker of RocketMQ {self} ({VERSION_SETTING}) reads at most {SHORT_TOPIC_LIMIT}, "
-            "and would cut its log at this message; 5.1.0 is the first release that reads it"
-        )
-
-
-OLDEST_VERSION = BrokerVersion(4, 9)
-DEFAULT_VERSION = BrokerVersion(5, 3)
-
-
-def parse_broker_version(text: str) -> BrokerVersion:
-    """`4.9.7` or `5.3`. Raises ValueError with the rule for other texts, and for releases before 4.9, which are not tested."""
-    matched = _TEXT.fullmatch(text.strip())
-    if matched is None:
-        raise ValueError(f"{text!r} is no release of RocketMQ; write it as 4.9.7 or 5.3")
-    version = BrokerVersion(*(int(part or 0) for part in matched.groups()))
-    if version < OLDEST_VERSION:
-        raise ValueError(
-            f"{version} is older than {OLDEST_VERSION.major}.{OLDEST_VERSION.minor}, the oldest release that was tried"
-        )
-    return version
-
+from storage.settings.releases import TOPIC_AND_KEY, UNNAMED, VERSION_SETTING, Release, parse_broker_version, release_of
 
 ReadBytes = Callable[[str], bytes | None]
 """The whole content of a path, None if there is no such file."""
@@ -148,7 +80,7 @@ class StoreConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
-    version: BrokerVersion = DEFAULT_VERSION
+    release: Release = UNNAMED
     """The release of the broker that also uses the store; `of_version` sets it."""
     file: str | None = None
     """The broker.conf that was read, None if there was none."""
@@ -172,10 +104,16 @@ class StoreConfig:
             version = parse_broker_version(text)
         except ValueError as rule:
             raise ConfigurationError(None, None, VERSION_SETTING, str(rule)) from None
-        timer = self.timer if version.has_timer else replace(self.timer, timer_wheel_enable=False)
-        op_size = self.transaction.transaction_op_msg_max_size if version.reads_op_lists else 0
+        release = release_of(version)
+        timer = self.timer if release.has_timer else replace(self.timer, timer_wheel_enable=False)
+        op_size = self.transaction.transaction_op_msg_max_size if release.reads_op_lists else 0
         transaction = replace(self.transaction, transaction_op_msg_max_size=op_size)
-        return replace(self, version=version, timer=timer, transaction=transaction)
+        return replace(self, release=release, timer=timer, transaction=transaction)
+
+    @property
+    def timer_deletion_keys(self) -> tuple[str, ...]:
+        """The forms in which a deletion of a timer message is written."""
+        return (TOPIC_AND_KEY,) if self.timer.append_topic_for_timer_delete_key else self.release.timer_deletion_keys
 
     @classmethod
     def tiny(cls) -> StoreConfig:
@@ -248,12 +186,18 @@ def parse_config(
     """
     last = {found.key: found for found in parse_properties(content, file)}
     version = last.pop(VERSION_SETTING, None)
+    release = version.value if rocketmq_version is None and version is not None else rocketmq_version
     values: dict[str, Any] = {}
     notes: list[str] = []
     for found in last.values():
         if found.key not in JAVA_SETTINGS:
             if found.key not in known:
                 notes.append(f"{_place(file, found)}: {found.key}: no broker knows this name{_nearest(found.key)}")
+            continue
+        if release is not None and _is_later(JAVA_SETTINGS[found.key], release):
+            first = f"RocketMQ {JAVA_SETTINGS[found.key].since} is the first that knows this name"
+            named = f"{VERSION_SETTING} is {release.strip()}, and {first}"
+            notes.append(f"{_place(file, found)}: {found.key}: {named}; a broker ignores the line")
             continue
         try:
             values[found.key] = _java_value(found)
@@ -280,7 +224,6 @@ def parse_config(
             settings={name: last[name].value for name in values},
             warnings=tuple(notes),
         )
-        release = version.value if rocketmq_version is None and version is not None else rocketmq_version
         return config if release is None else config.of_version(release)
     except ConfigurationError as error:
         found_at = (
@@ -306,6 +249,14 @@ def _java_value(found: Property) -> int | float | bool | str:
     if found.key in _ENUMERATIONS and value not in _ENUMERATIONS[found.key]:
         raise ValueError(f"{value!r} is none of {', '.join(_ENUMERATIONS[found.key])}")
     return value
+
+
+def _is_later(setting: JavaSetting, release: str) -> bool:
+    """Whether a later release than this one added the setting; False for a text that names no release."""
+    try:
+        return setting.since is not None and parse_broker_version(release) < setting.since
+    except ValueError:
+        return False  # `of_version` refuses it
 
 
 def _place(file: str | None, found: Property) -> str:
@@ -379,6 +330,14 @@ def refuse_for_writing(
         reasons.append(f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB")
     if mode.rocksdb_cq_double_write_enable:
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")
+    if mode.trans_rocks_db_enable:
+        reasons.append(
+            "transRocksDBEnable=true: RocksDB holds open transactions, so they would be neither checked nor ended"
+        )
+    if mode.timer_rocks_db_enable and not follows:
+        reasons.append(
+            "timerRocksDBEnable=true: RocksDB holds the timer, so two timers would deliver the same messages"
+        )
     if mode.broker_role == "SLAVE" and not (follows or is_controlled):
         reasons.append("brokerRole=SLAVE: only its master writes")
     copies = config.replication.in_sync_replicas  # with 1 CommitLog.handleHA does not wait
@@ -420,6 +379,8 @@ def _differs(setting: JavaSetting, text: str) -> bool:
     """Whether a valid text means something else than the default; if the default is unknown, it always does."""
     if setting.default is None:
         return True
+    if setting.former_default is not None and text.strip() == setting.former_default:
+        return False
     if setting.type in ("int", "long", "double"):
         return float(text) != float(setting.default)
     if setting.type == "boolean":

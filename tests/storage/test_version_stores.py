@@ -1,6 +1,6 @@
 """Stores of several releases of RocketMQ: we read what each release's own broker acknowledged, and served to its own client.
 
-`golden.jsonl` of these stores is compared where all fixtures are (`test_golden_stores.py`): what 5.3.3's classes say. This is what
+`golden.jsonl` of these stores is compared where all fixtures are (`test_golden_stores.py`): what Apache's store classes say. This is what
 the broker said that wrote the store, or, of a killed one, that broker after it had recovered the store.
 """
 
@@ -30,7 +30,7 @@ def test_a_recovered_store_holds_what_its_own_broker_acknowledged_and_served(
     assert fixture.served is not None
     served = list(lines(fixture.served))
     with open_store(fixture.root, config=str(fixture.conf), read_only=False) as store:
-        assert str(store.config.version) == name.removeprefix("v").removesuffix("-killed")
+        assert str(store.config.release) == name.removeprefix("v").removesuffix("-killed")
         assert store.recovery is not None
         assert store.recovery.was_clean == (not name.endswith("-killed"))
         found = {
