@@ -283,7 +283,7 @@ def read_recall_handle(text: str) -> RecallHandle | None:
 
 
 def recall_properties(handle: RecallHandle, producer_group: str | None, now_ms: int) -> dict[str, str]:
-    """Of the message that deletes it: it goes through the timer to the same time."""
+    """Properties of the message that deletes it: it goes through the timer to the same time."""
     properties = {
         "TAGS": _TAG,
         "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique_key}",
