@@ -22,6 +22,7 @@ from storage.errors import (
     StoreRefusedError,
 )
 from storage.files.local_file_system import LocalFileSystem
+from storage.format.delay import UNIT
 from storage.format.dledger import ENTRY_HEAD, ENTRY_HEAD_SIZE, ENTRY_MAGIC, FILLER, FILLER_MAGIC, INDEX_UNIT
 from storage.format.record import Message
 from storage.log.checkpoint import read_checkpoint
@@ -519,3 +520,24 @@ def test_what_cannot_be_converted_is_refused_by_name(
     with pytest.raises(CorruptRecordError):
         converted(damaged, tmp_path / "other")
     assert not (tmp_path / "other").exists()
+
+
+def test_a_conversion_moves_the_places_that_the_timer_names(own: Callable[..., Fixture], tmp_path: Path) -> None:
+    fixture = own("dledger", "leader")
+    log = log_of(fixture)
+    places = [place for place, _ in entries(log)]
+    wanted = [places[3], places[-1], places[400], 10**12]
+    units = np.zeros(len(wanted), UNIT)
+    units["size_bytes"], units["magic"], units["commitlog_offset"] = UNIT.itemsize, 1, wanted
+    content = units.tobytes() + bytes(1_024 - units.nbytes)
+    (fixture.root / "timerlog").mkdir()
+    (fixture.root / "timerlog" / f"{0:020d}").write_bytes(content)
+    (fixture.root / "timerwheel").write_bytes(b"wheel" + bytes(100))
+    made = converted(fixture, tmp_path / "plain")
+    with open_store(made.target, config=plain_conf(fixture)) as plain:
+        moved = [place for place, _ in records(plain.log)]
+    copied = (tmp_path / "plain" / "timerlog" / f"{0:020d}").read_bytes()
+    found = np.frombuffer(copied, UNIT, len(wanted))
+    assert found["commitlog_offset"].tolist() == [moved[3], moved[-1], moved[400], 10**12]
+    assert copied[units.nbytes :] == content[units.nbytes :]
+    assert (tmp_path / "plain" / "timerwheel").read_bytes() == b"wheel" + bytes(100)
