@@ -396,7 +396,7 @@ process that opens the store for writing or reads it with Spark. Commands that o
 OF_A_BROKERS_PROCESS = frozenset(
     (
         *("namesrvAddr", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
-        *("brokerId", "haMasterAddress", "controllerAddr"),
+        *("brokerId", "haMasterAddress", "controllerAddr", "dLegerGroup", "dLegerPeers"),
     )
 )
 """Unread settings about a broker process's place and ports. Every broker.conf has some, so only `doctor` names them."""

@@ -2,7 +2,7 @@
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
 #   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
-#                                   propcrc dledger batches batches-killed, and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
+#                                   propcrc dledger dledger-killed batches batches-killed, and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -196,7 +196,7 @@ peer() { echo "$WORK/dledger-n$1"; }                                         # N
 peer_up() { BROKER_HEAP=256m "$oracle" broker "$WORK/run-n$1" "$(peer "$1")/broker.conf"; }
 peer_down() { "$oracle" stop "$WORK/run-n$1" "${2:--TERM}"; }                # N [-SIGNAL]
 group_up() { local n p=(); for n in "$@"; do peer_up "$n" & p+=($!); done; for n in "${p[@]}"; do wait "$n"; done; }
-group_down() { local n; for n in 0 1 2; do [ ! -e "$WORK/run-n$n/pid" ] || peer_down "$n" "${1:--TERM}" & done; wait; }  # [-SIGNAL]
+group_down() { local n p=(); for n in 0 1 2; do [ ! -e "$WORK/run-n$n/pid" ] || { peer_down "$n" "${1:--TERM}" & p+=($!); }; done; for n in "${p[@]}"; do wait "$n"; done; }  # [-SIGNAL]
 leader() {  # [NOT]: the number of the peer that the name server knows as master, once it does and is not NOT
   local found
   for _ in $(seq 240); do
@@ -207,8 +207,10 @@ leader() {  # [NOT]: the number of the peer that the name server knows as master
   return 1
 }
 
-dledger() {  # a leader's and a follower's store after one change of leader, closed; and both killed while the group took messages
-  local n first second topics=TopicA,TopicBatch,TopicDelay,TopicTransaction,TopicTail side
+dledger_topics=TopicA,TopicBatch,TopicDelay,TopicTransaction,TopicTail
+
+dledger() {  # a leader's and a follower's store after one change of leader, closed
+  local n first second
   name_server
   for n in 0 1 2; do
     conf "$(peer "$n")" 65536 2000 listenPort=$((broker_port + 10 * n)) enableDLegerCommitLog=true dLegerGroup=broker-lab dLegerSelfId="n$n" \
@@ -225,14 +227,21 @@ dledger() {  # a leader's and a follower's store after one change of leader, clo
   send "$(peer 0)" topic=TopicA queues=3 count=60 seed=16
   send "$(peer 0)" topic=TopicTail queues=2 count=10 seed=17 minBody=5 maxBody=60
   peer_up "$first"; sleep 5
-  served "$(peer 0)" "$topics"; group_down
-  packed_peers dledger "$first" "$second"
-  group_up 0 1 2; second=$(leader); first=$(((second + 1) % 3)); address=127.0.0.1:$((broker_port + 10 * second)); sleep 3
+  served "$(peer 0)" "$dledger_topics"; group_down
+  packed_peers dledger "$first" "$second"; touch "$(peer 0)/done"
+}
+
+dledger-killed() {  # the same group, all three killed while it took messages; then it starts again, and says what it serves
+  local n first second side
+  [ -e "$(peer 0)/done" ] || dledger
+  name_server; group_up 0 1 2; second=$(leader); first=$(((second + 1) % 3)); address=127.0.0.1:$((broker_port + 10 * second))
+  : > "$WORK/part.jsonl"
   (send "$(peer 0)" topic=TopicTail queues=2 count=4000 seed=15 minBody=5 maxBody=60 interval=5 > "$WORK/tail.log" 2>&1 || cat "$WORK/part.jsonl" >> "$(peer 0)/sent.jsonl") & side=$!
-  sleep 6; group_down -KILL; wait $side || true
+  until [ "$(wc -l < "$WORK/part.jsonl")" -gt 60 ]; do kill -0 $side; sleep 0.1; done
+  group_down -KILL; wait $side || true
   for n in 0 1 2; do rm -rf "$(peer "$n").killed"; cp -a --sparse=always "$(peer "$n")" "$(peer "$n").killed"; done
   group_up 0 1 2; n=$(leader); address=127.0.0.1:$((broker_port + 10 * n)); sleep 3
-  served "$(peer 0)" "$topics"; group_down
+  served "$(peer 0)" "$dledger_topics"; group_down
   for n in 0 1 2; do rm -rf "$(peer "$n")/store"; mv "$(peer "$n").killed/store" "$(peer "$n")/store"; done
   packed_peers dledger-killed "$first" "$second"
 }

@@ -82,6 +82,8 @@ _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transa
 _KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
 _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
+_GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
+_CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
@@ -167,6 +169,31 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "if size is None",
             "if True",
             "test_no_queue_file_is_asked_for_its_length_behind_the_listing_that_told_it",
+        ),
+        # DLedger
+        "a stale entry of an earlier term continues the log": _GROUP_LOG.line(
+            "entries_in",
+            "(np.diff(terms) >= 0)",
+            "(np.diff(terms) > -99)",
+            "test_an_entry_that_a_broker_cuts_off_ends_the_log",
+        ),
+        "a converted store ends where a bad record is": _CONVERTED.line(
+            "_Converter._walk",
+            "if walk.end < end:",
+            "if False:",
+            "test_what_cannot_be_converted_is_refused_by_name",
+        ),
+        "a converted message names where its half was": _CONVERTED.line(
+            "_Converter._patch",
+            "self._moved(halves[rows])",
+            "halves[rows]",
+            "test_a_converted_store_holds_the_same_records_at_other_places[leader-dledger]",
+        ),
+        "a converted timer delivers what is at the former places": _CONVERTED.line(
+            "_Converter._copy_timer_log",
+            "self._moved(units[_PLACE][rows].astype(np.int64))",
+            "units[_PLACE][rows].astype(np.int64)",
+            "test_a_conversion_moves_the_places_that_the_timer_names",
         ),
         # Fail-over
         "a replica joins without having caught up": _SET.line(

@@ -347,7 +347,7 @@ def test_other_paths_that_are_often_configured_are_read_by_no_broker_and_not_her
     [
         ("storeType=defaultRocksDB", True),
         ("storeType=DEFAULTROCKSDB", True),
-        ("enableDLegerCommitLog=true", True),
+        ("enableDLegerCommitLog=true", False),
         ("duplicationEnable=true", False),
         ("enableControllerMode=true", False),
         ("configManagerVersion=v2", False),
