@@ -18,12 +18,12 @@ from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, St
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
+from storage.format.delay import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file
-from storage.format.delay import parse_delay_levels
 from storage.settings.load import (
     IN_ROCKSDB,
     ROCKSDB_CURE,
@@ -205,8 +205,9 @@ def refuse_foreign_store(
 def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> str | None:
     """The RocksDB directory with the consume queues of the store at ROOT; None where they lie in files.
 
-    A broker that writes both (rocksdbCQDoubleWriteEnable) serves the files, so a configuration without storeType=defaultRocksDB decides for
-    them. Without a configuration RocksDB is taken: a broker may have changed from files to it, and what it lacks comes from the log.
+    A broker that writes both (rocksdbCQDoubleWriteEnable) serves the files, so a configuration without storeType=defaultRocksDB
+    decides for them. Without a configuration RocksDB is taken: a broker may have changed from files to it, and what it lacks comes
+    from the log.
     """
     directories = (f"{root}/consumequeue_rocksdb", f"{root}/consumequeue")
     found = next((path for path in directories if file_system.read_file(f"{path}/CURRENT") is not None), None)
