@@ -255,7 +255,7 @@ class TopicNotFoundError(StorageError):
 
 
 class StoreRefusedError(StorageError):
-    """A store that must not be opened (RocksDB, DLedger, batch queues …), lest it show wrong or zero rows."""
+    """A store that must not be opened (DLedger, batch queues; for writing RocksDB …), lest it show wrong or zero rows."""
 
     condition = "SPARK_MQ_STORE_REFUSED"
     template = "store {path} is refused: {reason}"
