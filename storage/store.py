@@ -63,6 +63,7 @@ from storage.settings.load import (
     warn_of_unread,
 )
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
+from storage.tables.in_rocksdb import text_in_rocksdb
 from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
@@ -827,4 +828,6 @@ def _refuse_other_unit(time_ms: int) -> None:
 
 def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
     """`MessageStore.state` for a store that need not be open."""
+    if file_system.is_local and (found := text_in_rocksdb(root, name, file_system)) is not None:
+        return parse(*found)
     return read_table(f"{root}/config/{name}", parse, file_system.read_file)

@@ -9,8 +9,8 @@ With storeType=defaultRocksDB an entry is a value in RocksDB, and its key names 
     key    | topic length (4) | 1 | topic | 1 | queue id (4) | 1 | queue offset (8)     value  | ENTRY (20) | store time (8)
     key    | topic length (4) | 1 | topic | 1 | max or min | 1 | queue id (4)           value  | commitlog_offset (8) | queue offset (8)
 
-The second kind lies in the column family `offset`, and names a queue's last entry, or its first. The key with RocksDB's own topic has the
-log offset up to which the entries go. Java: RocksDBConsumeQueueTable, RocksDBConsumeQueueOffsetTable.
+The second kind lies in the column family `offset`, and names a queue's last entry, or its first. The key with RocksDB's own topic has
+the log offset up to which the entries go. Java: RocksDBConsumeQueueTable, RocksDBConsumeQueueOffsetTable.
 
 The unit of a batch queue begins like it, and says which messages its record holds. Java: BatchConsumeQueue (CQ_STORE_UNIT_SIZE = 46).
 

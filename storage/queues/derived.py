@@ -12,10 +12,10 @@ Each queue is a `ConsumeQueue` of one file, so scans, positions and ends need no
 from __future__ import annotations
 
 import os
+import warnings
 
 import numpy as np
 
-from storage.errors import StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.rocksdb import RocksDB, RocksDBUnreadable
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, ROCKSDB_ENTRY, rocksdb_ends, rocksdb_prefix
@@ -35,13 +35,16 @@ _MOST_KEPT = 1 << 20
 class DerivedQueue(ConsumeQueue):
     """One queue, as one file from its first entry on."""
 
-    def __init__(self, file_system: FileSystem, directory: str, topic: str, queue_id: int) -> None:
+    def __init__(
+        self, store: DerivedQueueStore, file_system: FileSystem, directory: str, topic: str, queue_id: int
+    ) -> None:
         super().__init__(file_system, directory, topic, queue_id)
+        self._store = store
         self._prefix = rocksdb_prefix(topic, queue_id)
         self._pieces: list[tuple[int, np.ndarray]] = []
         """Entries from the log, each with the queue offset of its first one, ascending."""
-        self.owner: DerivedQueueStore | None = None
-        """Closed with this queue, if it was opened for this queue alone."""
+        self.is_alone = False
+        """Whether the store was opened for this queue, and is closed with it."""
         self.begin(None, 0)
 
     def begin(self, database: RocksDB | None, end: int) -> None:
@@ -72,7 +75,11 @@ class DerivedQueue(ConsumeQueue):
     def _stored_first(self) -> int:
         if self._database is not None and self._stored_end:
             start, end = self._key(0), self._key(self._stored_end)
-            key = self._database.first_key(_ENTRIES, start, end)
+            try:
+                key = self._database.first_key(_ENTRIES, start, end)
+            except RocksDBUnreadable as error:
+                self._store.give_up(error)
+                return self._stored_first()
             if key is not None:
                 return int.from_bytes(key[-8:], "big")
         return self._pieces[0][0] if self._pieces else self.end
@@ -103,19 +110,22 @@ class DerivedQueue(ConsumeQueue):
         end = min(start + count, self.last_file_end_offset)
         found = np.zeros(max(0, end - start), ENTRY)
         if start < (stored_end := min(end, self._stored_end)) and self._database is not None:
-            self._read_stored(start, stored_end, found)
+            try:
+                self._read_stored(self._database, start, stored_end, found)
+            except RocksDBUnreadable as error:
+                self._store.give_up(error)
+                return self.bytes_from(start, count)
         for at, piece in self._pieces:
             low, high = max(start, at), min(end, at + len(piece))
             if low < high:
                 found[low - start : high - start] = piece[low - at : high - at]
         return found.tobytes()
 
-    def _read_stored(self, start: int, end: int, into: np.ndarray) -> None:
-        assert self._database is not None
+    def _read_stored(self, database: RocksDB, start: int, end: int, into: np.ndarray) -> None:
         unit = np.dtype([("prefix", f"V{len(self._prefix)}"), ("offset", ">u8"), ("value", ROCKSDB_ENTRY)])
-        read = self._database.joined(_ENTRIES, self._key(start), self._key(end))
+        read = database.joined(_ENTRIES, self._key(start), self._key(end), unit.itemsize, end - start)
         if len(read) % unit.itemsize:
-            raise StoreRefusedError(self.directory, "an entry in RocksDB has another length than a broker writes")
+            raise RocksDBUnreadable("an entry has another length than a broker writes")
         units = np.frombuffer(read, unit)
         into[units["offset"].astype(np.int64) - start] = units["value"]["entry"]
 
@@ -124,8 +134,8 @@ class DerivedQueue(ConsumeQueue):
 
     def close(self) -> None:
         """RocksDB stays open for the other queues."""
-        if self.owner is not None:
-            self.owner.close()
+        if self.is_alone:
+            self._store.close()
 
     @classmethod
     def alone(
@@ -135,7 +145,7 @@ class DerivedQueue(ConsumeQueue):
         store = DerivedQueueStore(file_system, root, place, log, only=name)
         queue = store.get_or_make(*name)
         assert isinstance(queue, DerivedQueue)
-        queue.owner = store
+        queue.is_alone = True
         return queue
 
 
@@ -177,18 +187,27 @@ class DerivedQueueStore(ConsumeQueueStore):
         try:
             if not self._file_system.is_local:
                 raise RocksDBUnreadable("RocksDB is read from a local file system only")
-            if not os.path.exists(f"{self._place.directory}/CURRENT"):
+            if self._file_system.read_file(f"{self._place.directory}/CURRENT") is None:
                 raise RocksDBUnreadable(f"{self._place.directory} has no file CURRENT")
             self._database = RocksDB(self._place.directory, (_ENTRIES, _OFFSETS))
             ends, dispatched = rocksdb_ends(self._database.items(_OFFSETS))
         except RocksDBUnreadable as error:
             self._close_database()
-            self.note = (
-                f"the consume queues of this store lie in RocksDB, which was not read: {error}. The queues were made from the whole log "
-                "in memory; each reading task does so again"
-            )
+            self.note = _note(error)
             return [], 0
         return [end for end in ends if self._only in (None, end[:2])], dispatched
+
+    def give_up(self, error: RocksDBUnreadable) -> None:
+        """Take all queues from the log from now on: RocksDB has a damaged block."""
+        if self._only is None:
+            warnings.warn(_note(error), RuntimeWarning, stacklevel=2)
+        self._close_database()
+        self.note, log_end = _note(error), self._walked
+        for queue in self:
+            assert isinstance(queue, DerivedQueue)
+            queue.begin(None, 0)
+        self._walked = self._kept = 0
+        self._enter_log(log_end)
 
     def follow(self, log_end: int) -> None:
         """Enter the log's records up to `log_end`. If that is less than before, begin anew."""
@@ -231,7 +250,7 @@ class DerivedQueueStore(ConsumeQueueStore):
         return self.get(topic, queue_id)
 
     def make(self, topic: str, queue_id: int) -> DerivedQueue:
-        return DerivedQueue(self._file_system, f"{self._place.directory}/{topic}/{queue_id}", topic, queue_id)
+        return DerivedQueue(self, self._file_system, f"{self._place.directory}/{topic}/{queue_id}", topic, queue_id)
 
     def _close_database(self) -> None:
         if self._database is not None:
@@ -241,3 +260,10 @@ class DerivedQueueStore(ConsumeQueueStore):
     def close(self) -> None:
         self._close_database()
         self._log.close()
+
+
+def _note(error: RocksDBUnreadable) -> str:
+    return (
+        f"the consume queues lie in RocksDB, which was not read: {error}. They were made from the whole log, in memory; each reading "
+        "task does so again"
+    )

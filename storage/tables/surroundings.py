@@ -216,8 +216,9 @@ def refuse_foreign_store(
 def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> str | None:
     """The RocksDB directory with the consume queues of the store at ROOT; None where they lie in files.
 
-    A broker that writes both (rocksdbCQDoubleWriteEnable) serves the files, so a configuration without storeType=defaultRocksDB decides for
-    them. Without a configuration RocksDB is taken: a broker may have changed from files to it, and what it lacks comes from the log.
+    A broker that writes both (rocksdbCQDoubleWriteEnable) serves the files, so a configuration without storeType=defaultRocksDB
+    decides for them. Without a configuration RocksDB is taken: a broker may have changed from files to it, and what it lacks comes
+    from the log.
     """
     directories = (f"{root}/consumequeue_rocksdb", f"{root}/consumequeue")
     found = next((path for path in directories if file_system.read_file(f"{path}/CURRENT") is not None), None)

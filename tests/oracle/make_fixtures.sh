@@ -2,7 +2,7 @@
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
 #   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
-#                                   propcrc dledger dledger-killed batches batches-killed, and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
+#                                   propcrc dledger dledger-killed batches batches-killed, rocksdbVERSION (packed as VERSION.tgz, VERSION-killed.tgz, VERSION-behind.tgz), and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -281,5 +281,44 @@ version() {  # VERSION: killed while it took messages; then its own broker recov
   unset RELEASE
 }
 
+rocksdb() {  # VERSION: queues in RocksDB: killed before RocksDB has entries, stopped, and killed with RocksDB behind the log
+  local at=$WORK/rocksdb-$1 dir kind topics=TopicA,TopicBatch,TopicDelay,TopicTransaction,TopicTail side
+  dir=$at/go; mkdir -p "$dir"
+  export ROCKETMQ_VERSION=$1
+  name_server
+  conf "$dir" 65536 2000 maxHashSlotNum=50 maxIndexNum=300 storeType=defaultRocksDB useSeparateStorePathForRocksdbCQ=true
+  start "$dir"
+  send "$dir" topic=TopicA queues=3 count=120 seed=11
+  send "$dir" topic=TopicBatch queues=2 count=15 seed=12 batch=5
+  send "$dir" topic=TopicDelay queues=1 count=6 seed=13 delayLevels=1,18
+  "$oracle" java TransactionSide "$WORK/transactions.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" group=Producers topic=TopicTransaction queues=2 \
+    plans=commit,rollback,never,checkCommit,checkRollback,commit > "$WORK/transactions.log" 2>&1 & side=$!
+  until grep -q '"ready"' "$WORK/transactions.jsonl" 2> /dev/null; do kill -0 $side; sleep 0.2; done
+  sleep 9; kill -KILL $side; wait $side || true; rm "$WORK/transactions.jsonl"
+  send "$dir" topic=TopicTail queues=2 count=200 seed=15 minBody=5 maxBody=60
+  sleep 2; stop -KILL; like "$dir" "$at/killed"
+  start "$dir"; sleep 1; served "$at/killed" "$topics"
+  send "$dir" topic=TopicA queues=3 count=30 seed=16
+  send "$dir" topic=TopicTail queues=2 count=10 seed=17 minBody=5 maxBody=60
+  served "$dir" "$topics"; stop; like "$dir" "$at/stopped"
+  start "$dir"; sleep 13  # until it is registered
+  "$oracle" java org.apache.rocketmq.tools.command.MQAdminStartup deleteTopic -n "127.0.0.1:$NAMESRV_PORT" -c LabCluster -t TopicTail
+  sleep 2
+  send "$dir" topic=TopicA queues=3 count=30 seed=21
+  send "$dir" topic=TopicNew queues=2 count=20 seed=22
+  send "$dir" topic=TopicTail queues=2 count=12 seed=23 minBody=5 maxBody=60
+  sleep 1; stop -KILL; like "$dir" "$at/behind"; rm "$at/behind/sent.jsonl"
+  start "$dir"; sleep 1
+  "$oracle" java ConsumeAll "$at/behind/served.jsonl" ns="127.0.0.1:$NAMESRV_PORT" broker="$address" topics="$topics,TopicNew" lookUps=0 > "$WORK/served.log" 2>&1
+  stop; unset ROCKETMQ_VERSION
+  for kind in stopped killed behind; do
+    conf "$at/$kind" 65536 2000 maxHashSlotNum=50 maxIndexNum=300 storeType=defaultRocksDB rocketmqVersion="$1"
+    sed -i "s#=$at/$kind/store#=./store#" "$at/$kind/broker.conf"
+    local parts=(./store ./broker.conf ./served.jsonl); [ $kind = behind ] || parts+=(./sent.jsonl)
+    [ $kind = stopped ] && side= || side=-$kind
+    tar -C "$at/$kind" --sparse -cJf "$out/$1$side.tgz" "${parts[@]}"
+  done
+}
+
 "$oracle" build
-for name in "$@"; do case $name in v[0-9]*) version "${name#v}" ;; *) "$name" ;; esac; done
+for name in "$@"; do case $name in v[0-9]*) version "${name#v}" ;; rocksdb*) rocksdb "${name#rocksdb}" ;; *) "$name" ;; esac; done

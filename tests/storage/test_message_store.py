@@ -266,7 +266,7 @@ def test_where_no_store_is_none_is_opened(tmp_path: Path, missing: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "read_only"),
     [
-        ({"store_type": "defaultRocksDB"}, True),
+        ({"store_type": "defaultRocksDB"}, False),
         ({"enable_dleger_commit_log": True}, False),
         ({"broker_role": "SLAVE"}, False),
         ({"duplication_enable": True}, False),
