@@ -24,10 +24,11 @@ from storage.log.commit_log import CommitLog
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
-from storage.queues.store import ConsumeQueueStore, has_queue_file
+from storage.queues.store import ConsumeQueueStore, has_queue_file, plain_queue
 from storage.settings.load import StoreConfig, configured_log_directories, refuse_for_reading, refuse_for_writing
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
 from storage.tables.masters import followed_master
+from storage.tables.moved import moved_directory
 from storage.tables.topics import TOPICS_FILE, TopicTable
 
 
@@ -448,6 +449,8 @@ class StoreLayout:
     queue_file_size_bytes: int | None = None
     ext_file_size_bytes: int | None = None
     force_property_crc: bool = False
+    moved_directory: str | None = None
+    """Of tiered storage, where that is a directory."""
 
     @classmethod
     def of(cls, root: str, log_directories: tuple[str, ...], config: StoreConfig) -> StoreLayout:
@@ -459,6 +462,7 @@ class StoreLayout:
             config.consume_queue.mapped_file_size_consume_queue,
             config.consume_queue.mapped_file_size_consume_queue_ext,
             config.commit_log.force_verify_prop_crc,
+            moved_directory(config),
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
@@ -482,6 +486,7 @@ class StoreLayout:
             ext_file_size_bytes=self.ext_file_size_bytes,
             writes_ext=writes_ext,
             reads_batches=reads_batches,
+            moved_directory=self.moved_directory if reads_batches else None,
             batch_topics=frozenset() if reads_batches else _batch_topics(self.root, file_system),
         )
 
@@ -491,7 +496,7 @@ class StoreLayout:
         if file_system.list_directory(directory):
             return BatchConsumeQueue(file_system, directory, topic, queue_id)
         directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
-        return ConsumeQueue(file_system, directory, topic, queue_id, self.queue_file_size_bytes)
+        return plain_queue(file_system, directory, topic, queue_id, self.queue_file_size_bytes, self.moved_directory)
 
     def consume_queue_ext(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueueExt:
         directory = f"{self.root}/consumequeue_ext/{topic}/{queue_id}"
