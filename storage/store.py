@@ -64,6 +64,7 @@ from storage.settings.load import (
 )
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.in_rocksdb import text_in_rocksdb
+from storage.tables.moved import MovedRange, MovedRanges, load_moved
 from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
@@ -152,6 +153,7 @@ def _local(files: FileSystem, root: str) -> LocalFileSystem:
 
 
 _ENTRIES_LOOKED_AT = 64
+_QUEUES_NAMED = 3
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -225,6 +227,7 @@ class MessageStore:
         self.tables_lock = threading.RLock()
         """Held while a table under config/, other than topics.json, is read, changed and saved."""
         self._groups = GroupEntries(root, file_system, self.tables_lock)
+        self._moved: MovedRanges = {}
         try:
             follows = options.writes_as == "follower"
             is_controlled = options.writes_as in ("controlled", "candidate")
@@ -277,6 +280,7 @@ class MessageStore:
             self._resources.callback(self.index.close)
             if writable is None or settings is None:
                 self._look_at_all()
+                self._look_for_moved()
             else:
                 self._open_for_writing(writable, settings, options)
         except BaseException:
@@ -480,6 +484,25 @@ class MessageStore:
             return known
         queue = self.queues.get(topic, queue_id)
         return None if queue is None else (ends.minimum(queue), ends.maximum(topic, queue_id))
+
+    def moved_away(self, topic: str, queue_id: int) -> MovedRange | None:
+        """What tiered storage has of a queue before its `min_offset`, and cannot be read here; None if nothing."""
+        found = self._moved.get((topic, queue_id))
+        return found if found is not None and found.start < self.min_offset(topic, queue_id) else None
+
+    def _look_for_moved(self) -> None:
+        """Say in a warning which messages of the store's broker lie where they cannot be read."""
+        self._moved = load_moved(self.root, self._file_system)
+        away = [(name, found) for name in sorted(self._moved) if (found := self.moved_away(*name)) is not None]
+        if away:
+            named = [
+                f"{topic} queue {queue_id} offsets {found.start} to {self.min_offset(topic, queue_id) - 1} ({found.place})"
+                for (topic, queue_id), found in away[:_QUEUES_NAMED]
+            ]
+            more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
+            text = f"store {self.root}: messages lie in tiered storage and are not read: {', '.join(named)}{more}"
+            cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
+            warnings.warn(f"{text}; {cure}; its broker serves them (nameServer)", ConfigurationWarning, stacklevel=4)
 
     @property
     def undispatched_bytes(self) -> int:

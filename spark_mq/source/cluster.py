@@ -249,6 +249,13 @@ class Cluster:
     def position(self, queue: QueueId, offset: int) -> QueuePosition | None:
         return self.stores[queue.broker_name].position(queue.topic, queue.queue_id, offset)
 
+    def moved_away(self, queue: QueueId) -> str:
+        store = self.stores.get(queue.broker_name)
+        found = None if store is None else store.moved_away(queue.topic, queue.queue_id)
+        if store is None or found is None:
+            return ""
+        return f"; {found.describe(store.min_offset(queue.topic, queue.queue_id))}"
+
     def facts(self, queue: QueueId) -> QueueFacts | None:
         store = self.stores.get(queue.broker_name)
         bounds = None if store is None else store.bounds(queue.topic, queue.queue_id)

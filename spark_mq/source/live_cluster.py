@@ -158,6 +158,10 @@ class LiveCluster:
         ends = self._view.ends.get(queue)
         return (0, 0) if ends is None else (ends.minimum, ends.maximum)
 
+    def moved_away(self, queue: QueueId) -> str:
+        """A broker serves what it has moved."""
+        return ""
+
     def facts(self, queue: QueueId) -> QueueFacts | None:
         if queue not in self._view.ends:
             return None

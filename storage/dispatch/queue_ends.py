@@ -138,6 +138,7 @@ class QueueEnds:
             self._discover()
             queue.list_files()
             found = queue.first_offset_at(self._log.minimum, self.maximum(*name))
+        found = queue.held_minimum(found)
         if found < self.maximum(*name):
             self._minimums[name] = found
         return found

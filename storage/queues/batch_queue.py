@@ -14,6 +14,7 @@ from storage.errors import OffsetOutOfRangeError
 from storage.format.batch_items import single_message
 from storage.format.consume_queue import BATCH_UNIT, BATCH_UNIT_SIZE, ENTRY, is_batch_unit
 from storage.format.record import Message
+from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue
 
 _BLOCK_UNITS = 4096
@@ -61,9 +62,9 @@ class BatchConsumeQueue(ConsumeQueue):
         sizes[np.maximum(units["base_offset"].astype(np.int64), start) - start] = units["size_bytes"]
         return sizes
 
-    def message_of(self, record: Message, queue_offset: int) -> Message:
+    def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
         """Raises CorruptMessageError where the record's batch is none."""
-        return single_message(record, queue_offset)
+        return single_message(super().message_at(queue_offset, log, log_end), queue_offset)
 
     def bytes_from(self, start: int, count: int) -> bytes:
         return self.entries(start, start + count).tobytes() if self.file_starts else b""

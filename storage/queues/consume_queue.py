@@ -119,9 +119,16 @@ class ConsumeQueue:
         entries = self.entries(start, end)
         return np.where(_is_message(entries), entries["size_bytes"], 0).astype(np.int64)
 
-    def message_of(self, record: Message, queue_offset: int) -> Message:
-        """The message at a queue offset, from the record that its entry names."""
-        return record
+    def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
+        """The message that the entry at a queue offset leads to, whether or not it is the queue's.
+
+        Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
+        """
+        return log.message_at(int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"]), log_end)
+
+    def held_minimum(self, minimum: int) -> int:
+        """The first queue offset that can be read, where `minimum` is the first that the log holds."""
+        return minimum
 
     def last_message_end(self, start: int, end: int) -> tuple[int, int] | None:
         """The last offset in [start, end) with a message's entry, and the log offset where the message ends; None if there is none.

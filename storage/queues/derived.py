@@ -11,7 +11,6 @@ Each queue is a `ConsumeQueue` of one file, so scans, positions and ends need no
 
 from __future__ import annotations
 
-import os
 import warnings
 
 import numpy as np

@@ -22,6 +22,7 @@ from storage.log.commit_log import CommitLog
 from storage.queues.batch_queue import BatchConsumeQueue, entries_of_units
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
+from storage.queues.tiered_queue import TieredConsumeQueue
 
 SLICE_ROWS = 8_192  # with 1 KiB bodies the plateau of Spark's transfer is 5,000 to 10,000 rows
 SLICE_BYTES = 12 << 20
@@ -69,6 +70,9 @@ def scan_queue(
     if isinstance(queue, BatchConsumeQueue):
         yield from _scan_batches(queue, log, log_end, start, end, tags=tags, verify_crc=verify_crc)
         return
+    if isinstance(queue, TieredConsumeQueue) and start < (border := min(end, queue.border(log, end))):
+        yield from _scan_moved(queue, start, border, verify_crc=verify_crc, log=log)
+        start = border
     claims, memory = Claims(queue.topic.encode(), queue.queue_id), Memory()
     at = start
     while at < end:
@@ -85,6 +89,19 @@ def scan_queue(
             entries, sizes, offsets = entries[rows], sizes[rows], offsets[rows]
         decoding = decoding_of(len(entries), claims, wanted, memory)
         yield from _slices(queue, log, log_end, entries, sizes, offsets, verify_crc, decoding)
+
+
+def _scan_moved(
+    queue: TieredConsumeQueue, start: int, end: int, *, verify_crc: bool, log: CommitLog
+) -> Iterator[QueueSlice]:
+    """`scan_queue` of what lies in tiered storage. Its tags codes are not looked at: rows are compared by text afterwards."""
+    if start < queue.first_file_offset:
+        raise OffsetOutOfRangeError(queue.topic, queue.queue_id, queue.first_file_offset, end, start)
+    for offsets, records in queue.moved.slices(start, end):
+        if verify_crc:
+            for _, error in records.corrupt_sums(force_property_crc=log.force_property_crc):
+                raise error
+        yield QueueSlice(offsets, records)
 
 
 def _scan_batches(

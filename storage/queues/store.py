@@ -17,12 +17,29 @@ from storage.names import can_be_path_element
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt, ConsumeQueueExtWriter, ext_file_size, is_ext_file
+from storage.queues.tiered_queue import MovedMessages, TieredConsumeQueue
 
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 """Java: MessageStoreConfig.mappedFileSizeConsumeQueue."""
 
 
 _BATCHES_HINT = "start its own broker on the store, which enters the record, and stop it; reading needs no such step"
+
+
+def plain_queue(
+    file_system: FileSystem,
+    directory: str,
+    topic: str,
+    queue_id: int,
+    file_size_bytes: int | None,
+    moved_directory: str | None,
+) -> ConsumeQueue:
+    """A queue whose files lie in `directory`, for reading also with what has moved away, where anything has."""
+    if moved_directory is not None:
+        moved = MovedMessages(file_system, moved_directory, topic, queue_id)
+        if moved.end:
+            return TieredConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes, moved)
+    return ConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes)
 
 
 def queue_file_size(file_system: FileSystem, root: str, configured: int | None) -> int:
@@ -72,11 +89,12 @@ class ConsumeQueueStore:
         writes_ext: bool = False,
         reads_batches: bool = False,
         batch_topics: frozenset[str] = frozenset(),
+        moved_directory: str | None = None,
     ) -> None:
         """With `writes_ext` writers give each new entry an extension unit; StoreRefusedError if existing files have another length.
 
         Without `reads_batches`, for a writer, batch queues are no queues here: only their topics' names are known. `batch_topics` are
-        such that may have no files yet.
+        such that may have no files yet. Queues go on in `moved_directory`, of tiered storage, where it has them.
         """
         self._file_system = file_system
         self.directory = f"{root}/consumequeue"
@@ -90,6 +108,7 @@ class ConsumeQueueStore:
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
         self._reads_batches = reads_batches
         self._named_batch_topics = batch_topics
+        self._moved_directory = moved_directory
         self.batch_topics: frozenset[str] = frozenset()
         """Topics with batch queues."""
         self._topics_in_turn = 0
@@ -152,7 +171,7 @@ class ConsumeQueueStore:
         directory = f"{self._directory_of(topic)}/{topic}/{queue_id}"
         if topic in self.batch_topics and self._reads_batches:
             return BatchConsumeQueue(self._file_system, directory, topic, queue_id)
-        return ConsumeQueue(self._file_system, directory, topic, queue_id, self._file_size_bytes)
+        return plain_queue(self._file_system, directory, topic, queue_id, self._file_size_bytes, self._moved_directory)
 
     def _directory_of(self, topic: str) -> str:
         return self._batch_directory if topic in self.batch_topics and self._reads_batches else self.directory

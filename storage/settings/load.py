@@ -41,6 +41,7 @@ from storage.settings.nouns import (
     RetentionConfig,
     SendConfig,
     StoreModeConfig,
+    TieredConfig,
     TimerConfig,
     TransactionConfig,
 )
@@ -80,6 +81,7 @@ class StoreConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    tiered: TieredConfig = field(default_factory=TieredConfig)
     release: Release = UNNAMED
     """The release of the broker that also uses the store; `of_version` sets it."""
     file: str | None = None
@@ -220,6 +222,7 @@ def parse_config(
             retention=_from_values(RetentionConfig, values),
             mode=_from_values(StoreModeConfig, values),
             replication=_from_values(ReplicationConfig, values),
+            tiered=_from_values(TieredConfig, values),
             file=file,
             settings={name: last[name].value for name in values},
             warnings=tuple(notes),

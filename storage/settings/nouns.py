@@ -328,6 +328,16 @@ class ReplicationConfig:
         _require_positive(self, *names)
 
 
+@dataclass(frozen=True, slots=True)
+class TieredConfig:
+    """Where a broker moves old messages (messageStorePlugIn=…TieredMessageStore)."""
+
+    tiered_backend_service_provider: str = setting(
+        "tieredBackendServiceProvider", "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment"
+    )
+    tiered_store_file_path: str = setting("tieredStoreFilePath", "")
+
+
 NOUNS: tuple[type, ...] = (
     BrokerIdentity,
     CommitLogConfig,
@@ -344,4 +354,5 @@ NOUNS: tuple[type, ...] = (
     RetentionConfig,
     StoreModeConfig,
     ReplicationConfig,
+    TieredConfig,
 )

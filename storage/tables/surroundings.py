@@ -25,7 +25,7 @@ from storage.log.commit_log import CommitLog
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
-from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file
+from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file, plain_queue
 from storage.settings.load import (
     DLEDGER_PEER,
     IN_ROCKSDB,
@@ -40,6 +40,7 @@ from storage.settings.load import (
 )
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
+from storage.tables.moved import moved_directory
 from storage.tables.topics import TOPICS_FILE, TopicTable
 
 
@@ -494,6 +495,8 @@ class StoreLayout:
     """None = the queues lie in files."""
     entry_directories: tuple[str, ...] = ()
     """Those of `log_directories` that hold DLedger's files."""
+    moved_directory: str | None = None
+    """Of tiered storage, where that is a directory."""
 
     @classmethod
     def of(cls, root: str, place: LogPlace, config: StoreConfig, file_system: FileSystem) -> StoreLayout:
@@ -510,6 +513,7 @@ class StoreLayout:
             if in_rocksdb is None
             else RocksDBPlace(in_rocksdb, parse_delay_levels(config.delay.message_delay_level)),
             place.entry_directories,
+            moved_directory(config),
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
@@ -538,6 +542,7 @@ class StoreLayout:
             ext_file_size_bytes=self.ext_file_size_bytes,
             writes_ext=writes_ext,
             reads_batches=reads_batches,
+            moved_directory=self.moved_directory if reads_batches else None,
             batch_topics=frozenset() if reads_batches else _batch_topics(self.root, file_system),
         )
 
@@ -552,7 +557,7 @@ class StoreLayout:
         if file_system.list_directory(directory):
             return BatchConsumeQueue(file_system, directory, topic, queue_id)
         directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
-        return ConsumeQueue(file_system, directory, topic, queue_id, self.queue_file_size_bytes)
+        return plain_queue(file_system, directory, topic, queue_id, self.queue_file_size_bytes, self.moved_directory)
 
     def consume_queue_ext(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueueExt:
         directory = f"{self.root}/consumequeue_ext/{topic}/{queue_id}"

@@ -2,7 +2,7 @@
 # Makes stores with the real broker, packed as tests/vectors/stores/store-NAME.tgz. Every byte in them is Apache's, but for
 # damage done on purpose (damage.json says where). A run gives stores of the same kind, not the same bytes: times and ids differ.
 #   make_fixtures.sh OUT NAME...      NAME: damaged damaged-unclean recovered revived expired preblank ipv6 roll timer timer-killed
-#                                   propcrc dledger dledger-killed batches batches-killed, rocksdbVERSION (packed as VERSION.tgz, VERSION-killed.tgz, VERSION-behind.tgz), and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
+#                                   propcrc dledger dledger-killed batches batches-killed tiered compacted, rocksdbVERSION (packed as VERSION.tgz, VERSION-killed.tgz, VERSION-behind.tgz), and vRELEASE (v4.9.7), which makes vRELEASE-killed too, by that release's own broker and client
 # Ports: NAMESRV_PORT (9876), BROKER_PORT (10911). Work directory: WORK (a temporary one, removed at the end).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -175,9 +175,9 @@ batches() {
 
 batches-killed() {  # killed while it took batches; what was served is what the recovered broker serves
   local dir=$WORK/batches-taken killed=$WORK/batches-killed side; batched "$dir"
-  (send "$dir" topic=BatchTail count=4000 seed=25 batch=4 maxBody=60 interval=5 > "$WORK/tail.log" 2>&1 || cat "$WORK/part.jsonl" >> "$dir/sent.jsonl") & side=$!
-  until [ -d "$dir/store/batchconsumequeue/BatchTail" ]; do kill -0 $side; sleep 0.1; done
-  sleep 0.4; stop -KILL; wait $side || true
+  (send "$dir" topic=BatchTail count=4000 seed=25 batch=5 maxBody=60 interval=5 > "$WORK/tail.log" 2>&1 || cat "$WORK/part.jsonl" >> "$dir/sent.jsonl") & side=$!
+  until [ -e "$dir/store/batchconsumequeue/BatchTail/0/00000000000000000460" ]; do kill -0 $side; sleep 0.1; done
+  stop -KILL; wait $side || true
   like "$dir" "$killed"
   start "$dir"; served "$killed" Batches,Simples,BatchTail lookUps=0; stop; pack batches-killed "$killed"
 }
@@ -255,6 +255,31 @@ packed_peers() {  # NAME FOLLOWER LEADER: both stores in one archive, with what 
   cp "$(peer 0)/sent.jsonl" "$(peer 0)/served.jsonl" "$dir/"
   tar -C "$dir" --sparse --sort=name --owner=0 --group=0 -cJf "$out/store-$name.tar.xz" .
   ls -l "$out/store-$name.tar.xz"
+}
+
+tiered() {  # old messages have moved into a directory (PosixFileSegment); their log files are gone, and the broker still serves them
+  name_server; local dir=$WORK/tiered topic=TopicTiered
+  conf "$dir" 16384 2000 messageStorePlugIn=org.apache.rocketmq.tieredstore.TieredMessageStore tieredStoreFilePath="$dir/tiered" \
+    tieredBackendServiceProvider=org.apache.rocketmq.tieredstore.provider.PosixFileSegment tieredStoreGroupCommitTimeout=1000 \
+    tieredStoreCommitLogMaxSize=20000 tieredStoreConsumeQueueMaxSize=800 tieredStoreIndexFileMaxHashSlotNum=100 tieredStoreIndexFileMaxIndexNum=400 \
+    commitLogRollingMinimumSize=8192
+  start "$dir"
+  send "$dir" topic=$topic queues=2 count=200 seed=31
+  send "$dir" topic=TopicA queues=1 count=5 seed=32
+  until [ "$(ls "$dir"/tiered/*/*/$topic/[01]/CONSUME_QUEUE/*1600 2>/dev/null | wc -l)" = 2 ]; do sleep 0.5; done
+  stop; ls "$dir/store/commitlog" | sort | head -3 | while read -r file; do rm "$dir/store/commitlog/$file"; done
+  start "$dir"; served "$dir" $topic,TopicA lookUps=0; stop
+  mv "$dir/tiered" "$dir/store/tiered"; sed -i "s#=$dir/tiered#=./store/tiered#" "$dir/broker.conf"  # in the archive it lies in the store
+  pack tiered "$dir"
+}
+
+compacted() {  # of a topic that keeps the newest message of each key; the broker has compacted it
+  name_server; local dir=$WORK/compacted mqadmin=org.apache.rocketmq.tools.command.MQAdminStartup
+  conf "$dir" 65536 2000 compactionScheduleInternal=2000 compactionMappedFileSize=16384 compactionCqMappedFileSize=2000 compactionThreadNum=1; start "$dir"
+  "$oracle" java $mqadmin updateTopic -n "127.0.0.1:$NAMESRV_PORT" -b "$address" -t Compacted -r 1 -w 1 -a "+cleanup.policy=COMPACTION" > "$WORK/topics.log" 2>&1
+  send "$dir" topic=Compacted count=120 seed=41 keys=7 alwaysKeys=1
+  sleep 8; send "$dir" topic=Compacted count=30 seed=42 keys=7 alwaysKeys=1; sleep 8
+  served "$dir" Compacted lookUps=0; stop; pack compacted "$dir"
 }
 
 version() {  # VERSION: killed while it took messages; then its own broker recovers it, goes on and stops cleanly

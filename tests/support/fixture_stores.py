@@ -24,6 +24,8 @@ import pytest
 from tests.support.places import VECTORS
 
 STORES = VECTORS / "stores"
+KINDS = VECTORS / "kinds"
+"""Stores of kinds that are read and not written: batch queues, tiered storage, compacted topics."""
 FIXTURE_NAMES = tuple(sorted(path.name[len("store-") : -len(".tgz")] for path in STORES.glob("store-*.tgz")))
 
 
@@ -42,7 +44,7 @@ class Fixture:
 
 def unpack_fixture(name: str, directory: Path) -> Fixture:
     """Unpack store-NAME.tgz into `directory`, which is created when missing; modification times are kept."""
-    archive = STORES / f"store-{name}.tgz"
+    archive = next((place for of in (STORES, KINDS) if (place := of / f"store-{name}.tgz").exists()), STORES / name)
     if not archive.exists():
         raise FileNotFoundError(f"no fixture {name!r} in {STORES}; there are {', '.join(FIXTURE_NAMES)}")
     directory.mkdir(parents=True, exist_ok=True)
