@@ -55,6 +55,8 @@ _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
 _PATIENT = _Room("spark_mq.client.calls", "tests/sink/test_live_brokers.py")
 _PLACES = _Room("spark_mq.sink.send_plan", "tests/sink/test_rows_that_wait.py")
 _SHOWN_LEVELS = _Room("storage.rules.delays", "tests/sink/test_rows_that_wait.py")
+_ROCKSDB = _Room("storage.files.rocksdb", "tests/storage/queues/test_rocksdb_queues.py")
+_DERIVED = _Room("storage.queues.derived", "tests/storage/queues/test_rocksdb_queues.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
 _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
 _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
@@ -464,6 +466,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
             ", wait=True",
             "",
             "test_what_a_pull_consumer_stores_for_good_waits_for_its_answer[commit]",
+        ),
+        "a damaged block of RocksDB is taken for the end of a queue": _ROCKSDB.line(
+            "RocksDB.first_key",
+            "if key is None:",
+            "if False:",
+            "test_a_data_block_with_a_flipped_byte_costs_no_message",
+        ),
+        "messages that RocksDB lacks are not taken from the log": _DERIVED.line(
+            "DerivedQueueStore._stored_ends",
+            "in (None, end[:2])], dispatched",
+            "in (None, end[:2])], 1 << 62",
+            "test_what_is_read_is_what_the_broker_served[5.5.0-behind]",
         ),
         "an orderly queue is handed over before its offset is stored": _REBALANCE.line(
             "Rebalancer._hand_over",
