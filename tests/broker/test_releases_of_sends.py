@@ -26,7 +26,7 @@ def test_records_of_a_batch_have_the_requests_properties_up_to_5_3(version: str,
     body = encode_batch([BatchedMessage(b"1", b"UNIQ_KEY\x01own\x02WAIT\x01true\x02", 0)])
     properties = {"UNIQ_KEY": "of-the-batch", "MSG_REGION": "R"}
     message = InnerMessage(topic="T", queue_id=0, body=body, properties=properties, born_time_ms=1)
-    rules = PutRules(StoreConfig().of_version(version), HOST, 1)
+    rules = PutRules(config=StoreConfig().of_version(version), host=HOST, now_ms=1)
     (encoded,) = plan_batch(message, TopicConfig("T"), rules).messages
     assert encoded.properties == expected
 
