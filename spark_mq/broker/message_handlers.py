@@ -43,8 +43,6 @@ _MESSAGE_ID = "msgId"
 """Among the extFields of the answer to a send that is stored."""
 _NOT_OF_REPLIES = ("transactionId", "recallHandle")
 _TAG = "_RECALL_TAG_"
-_TAG_INDEX = "T"
-"""Java: MessageConst.INDEX_TAG_TYPE; the key of a tag is `topic#T#tag`."""
 
 
 class MessageHandlers:
@@ -238,12 +236,12 @@ class MessageHandlers:
         the client, too.
         """
         header: wire.QueryMessageRequest = request.header
-        most = min(header.max_messages, _MOST_QUERIED)
-        key = f"{_TAG_INDEX}#{header.key}" if header.index_type == _TAG_INDEX else header.key
+        most, index_type = min(header.max_messages, _MOST_QUERIED), header.index_type
         if (request.command.ext_fields or {}).get("_UNIQUE_KEY_QUERY") == "true":
-            most, key = self._store.config.pull.default_query_max_num, header.key
+            most, index_type = self._store.config.pull.default_query_max_num, None
         served = self._store.served
-        found = served.records_by_key(header.topic, key, most, header.begin_time_ms, header.end_time_ms)
+        times = header.begin_time_ms, header.end_time_ms
+        found = served.records_by_key(header.topic, header.key, most, *times, index_type)
         records = [record for record in found if message_in(record).topic == header.topic]
         time_ms, place = served.index_end() if records else (0, 0)
         answer = wire.QueryMessageAnswer(index_last_update_time_ms=time_ms, index_last_update_commitlog_offset=place)

@@ -173,8 +173,9 @@ def _return_rules(
         options.max_reconsume_times,
         settings.delays_ms,
         settings.limits,
-        settings.appends_crc,
-        config.send.broker_permission,
+        appends_crc=settings.appends_crc,
+        indexes_tags=settings.release.indexes_tags,
+        broker_permission=config.send.broker_permission,
     )
 
 

@@ -61,10 +61,11 @@ def apply_recovery(
     interrupted = _interrupted(plan, queues, log, data_ends)
     wrongly_cut = _wrongly_cut(plan, queues) | interrupted
     report.rebuilt_queues.extend(sorted(interrupted))
+    lacks_entries = bool(wrongly_cut) or (plan.was_clean and plan.greatest_end < plan.log_end)
+    position = checkpoint.logics_physical_offset
     honest = checkpoint._replace(
-        logics_msg_timestamp=0
-        if wrongly_cut or (plan.was_clean and plan.greatest_end < plan.log_end)
-        else checkpoint.logics_msg_timestamp,
+        logics_msg_timestamp=0 if lacks_entries else checkpoint.logics_msg_timestamp,
+        logics_physical_offset=0 if lacks_entries or position >= plan.log_end else position,
         index_msg_timestamp=min(checkpoint.index_msg_timestamp, index_plan.kept_until_ms if index_plan else 0),
     )
     if honest != checkpoint:
@@ -94,7 +95,7 @@ def apply_recovery(
             indexer.append(batch)
     writers.enter_held()
     if writers.broken:
-        parts.save_checkpoint(honest._replace(logics_msg_timestamp=0))
+        parts.save_checkpoint(honest._replace(logics_msg_timestamp=0, logics_physical_offset=0))
         writers.rebuild_broken_queues(_batches(log, log.minimum, plan.dispatch_end, delays_ms))
     writers.finish()
     reach("queues-recovered")
