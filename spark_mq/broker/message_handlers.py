@@ -291,7 +291,7 @@ def read_recall_handle(text: str) -> RecallHandle | None:
 
 
 def recall_properties(handle: RecallHandle, key: str, producer_group: str | None, now_ms: int) -> dict[str, str]:
-    """Of the message that deletes it, which it names by `key`: it goes through the timer to the same time."""
+    """Properties of the message that deletes it, which it names by `key`: it goes through the timer to the same time."""
     properties = {
         "TAGS": _TAG,
         TIMER_DELETED_KEY: key,

@@ -236,7 +236,7 @@ class TopicHandlers:
         return request.answer(body=TopicStatsTable(offset_table=offsets, topic_put_tps=rate))
 
     def groups_of(self, request: Request) -> RemotingCommand:
-        """300: groups with offsets in the topic, and, as Java has it, the topic's own name where any group subscribes to it."""
+        """300: groups that subscribe to the topic, and groups with offsets in it."""
         header: TopicRequest = request.header
         with self._clients.lock:
             groups = self._clients.consumers.groups_of(header.topic) | set(self._offsets.groups_of(header.topic))

@@ -304,7 +304,7 @@ class QueueTimeSpan(WireBody):
 
 
 class ConsumeTimeSpans(WireBody):
-    """Of all queues of a topic; answers 303."""
+    """Spans of all queues of a topic; the answer to 303."""
 
     spans: tuple[QueueTimeSpan, ...] = wire("consumeTimeSpanSet", default=())
 

@@ -215,5 +215,5 @@ class ProtocolVersion(IntEnum):
     V5_0_0 = 413  # the first brokers that register mappings of static topics
     V5_3_1 = 475
     V5_3_3 = 479
-    V5_4_0 = 493  # the first brokers that look up by tag; older ones take the tag for a key
+    V5_4_0 = 493  # the first with fastjson2: they skip no object that has bare numbers for keys
     V5_5_0 = 513

@@ -110,7 +110,7 @@ def test_a_table_that_changes_between_two_pages_is_copied_anew(tmp_path: Path, m
 def test_requests_of_5_4_and_5_5_that_are_not_served_are_answered_as_5_3_3_answers(
     tmp_path: Path, code: RequestCode
 ) -> None:
-    with serving(tmp_path / "store") as (service, broker):
+    with serving(tmp_path / "store") as (_, broker):
         refused = answer(broker, make_request(code))
         assert refused.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
         assert refused.remark == f" request type {code:d} not supported"
