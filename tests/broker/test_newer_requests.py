@@ -13,7 +13,7 @@ from spark_mq.broker.broker import Broker
 from spark_mq.broker.requests import ClientConnection
 from spark_mq.broker_server.state_copies import all_pages
 from spark_mq.client.calls import make_call
-from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, read_body, write_body
+from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, make_response, read_body, write_body
 from spark_mq.remoting.administration import GroupPageRequest, SubscriptionGroupTable, TopicPageRequest
 from spark_mq.remoting.messages import PullMessageRequest, QueryMessageRequest
 from spark_mq.remoting.routes import TopicConfigTable
@@ -86,6 +86,21 @@ def test_pages_of_topics_and_groups_are_together_what_is_answered_without_pages(
             groups.data_version,
         )
         assert "G03" in groups.forbidden_table
+
+
+@pytest.mark.parametrize("most", [2, 3, 6, 7])
+def test_the_last_entry_is_copied_from_a_master_that_leaves_it_for_a_page_of_its_own(most: int) -> None:
+    groups = {f"G{number}": SubscriptionGroupConfig(group=f"G{number}") for number in range(7)}
+
+    def ask(header: Header) -> RemotingCommand:
+        assert isinstance(header, GroupPageRequest)
+        assert header.group_seq is not None
+        names = sorted(groups)[header.group_seq : header.group_seq + most]
+        body = SubscriptionGroupTable(subscription_group_table={name: groups[name] for name in names})
+        return make_response(make_request(GROUPS), 0, None, {"totalGroupNum": "7"}, write_body(body))
+
+    copied = read_body(SubscriptionGroupTable, all_pages(GROUPS_FILE, ask).encode())
+    assert copied.subscription_group_table == groups
 
 
 def test_a_table_that_changes_between_two_pages_is_copied_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
