@@ -256,7 +256,7 @@ class TopicNotFoundError(StorageError):
 
 
 class StoreRefusedError(StorageError):
-    """A store that must not be opened (RocksDB, DLedger, batch queues …), lest it show wrong or zero rows."""
+    """A store that must not be written (DLedger, RocksDB, batch queues …), or not opened, lest it show wrong or zero rows."""
 
     condition = "SPARK_MQ_STORE_REFUSED"
     template = "store {path} is refused: {reason}"

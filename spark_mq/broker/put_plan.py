@@ -142,7 +142,7 @@ def plan_message(
     Raises RequestRefusedError for what is answered by its own code, PutRefusedError for what the put path refuses.
     """
     said = {} if message.properties.get("UNIQ_KEY") else {"UNIQ_KEY": new_unique_key()}
-    if topic.attributes.get("cleanup.policy") == "COMPACTION" and not message.properties.get("KEYS", "").strip():
+    if topic.is_compacted and not message.properties.get("KEYS", "").strip():
         raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
     message = _with(message, **said, CLUSTER=rules.cluster_name)
     if _is_half(message):

@@ -309,7 +309,7 @@ class SendMessageHandler:
         for kind, request in zip(run.kinds, requests, strict=True):
             header: SendMessageRequest = request.header
             topic = topics.get(header.topic)
-            if topic is None or topic.attributes.get("cleanup.policy") == "COMPACTION" or header.is_batch:
+            if topic is None or topic.is_compacted or header.is_batch:
                 return None
             if header.topic.startswith(RETRY_PREFIX) or header.topic in self._mappings.mappings:
                 return None

@@ -355,7 +355,7 @@ class QueueWriters:
                 self._report.torn_records += len(new.entries)
                 continue
             late = new.entries["commitlog_offset"] >= start
-            if late.any():
+            if late.any() and not self._queues.refuse_batches(new.rows(late)):
                 self._enter(new, new.rows(late), start)
 
     def _enter(self, new: QueueEntries, late: QueueEntries, start: int) -> None:

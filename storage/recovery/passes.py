@@ -212,7 +212,7 @@ def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, wa
 
 def _first_store_time(log: CommitLog, file: LogFile) -> int | None:
     """Store time of a file's first record; None if it does not begin with one. Java: isMappedFileMatchedRecover."""
-    head = log.open_file(file).view(0, MINIMUM_RECORD_SIZE).tobytes()
+    head = log.open_file(file).view(file.head_size_bytes, MINIMUM_RECORD_SIZE).tobytes()
     if int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
         return None
     sys_flag = int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big")

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.dispatch.recovery_plan import RecoveryPlan
@@ -49,6 +50,7 @@ _BLOCK_ENTRIES = 1 << 16
 _MOST_OPEN = 64
 """Queues whose files are kept open."""
 _PLACE = "commitlog_offset"
+_BATCH_PROPERTIES = frozenset({"INNER_NUM", "INNER_BASE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ def verify(
         batch = dispatch(offsets, records, delays_ms)
         torn = offsets[pc.ends_with(records.raw_properties(), b"\0").to_numpy(zero_copy_only=False)]
         for new in queue_entries(batch):
+            if new.topic in queues.batch_topics:
+                new = _of_messages(new, offsets, records)
             queue_audit.compare(new, torn)
         if index_audit is not None:
             index_audit.compare(offsets, index_keys(batch), tag_keys(batch))
@@ -116,6 +120,22 @@ def verify(
         tuple(sorted(queue_audit.deleted_topics)),
         tally.findings(),
     )
+
+
+def _of_messages(new: QueueEntries, offsets: np.ndarray, records: Records) -> QueueEntries:
+    """The entries of a batch queue's records, one for each message. Java: CommitLog.checkMessageAndReturnSize."""
+    rows = np.searchsorted(offsets, new.entries[_PLACE].astype(np.int64))
+    properties = records.take(rows).single_properties(_BATCH_PROPERTIES)
+    counts, bases = (
+        pc.if_else(pc.match_substring_regex(texts, "^[0-9]{1,9}$"), texts, None).cast(pa.int64())
+        for texts in (properties.values_of(name) for name in ("INNER_NUM", "INNER_BASE"))
+    )
+    is_batch = (counts.is_valid().to_numpy(zero_copy_only=False)) & bases.is_valid().to_numpy(zero_copy_only=False)
+    messages = np.where(is_batch, counts.fill_null(1).to_numpy(), 1)
+    first = np.where(is_batch, bases.fill_null(0).to_numpy(), new.queue_offsets)
+    own = np.repeat(np.arange(len(messages)), messages)
+    numbers = np.arange(len(own)) - np.repeat(np.cumsum(messages) - messages, messages)
+    return new.rows(own)._replace(queue_offsets=first[own] + numbers)
 
 
 def _compare_checkpoint(checkpoint: Checkpoint, last_time_ms: int, index_lease_ms: int, tally: Tally) -> None:

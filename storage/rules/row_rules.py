@@ -153,7 +153,7 @@ class MessageRules:
             there_count=queue_limit(config),
             led=led,
             is_new=is_new,
-            needs_keys=config.attributes.get("cleanup.policy") == "COMPACTION",
+            needs_keys=config.is_compacted,
             sys_flag=MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0,
             key_prefix_hash=string_hash(f"{name}#") & 0xFFFFFFFF,
         )

@@ -17,12 +17,12 @@ import logging
 import posixpath
 import re
 import warnings
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, StoreRefusedError
 from storage.names import nearest
 from storage.settings.java_properties import Property, java_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
@@ -41,6 +41,7 @@ from storage.settings.nouns import (
     RetentionConfig,
     SendConfig,
     StoreModeConfig,
+    TieredConfig,
     TimerConfig,
     TransactionConfig,
 )
@@ -80,6 +81,7 @@ class StoreConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
+    tiered: TieredConfig = field(default_factory=TieredConfig)
     release: Release = UNNAMED
     """The release of the broker that also uses the store; `of_version` sets it."""
     file: str | None = None
@@ -220,6 +222,7 @@ def parse_config(
             retention=_from_values(RetentionConfig, values),
             mode=_from_values(StoreModeConfig, values),
             replication=_from_values(ReplicationConfig, values),
+            tiered=_from_values(TieredConfig, values),
             file=file,
             settings={name: last[name].value for name in values},
             warnings=tuple(notes),
@@ -275,9 +278,13 @@ def configured_log_directories(config: StoreConfig) -> tuple[str, ...]:
     directory, as storePathRootDir is. For a URL, paths are relative to the file's place, as no process works in a URL's directory.
     `log_place.py` decides whether they are this store's. Java: MultiPathMappedFileQueue.
     """
+    return tuple(dict.fromkeys(_resolve(_base(config), path) for path in _configured_log_paths(config)))
+
+
+def _base(config: StoreConfig) -> str:
+    """What a configuration's relative paths are relative to."""
     is_remote = config.file is not None and config.file.partition("://")[0] not in (config.file, "file", "local")
-    base = _resolve(config.file or "", "..") if is_remote else ""
-    return tuple(dict.fromkeys(_resolve(base, path) for path in _configured_log_paths(config)))
+    return _resolve(config.file or "", "..") if is_remote else ""
 
 
 def _configured_log_paths(config: StoreConfig) -> list[str]:
@@ -302,14 +309,47 @@ def _resolve(base: str, path: str) -> str:
     return scheme + separator + joined
 
 
+ROCKSDB_STORE = "defaultrocksdb"
+IN_ROCKSDB = "its consume queues lie in RocksDB, which only its broker writes"
+ROCKSDB_CURE = "send through its broker; reading needs no change"
+
+
+def dledger_directories(root: str, config: StoreConfig, names: Iterable[str]) -> tuple[str, ...]:
+    """The directories with the files of a DLedger group's log, for a ROOT that has these `names` in it; empty if it has no such log.
+
+    The settings need not say that it has one: a peer's directory in ROOT does. Raises StoreRefusedError if ROOT has several and
+    dLegerSelfId does not say which. Java: DLedgerConfig.getDataStorePath.
+    """
+    own = config.mode.d_leger_self_id
+    peers = [name for name in sorted(names) if name.startswith(DLEDGER_PEER)]
+    if not peers and not config.mode.enable_dleger_commit_log:
+        return ()
+    if config.mode.store_path_dledger_commit_log:
+        paths = config.mode.store_path_dledger_commit_log
+        if "," in paths:  # as for the plain log
+            paths += "," + (config.commit_log.read_only_commit_log_store_paths or "")
+        return tuple(dict.fromkeys(_resolve(_base(config), path) for path in paths.split(",") if path))
+    if own is None and len(peers) > 1:
+        rule = f"{', '.join(peers)}: the logs of several peers, and dLegerSelfId does not say which is this broker's"
+        raise StoreRefusedError(
+            root, rule, hint="give this broker's broker.conf, or move the other peers' directories away"
+        )
+    peer = peers[0] if own is None and peers else f"{DLEDGER_PEER}{own or 'n0'}"
+    return (f"{root}/{peer}/data",) if peer in peers else ()
+
+
+DLEDGER_PEER = "dledger-"
+"""Begins the name of a peer's directory; its dLegerSelfId follows."""
+
+
 def refuse_for_reading(config: StoreConfig) -> list[str]:
     """Why a store with these settings must not be read: it would appear empty. Empty list = go on."""
-    reasons = []
-    if config.mode.store_type.lower() == "defaultrocksdb":
-        reasons.append(f"storeType={config.mode.store_type}: its consume queues lie in RocksDB")
-    if config.mode.enable_dleger_commit_log:
-        reasons.append("enableDLegerCommitLog=true: its log is DLedger's")
+    reasons: list[str] = []
     return reasons
+
+
+OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
+"""Why and what instead, after the error that a log is DLedger's."""
 
 
 def refuse_for_writing(
@@ -322,6 +362,10 @@ def refuse_for_writing(
     """
     mode = config.mode
     reasons = refuse_for_reading(config)
+    if mode.store_type.lower() == ROCKSDB_STORE:
+        reasons.append(f"storeType={mode.store_type}: {IN_ROCKSDB}")
+    if mode.enable_dleger_commit_log:
+        reasons.append(f"enableDLegerCommitLog=true: its log is DLedger's. {OF_A_GROUP}")
     if mode.duplication_enable:
         reasons.append("duplicationEnable=true: records need the property DUP_INFO")
     if mode.enable_controller_mode and not is_controlled:
@@ -355,7 +399,7 @@ process that opens the store for writing or reads it with Spark. Commands that o
 OF_A_BROKERS_PROCESS = frozenset(
     (
         *("namesrvAddr", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
-        *("brokerId", "haMasterAddress", "controllerAddr"),
+        *("brokerId", "haMasterAddress", "controllerAddr", "dLegerGroup", "dLegerPeers"),
     )
 )
 """Unread settings about a broker process's place and ports. Every broker.conf has some, so only `doctor` names them."""

@@ -291,6 +291,8 @@ class StoreModeConfig:
     broker_role: str = setting("brokerRole", "ASYNC_MASTER")
     config_manager_version: str = setting("configManagerVersion", "v1")
     enable_dleger_commit_log: bool = setting("enableDLegerCommitLog", False)
+    d_leger_self_id: str | None = setting("dLegerSelfId", None)
+    store_path_dledger_commit_log: str | None = setting("storePathDLedgerCommitLog", None)
     enable_controller_mode: bool = setting("enableControllerMode", False)
     duplication_enable: bool = setting("duplicationEnable", False)
     rocksdb_cq_double_write_enable: bool = setting("rocksdbCQDoubleWriteEnable", False)
@@ -326,6 +328,16 @@ class ReplicationConfig:
         _require_positive(self, *names)
 
 
+@dataclass(frozen=True, slots=True)
+class TieredConfig:
+    """Where a broker moves old messages (messageStorePlugIn=…TieredMessageStore)."""
+
+    tiered_backend_service_provider: str = setting(
+        "tieredBackendServiceProvider", "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment"
+    )
+    tiered_store_file_path: str = setting("tieredStoreFilePath", "")
+
+
 NOUNS: tuple[type, ...] = (
     BrokerIdentity,
     CommitLogConfig,
@@ -342,4 +354,5 @@ NOUNS: tuple[type, ...] = (
     RetentionConfig,
     StoreModeConfig,
     ReplicationConfig,
+    TieredConfig,
 )

@@ -345,9 +345,9 @@ def test_other_paths_that_are_often_configured_are_read_by_no_broker_and_not_her
 @pytest.mark.parametrize(
     ("line", "for_reading"),
     [
-        ("storeType=defaultRocksDB", True),
-        ("storeType=DEFAULTROCKSDB", True),
-        ("enableDLegerCommitLog=true", True),
+        ("storeType=defaultRocksDB", False),
+        ("storeType=DEFAULTROCKSDB", False),
+        ("enableDLegerCommitLog=true", False),
         ("duplicationEnable=true", False),
         ("enableControllerMode=true", False),
         ("configManagerVersion=v2", False),
