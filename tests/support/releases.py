@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from storage.settings.releases import SHORT_TOPIC_LIMIT, parse_broker_version, release_of
+from tests.support.java_broker import RELEASE
 
 RELEASES = ("4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3", "5.4.0", "5.5.0")
 ENDS = ("", "-killed")
 """Of a fixture's name: stopped cleanly, or killed while it took messages."""
 
+CHOSEN = release_of(parse_broker_version(RELEASE))
+"""What the broker does that interop tests run beside; tests expect by this table, not by numbers of releases."""
 LOSES_KEYS_AFTER_A_KILL = ("v5.5.0",)
 """Fixtures whose broker has recovered a killed store, and no longer finds some keys: it deletes the last index file and begins behind
 the file's first items (`messageIndexSafe=false`, and the checkpoint's `logicsPhysicalOffset`)."""
