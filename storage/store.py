@@ -50,6 +50,7 @@ from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, get_messages
 from storage.queues.positions import QueuePosition, offset_by_time, read_positions
 from storage.queues.scan import SLICE_ROWS
+from storage.queues.store import ConsumeQueueStore
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
@@ -261,7 +262,10 @@ class MessageStore:
                 )
             writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
             self.queues = self.layout.consume_queues(
-                file_system, writes_ext=writes_ext, reads_batches=options.read_only
+                file_system,
+                writes_ext=writes_ext,
+                reads_batches=options.read_only,
+                batch_topics=frozenset() if settings is None else settings.topics.batch_topics,
             )
             self._resources.callback(self.queues.close)
             if self.queues.note is not None:
@@ -399,7 +403,7 @@ class MessageStore:
             return self._ends.follow()
         self.log.close()
         self.queues.close()
-        self.queues = self.layout.consume_queues(self._file_system, reads_batches=self.read_only)
+        self.queues = self._queues_again()
         self._look_at_all()
         return True
 
@@ -419,7 +423,12 @@ class MessageStore:
                     raise
                 self.log.list_files()
                 self.queues.close()
-                self.queues = self.layout.consume_queues(self._file_system, reads_batches=self.read_only)
+                self.queues = self._queues_again()
+
+    def _queues_again(self) -> ConsumeQueueStore:
+        return self.layout.consume_queues(
+            self._file_system, reads_batches=self.read_only, batch_topics=self.queues.batch_topics
+        )
 
     @property
     def _ends(self) -> QueueEnds:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from storage.errors import ForeignLogError, StateFileError, StorageError, StoreNotFoundError, StoreRefusedError
-from storage.files.atomic_file import read_table
+from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
@@ -41,7 +40,6 @@ from storage.settings.load import (
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
 from storage.tables.moved import moved_directory
-from storage.tables.topics import TOPICS_FILE, TopicTable
 
 
 def own_directory(root: str) -> str:
@@ -222,12 +220,16 @@ def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> s
     from the log.
     """
     directories = (f"{root}/consumequeue_rocksdb", f"{root}/consumequeue")
-    found = next((path for path in directories if file_system.read_file(f"{path}/CURRENT") is not None), None)
+    found = next((path for path in directories if _has_rocksdb(file_system, path)), None)
     if config.mode.store_type.lower() == ROCKSDB_STORE:
         return found or directories[-1]
     if found is not None and config.file is not None and has_queue_file(root, file_system):
         return None
     return found
+
+
+def _has_rocksdb(file_system: FileSystem, directory: str) -> bool:
+    return any(entry.name == "CURRENT" and not entry.is_directory for entry in file_system.list_directory(directory))
 
 
 def refuse_rocksdb(root: str, directory: str | None) -> None:
@@ -528,9 +530,14 @@ class StoreLayout:
         )
 
     def consume_queues(
-        self, file_system: FileSystem, *, writes_ext: bool = False, reads_batches: bool = False
+        self,
+        file_system: FileSystem,
+        *,
+        writes_ext: bool = False,
+        reads_batches: bool = False,
+        batch_topics: frozenset[str] = frozenset(),
     ) -> ConsumeQueueStore:
-        """The queues; without `reads_batches`, for a writer, only the ordinary ones."""
+        """The queues; without `reads_batches`, for a writer, only the ordinary ones: those of `batch_topics` are none."""
         if self.rocksdb is not None:
             from storage.queues.derived import DerivedQueueStore  # such stores are rare
 
@@ -543,7 +550,7 @@ class StoreLayout:
             writes_ext=writes_ext,
             reads_batches=reads_batches,
             moved_directory=self.moved_directory if reads_batches else None,
-            batch_topics=frozenset() if reads_batches else _batch_topics(self.root, file_system),
+            batch_topics=batch_topics,
         )
 
     def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:
@@ -562,13 +569,3 @@ class StoreLayout:
     def consume_queue_ext(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueueExt:
         directory = f"{self.root}/consumequeue_ext/{topic}/{queue_id}"
         return ConsumeQueueExt(file_system, directory, self.ext_file_size_bytes)
-
-
-def _batch_topics(root: str, file_system: FileSystem) -> frozenset[str]:
-    """The topics whose settings say that they have batch queues; those of an unreadable table are unknown."""
-    try:
-        table = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, file_system.read_file)
-    except StateFileError:
-        return frozenset()
-    topics = {} if table is None else table.topics
-    return frozenset(name for name, config in topics.items() if config.has_batch_queues)
