@@ -492,7 +492,7 @@ class MessageStore:
             ]
             more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
             text = f"store {self.root}: messages lie in tiered storage and are not read: {', '.join(named)}{more}"
-            cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment); its broker serves them"
+            cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment); its broker has them"
             warnings.warn(f"{text}; {cure} (nameServer)", ConfigurationWarning, stacklevel=4)
 
     @property
