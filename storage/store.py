@@ -63,6 +63,7 @@ from storage.settings.load import (
     warn_of_unread,
 )
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
+from storage.tables.in_rocksdb import text_in_rocksdb
 from storage.tables.moved import MovedRange, MovedRanges, load_moved
 from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
@@ -102,7 +103,7 @@ def open_store(
     (`recovery/quarantine.py`). `create` makes an empty store if there is none.
 
     `store_host` (address:port) is the address that new records name. `broker_name` and `flush_disk_type` override the configuration.
-    `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
+    `rocketmq_version` names the release of the store's broker (`4.9.7`; `Release` says what each reads and writes).
     With `holds_back` only confirmed messages become readable (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` gets, during a recovery, how many bytes of how many are dispatched.
@@ -250,7 +251,7 @@ class MessageStore:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
                     self.place = find_log(root, config, writable, to_write=True)
-            self.layout = StoreLayout.of(root, self.place.directories, config)
+            self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
             settings = None
@@ -263,11 +264,19 @@ class MessageStore:
                 file_system, writes_ext=writes_ext, reads_batches=options.read_only
             )
             self._resources.callback(self.queues.close)
+            if self.queues.note is not None:
+                warnings.warn(f"store {root}: {self.queues.note}", RuntimeWarning, stacklevel=3)
             if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
                 warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
-            self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
+            self.index = IndexStore(
+                file_system,
+                root,
+                config.index.max_hash_slot_num,
+                config.index.max_index_num,
+                is_elsewhere=config.index.is_elsewhere,
+            )
             self._resources.callback(self.index.close)
             if writable is None or settings is None:
                 self._look_at_all()
@@ -294,7 +303,7 @@ class MessageStore:
     def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, options: OpenOptions) -> None:
         if options.holder != "broker":  # a broker follows more settings, and itself warns of the others
             warn_of_unread(self.config.file, self.config.settings)
-        index = self.index if self.config.index.message_index_enable else None
+        index = self.index if self.config.index.has_files else None
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
         follows = options.writes_as == "follower" or (
             options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
@@ -492,8 +501,8 @@ class MessageStore:
             ]
             more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
             text = f"store {self.root}: messages lie in tiered storage and are not read: {', '.join(named)}{more}"
-            cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment); its broker has them"
-            warnings.warn(f"{text}; {cure} (nameServer)", ConfigurationWarning, stacklevel=4)
+            cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
+            warnings.warn(f"{text}; {cure}; its broker serves them (nameServer)", ConfigurationWarning, stacklevel=4)
 
     @property
     def undispatched_bytes(self) -> int:
@@ -565,14 +574,32 @@ class MessageStore:
         return found
 
     def messages_by_key(
-        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 32,
+        *,
+        index_type: str | None = None,
+        begin_ms: int = 0,
+        end_ms: int = LONG_MAX,
     ) -> list[Message]:
         """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
 
+        With `index_type="T"` the key is their tags, as stored, if the index has them (RocketMQ 5.4; `rocketmqVersion` for our own).
         The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
-        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
+        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry, IndexElsewhereError where
+        the index lies in RocksDB.
         """
-        found = messages_with_key(self.index, self.log, self.log_end, topic, key, begin_ms=begin_ms, end_ms=end_ms)
+        found = messages_with_key(
+            self.index,
+            self.log,
+            self.log_end,
+            topic,
+            key,
+            index_type=index_type,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
         return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
@@ -813,7 +840,7 @@ class MessageStore:
     def _let_go(self) -> None:
         """Stop appending, and leave the rest to the next opening."""
         if self._writer is not None:
-            release(self._writer, self.index if self.config.index.message_index_enable else None)
+            release(self._writer, self.index if self.config.index.has_files else None)
             self._writer = self._putter = None
 
 
@@ -824,4 +851,6 @@ def _refuse_other_unit(time_ms: int) -> None:
 
 def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
     """`MessageStore.state` for a store that need not be open."""
+    if file_system.is_local and (found := text_in_rocksdb(root, name, file_system)) is not None:
+        return parse(*found)
     return read_table(f"{root}/config/{name}", parse, file_system.read_file)

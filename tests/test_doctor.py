@@ -288,7 +288,7 @@ def test_settings_that_take_no_effect_or_keep_a_store_from_being_written_are_nam
     ]
     assert "brokerRole=SLAVE" in found[0].what
     assert list(check_settings(StoreConfig())) == []
-    unreadable = list(check_settings(parse_config(b"storeType=defaultRocksDB")))
+    unreadable = list(check_settings(parse_config(b"enableDLegerCommitLog=true")))
     assert [finding.severity for finding in unreadable] == [Severity.ERROR]
 
 

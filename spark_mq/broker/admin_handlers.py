@@ -345,7 +345,7 @@ def runtime_info(
 
 
 def _delays(store: BrokerStore) -> dict[str, str]:
-    """Of each delay level that was delivered: how far, and the queue's end. Java: ScheduleMessageService.buildRunningStats."""
+    """For each delay level: how far it was delivered, and the queue's end. Java: ScheduleMessageService.buildRunningStats."""
     service, served = store.service, store.served
     try:
         offsets = service.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets()
@@ -368,7 +368,7 @@ def _disk_use(store: BrokerStore) -> DiskUse:
 
 
 def _used(path: str) -> float:
-    """Of the disk, a share of 1; −1 if it is not known."""
+    """The used share of the disk, 0 to 1; −1 if it is not known."""
     used = disk_used_percent(path)
     return used / 100 if used >= 0 else used
 

@@ -36,7 +36,7 @@ _LESS_OF_SLAVE = 10
 
 
 def machine_memory_bytes() -> int:
-    """Of this machine. Java: StoreUtil.TOTAL_PHYSICAL_MEMORY_SIZE."""
+    """Bytes of this machine's memory. Java: StoreUtil.TOTAL_PHYSICAL_MEMORY_SIZE."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -174,7 +174,7 @@ class BrokerStore:
 
     @property
     def topics_version(self) -> DataVersion:
-        """Of the file's entries, raised with each change of what may be done with all of them, for name servers to look at it."""
+        """Version of the file's entries. Each change of the broker's permission raises it, so that name servers look."""
         version = self.service.settings.topics.version
         more = self._permission_changes + (self.service.failure is not None)
         return replace(version, counter=version.counter + more)

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker.client_tables import Clients, KnownClient, subscriptions_by_topic
-from spark_mq.broker.entries import AttributeRefusedError, changed_attributes
+from spark_mq.broker.entries import AttributeRefusedError, changed_attributes, page_of
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.requests import Handler, Request
 from spark_mq.broker.traffic import Traffic
@@ -20,6 +20,8 @@ from spark_mq.remoting.administration import (
     ConsumerConnection,
     DeleteGroupRequest,
     GroupForbidden,
+    GroupPageAnswer,
+    GroupPageRequest,
     GroupSubscription,
     ProducerConnection,
     ProducerInfo,
@@ -114,14 +116,18 @@ class GroupHandlers:
         return request.answer(remark="", body=GroupForbidden(group=header.group, topic=header.topic, readable=readable))
 
     def all_groups(self, request: Request) -> RemotingCommand:
-        """201."""
+        """201: all groups, or the page that the request asks for; the departures are those of `TopicHandlers.all_topics`."""
+        header: GroupPageRequest = request.header
         table = self._store.service.group_table
+        groups, forbidden, total = dict(self._store.groups), table.forbidden, None
+        if header.group_seq is not None:
+            total = GroupPageAnswer(total_group_num=len(groups))
+            groups = page_of(groups, table.version, header.group_seq, header.data_version, header.max_group_num)
+            forbidden = {group: topics for group, topics in forbidden.items() if group in groups}
         body = SubscriptionGroupTable(
-            subscription_group_table=dict(self._store.groups),
-            forbidden_table=table.forbidden,
-            data_version=table.version,
+            subscription_group_table=groups, forbidden_table=forbidden, data_version=table.version
         )
-        return request.answer(body=body)
+        return request.answer(header=total, body=body)
 
     def config(self, request: Request) -> RemotingCommand:
         """352. Asking makes the group where the broker may make it."""

@@ -62,15 +62,22 @@ from storage.settings.nouns import TimerConfig
 from storage.tables.topics import TopicConfig
 
 _LOG = logging.getLogger(__name__)
+PRIORITY = "_SYS_MSG_PRIORITY_"
 DECIDED_BY_VALUE = frozenset(
     {
         *(DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DELETED_KEY),
-        *("TRAN_MSG", "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
+        *("TRAN_MSG", PRIORITY, "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
     }
 )
 """Properties on whose values it depends what a message is stored as, and those that a broker replaces. A message with others is stored
 as any that has properties of the same names, but for one with an empty UNIQ_KEY, or without keys in a compacted topic.
 """
+
+
+_PRIORITY_TEXT = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
+_GREATEST_PRIORITY = 2**31 - 1
+_OTHER_TYPES = frozenset((DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, "__SHARDINGKEY"))
+"""Properties of messages that are delayed or in order, so no priority counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +153,21 @@ def plan_message(
     return plan_inner(message, rules)
 
 
+def by_priority(message: InnerMessage, write_queue_count: int) -> InnerMessage:
+    """The message in the queue that its priority means, or without the property if it is a message of another type.
+
+    The topic's type is not looked at. Java since 5.4: SendMessageProcessor.sendMessage, TopicMessageType.parseFromMessageProperty.
+    """
+    properties = message.properties
+    text = properties.get(PRIORITY, "")
+    if not _PRIORITY_TEXT.fullmatch(text) or (priority := int(text)) > _GREATEST_PRIORITY:  # NumberUtils.toInt: -1
+        return message
+    is_other = properties.get("TRAN_MSG", "").lower() == "true" or not _OTHER_TYPES.isdisjoint(properties)
+    if is_other:
+        return replace(message, properties={name: value for name, value in properties.items() if name != PRIORITY})
+    return replace(message, queue_id=min(priority, write_queue_count - 1))
+
+
 def plan_inner(message: InnerMessage, rules: PutRules, *, may_wait: bool = True) -> PutPlan:
     """One message that is made already, past the store's own rules.
 
@@ -160,8 +182,9 @@ def plan_inner(message: InnerMessage, rules: PutRules, *, may_wait: bool = True)
 
 
 def plan_batch(message: InnerMessage, topic: TopicConfig, rules: PutRules) -> PutPlan:
-    """A batch, whose properties all its messages get behind their own. Raises RequestRefusedError, PutRefusedError.
+    """A batch, whose properties all its messages get behind their own up to 5.3. Raises RequestRefusedError, PutRefusedError.
 
+    Departure: as a broker of 5.4, too, in the timer's topic, where a record without its real topic would stop a broker's timer.
     A deliver time of the batch is one of all its messages; their own levels and times say nothing.
     """
     if message.topic.startswith(RETRY_PREFIX):
@@ -187,7 +210,8 @@ def plan_batch(message: InnerMessage, topic: TopicConfig, rules: PutRules) -> Pu
             PutStatus.MESSAGE_ILLEGAL, "a message of the batch has no body, and would stop a broker's timer"
         )
     shared = encode_properties(message.properties)
-    strings = [with_batch_properties(one.raw_properties, shared) for one in batch]
+    has_shared = rules.config.release.batch_appends_request_properties or message.topic == TIMER_TOPIC
+    strings = [with_batch_properties(one.raw_properties, shared) if has_shared else one.raw_properties for one in batch]
     size = _checked_sizes(message, [one.body for one in batch], strings, rules)
     rows = ((one.body, one.flag, string, decode_properties(string)) for one, string in zip(batch, strings, strict=True))
     return PutPlan(message, EncodedMessage.batch(message, rows), size, rules.is_heard)

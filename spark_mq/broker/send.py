@@ -29,8 +29,10 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from spark_mq.broker.put_plan import (
+    PRIORITY,
     PutPlan,
     PutRules,
+    by_priority,
     disk_use_of,
     make_topic,
     plan_batch,
@@ -205,6 +207,9 @@ class SendMessageHandler:
         if header.is_batch:
             return plan_batch(message, topic, rules), queue_id
         message = self._retried(message, request, rules.topics)
+        if PRIORITY in properties and self._config.release.honours_priority:
+            message = by_priority(message, topic.write_queue_count)
+            queue_id = message.queue_id
         return plan_message(message, topic, rules, self._new_unique_key), queue_id
 
     def _rules(self, now_ms: int, *, is_heard: bool) -> PutRules:

@@ -47,7 +47,7 @@ class Kind(NamedTuple):
     row: int
     """One of them."""
     greatest_queue_id: int
-    """Of all sends to the topic."""
+    """The greatest of all sends to the topic."""
 
 
 class SendRun(NamedTuple):

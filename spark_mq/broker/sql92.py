@@ -26,7 +26,7 @@ class _Node(NamedTuple):
     evaluate: Callable[[Properties], Value]
     is_boolean: bool = False
     name: str | None = None
-    """Of a bare property."""
+    """Name of a bare property."""
     is_constant: bool = False
 
     @property

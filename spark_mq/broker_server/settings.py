@@ -84,7 +84,7 @@ class ProcessSettings:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """Of the name servers, each once."""
+        """Addresses of the name servers, each once."""
         return tuple(dict.fromkeys(filter(None, (part.strip() for part in self.name_servers.split(";")))))
 
 

@@ -103,7 +103,7 @@ class SupervisedBroker:
             return
 
     async def _let_go(self, failed: RunningBroker) -> None:
-        """Of all that holds the store. What operators have changed since the start holds from then on, too."""
+        """Close all that holds the store. What operators have changed since the start stays valid."""
         self._configuration = failed.configuration
         self.running = None
         try:

@@ -185,7 +185,7 @@ def _broker_entry(
 
 
 def _first_number(text: str) -> float | None:
-    """Of `0.1 0.2 0.3`, which are rates over 10 s, 1 min and 10 min."""
+    """The first of `0.1 0.2 0.3`, which are rates over 10 s, 1 min and 10 min."""
     try:
         return float(text.split()[0])
     except (IndexError, ValueError):

@@ -172,7 +172,7 @@ def _copy(spark: SparkSession, path: str) -> None:
 
 
 def _contents(spark: SparkSession, path: str) -> list[tuple[str, int, int]]:
-    """Of each user topic: its name, how many messages it has, the sum of the CRCs of their bodies."""
+    """For each user topic: its name, how many messages it has, the sum of the CRCs of their bodies."""
     messages = (
         spark.read.format("spark_mq")
         .option("subscribePattern", _USER_TOPICS)

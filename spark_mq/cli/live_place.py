@@ -44,7 +44,7 @@ class LivePlace:
         self._namespace = settings.namespace
         self.admin = AsyncAdmin(settings)
         self._stats: dict[str, dict[QueueId, TopicOffset]] = {}
-        """Of the topics that were looked at since the last refresh, by their names here."""
+        """Offsets of topics that were read since the last refresh, by their names here."""
         self._clusters: Mapping[str, Sequence[str]] | None = None
 
     def refresh(self) -> None:

@@ -97,7 +97,7 @@ def queue_lines(
 
 
 def _body(message: Message) -> dict[str, str | None]:
-    """Of a body that does not decompress what the source gives with mode=PERMISSIVE: null, and the reason."""
+    """For a body that does not decompress: null and the reason, as the source gives with mode=PERMISSIVE."""
     try:
         body = message.plain_body
     except CorruptMessageError as error:

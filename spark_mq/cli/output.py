@@ -104,7 +104,7 @@ def _fits(columns: Sequence[str], rows: Sequence[Sequence[Any]], texts: Sequence
 
 
 def _least_width(column: str, texts: Sequence[str], *, is_number: bool) -> int:
-    """Of a column of numbers its whole width; of texts enough for whole words, where these are not very long."""
+    """A column of numbers keeps its whole width; texts get enough for whole words, where these are not very long."""
     lines = [line for text in (column, *texts) for line in text.splitlines()]
     widest = max(map(len, lines), default=0)
     if is_number:

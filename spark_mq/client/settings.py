@@ -284,7 +284,7 @@ class PushSettings:
     sends_subscription: bool = False
     """Whether pulls carry the subscription, for groups whose clients subscribe differently. Java: postSubscriptionWhenPull."""
     offset_directory: Path | None = None
-    """Of a broadcast; None: where Java's clients keep theirs."""
+    """Where a broadcast keeps its offsets; None: where Java's clients keep theirs."""
 
     def __post_init__(self) -> None:
         _check_ranges(
@@ -334,7 +334,7 @@ class PullSettings:
     span_limit: int = 2_000
     """Offsets between a queue's first unfinished message and its last."""
     offset_directory: Path | None = None
-    """Of a broadcast; None: where Java's clients keep theirs."""
+    """Where a broadcast keeps its offsets; None: where Java's clients keep theirs."""
 
     def __post_init__(self) -> None:
         _check_ranges(

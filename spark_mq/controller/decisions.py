@@ -96,11 +96,11 @@ class ControllerLimits:
     check_code_length: int = 512
     replicas_of_a_group: int = 100
     replicas: int = 10_000
-    """Of all groups together, that have registered."""
+    """Replicas that have registered, of all groups together."""
     pending: int = 1_000
-    """Of all groups together, that have applied for an id and not registered yet."""
+    """Replicas, of all groups together, that have applied for an id and not registered yet."""
     body_bytes: int = 1 << 20
-    """Of a request."""
+    """Most bytes of a request's body."""
 
 
 DEFAULT_LIMITS = ControllerLimits()

@@ -217,7 +217,7 @@ class ControllerState:
 
     groups: dict[str, Group] = field(default_factory=dict)
     replica_count: int = 0
-    """Of all groups together."""
+    """Replicas of all groups together."""
     pending: dict[tuple[str, int], None] = field(default_factory=dict)
     """Names and ids of brokers that have yet to register, in the order in which they applied."""
 

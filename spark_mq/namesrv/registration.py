@@ -50,10 +50,10 @@ from storage.tables.topics import PERM_WRITE
 
 @dataclass(frozen=True, slots=True)
 class RouteLimits:
-    """Of names in characters, of the rest in numbers."""
+    """Limits: characters of names, and how many of everything else."""
 
     name_length: int = 1_024
-    """Of a topic, broker, cluster or address. The longest legal topic, of a consumer's retries, has less than half of it."""
+    """Characters of a topic, broker, cluster or address. The longest legal topic, of a consumer's retries, has less than half of it."""
     brokers: int = 10_000
     """Broker names."""
     brokers_of_a_name: int = 1_000
@@ -144,7 +144,7 @@ class Registration(NamedTuple):
     """None where it says nothing of them (a broker before 3.0.11); an empty one takes them away."""
     zone_name: str | None = None
     sign: bytes = b""
-    """Of all of it, and of what was lost before (`sign_of`)."""
+    """Changes with any part, and with what was lost before (`sign_of`)."""
 
 
 class Registered(NamedTuple):

@@ -56,7 +56,7 @@ class LiveBroker:
     ha_server_address: str
     broker_name: str
     sign: bytes = b""
-    """Of the whole registration; see `registration.renew`."""
+    """Changes with any part of the registration; see `registration.renew`."""
 
     def is_expired(self, now_ms: int) -> bool:
         """Whether it was silent for too long."""
@@ -291,7 +291,7 @@ class KvConfig:
 
     @property
     def character_count(self) -> int:
-        """Of all namespaces, keys and values."""
+        """Characters of all namespaces, keys and values."""
         return sum(
             len(namespace) + sum(len(key) + len(value) for key, value in table.items())
             for namespace, table in self.tables.items()

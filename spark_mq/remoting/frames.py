@@ -46,9 +46,9 @@ class FrameLimits:
     """Limits that are checked before memory is allocated."""
 
     frame_bytes: int = 16_777_216
-    """Of a whole frame. Java: com.rocketmq.remoting.frameMaxLength."""
+    """Most bytes of a whole frame. Java: com.rocketmq.remoting.frameMaxLength."""
     header_bytes: int = _HEADER_BYTES_MOST
-    """Of its header. As in Java only the 24 bits of its size limit it: the answer to a batch has 33 bytes for each of its messages."""
+    """Most bytes of its header. As in Java only the 24 bits of its size limit it: a batch's answer has 33 bytes a message."""
 
 
 DEFAULT_LIMITS = FrameLimits()
@@ -225,7 +225,7 @@ class FrameReader:
 
 
 def _is_lesser_part(view: memoryview) -> bool:
-    """Of what it keeps in memory."""
+    """Whether the view is less than half of what it keeps in memory."""
     return 2 * len(view) < memoryview(view.obj).nbytes
 
 

@@ -40,7 +40,7 @@ _SENTINEL = secrets.token_hex(8)
 
 
 class RunFields(NamedTuple):
-    """Of one request code: the extFields that may differ, each with what its value looks like."""
+    """For one request code: the extFields that may differ, each with what its value looks like."""
 
     patterns: Mapping[str, bytes]
 
@@ -59,7 +59,7 @@ class RequestRun(NamedTuple):
     starts: Sequence[int]
     """The begin of each in `frames`."""
     position: int
-    """Of `frames` in all that the connection has brought."""
+    """Where `frames` begins in all that the connection has brought."""
 
     @property
     def size_bytes(self) -> int:
@@ -149,7 +149,7 @@ class RunReader:
 class _Pattern(NamedTuple):
     regex: re.Pattern[bytes]
     names: tuple[str, ...]
-    """Of its groups."""
+    """Names of its groups."""
     first: RemotingCommand
     """The request that it was made of, without its body."""
 
@@ -201,7 +201,7 @@ def _are_decisive(equal: Sequence[bytes], names: Sequence[str], command: Remotin
 
 
 def _unescaped(text: bytes) -> bytes:
-    """Of a value that matches TEXT."""
+    """A value that matches TEXT, without its escapes."""
     return text.replace(b"\\u0001", b"\x01").replace(b"\\u0002", b"\x02")
 
 

@@ -32,7 +32,7 @@ class RegisterBrokerRequest(Header):
     enable_acting_master: bool | None = None
     compressed: bool = False
     body_crc32: Int | None = 0
-    """Of the body, in 31 bits; 0 = not said."""
+    """CRC-32 of the body, in 31 bits; 0 = not given."""
 
 
 class RegisterBrokerAnswer(Header):
@@ -185,7 +185,7 @@ class TopicRouteData(WireBody):
     broker_datas: tuple[BrokerData, ...] = ()
     filter_server_table: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     topic_queue_mapping_by_broker: Mapping[str, TopicQueueMappingInfo] | None = None
-    """Of a static topic."""
+    """Set for a static topic."""
 
 
 class ClusterInfo(WireBody):

@@ -53,7 +53,7 @@ class Line(Protocol):
     """Carries a peer's messages, on the event loop's thread."""
 
     thread_id: int
-    """Of the loop's thread."""
+    """The loop's thread."""
     outbox: Outbox
     """Where other threads leave work for the loop."""
     unwritten: Unwritten
@@ -112,7 +112,7 @@ class Peer:
         """The id that its heartbeats give; set by the broker."""
         self.language = LanguageCode.OTHER
         self.version = 0
-        """Of its last request."""
+        """The version in its last request."""
         self.attributes: dict[str, object] = {}
         """Other values that handlers keep for the peer."""
         self.is_open = True

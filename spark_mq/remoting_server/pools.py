@@ -97,7 +97,7 @@ class RequestPool:
 
     @property
     def name(self) -> str:
-        """Of the queue."""
+        """The queue's name."""
         return self.settings.name
 
     @property
@@ -137,7 +137,7 @@ class RequestPool:
         return True
 
     def afterwards(self, call: Callable[[], None]) -> None:
-        """Of a request that runs: to be called in its thread behind those that wait with it; at once where none are taken together."""
+        """Call this in the request's thread behind the requests that wait with it; at once where none are taken together."""
         later: list[Callable[[], None]] | None = getattr(self._own, "later", None)
         if later is None:
             call()
@@ -400,7 +400,7 @@ class Processors:
     table: Mapping[int, Processor] = field(default_factory=dict)
     default: Processor | None = None
     run_fields: Mapping[int, RunFields] = field(default_factory=dict)
-    """Of the codes that may come in runs."""
+    """Fields of the codes that may come in runs."""
 
     def find(self, code: int) -> Processor | None:
         """Who answers requests of the code."""

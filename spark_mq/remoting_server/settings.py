@@ -148,9 +148,9 @@ class ServerSettings:
     connections_most: int = setting("serverMaxConnections", 0, "int")
     """0 = as many as the process may have open files, but for 128. A name of this package's own, as the next two."""
     requests_bytes_most: int = setting("serverMaxRequestBytes", 1 << 29, "int")
-    """Of all requests that wait or run. Further ones are refused (SYSTEM_BUSY); those whose peer would get no refusal wait."""
+    """Bytes of all requests that wait or run. Further ones are refused (SYSTEM_BUSY); those whose peer would get no refusal wait."""
     unfinished_bytes_most: int = setting("serverMaxUnfinishedBytes", 1 << 28, "int")
-    """Of all unfinished frames, and of requests left by ended connections.
+    """Bytes of all unfinished frames, and of requests left by ended connections.
 
     A connection that goes beyond it is closed; what it leaves beyond it is dropped.
     """

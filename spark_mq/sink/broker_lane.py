@@ -47,7 +47,7 @@ class QueueBatch(NamedTuple):
     row: int = -1
     """The row's number if the batch has one row whose answer must be known by row."""
     waits: bool = False
-    """Of a batch of one: its broker may put it elsewhere first, and says the offset there."""
+    """True for a batch of one message that its broker may put elsewhere first, and then answers with the offset there."""
 
     @property
     def code(self) -> int:

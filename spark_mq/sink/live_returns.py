@@ -45,7 +45,7 @@ _ONE, _ALL = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, RequestCode.GET_ALL_SUBSC
 
 
 class GroupRefusals:
-    """Of one group, named as brokers name it."""
+    """The refusals of one group, which has the name that brokers know."""
 
     def __init__(self, routes: Routes, options: LiveSinkOptions, group: str) -> None:
         self._routes = routes

@@ -65,7 +65,7 @@ class EncodedRows(NamedTuple):
     unresolved: Mapping[str, int] = MappingProxyType({})
     """Number of half messages without an end, by topic."""
     passing: tuple[RejectedRow, ...] = ()
-    """Of `rejected`, those that may be taken at a later time, as they are."""
+    """Those of `rejected` that may be taken at a later time, as they are."""
     overruled: Mapping[str, str] = MappingProxyType({})
     """By column, what a row says that has no effect (`storage.rules.message_rows.Prepared`)."""
 
@@ -173,8 +173,9 @@ def _return_rules(
         options.max_reconsume_times,
         settings.delays_ms,
         settings.limits,
-        settings.appends_crc,
-        config.send.broker_permission,
+        appends_crc=settings.appends_crc,
+        indexes_tags=settings.release.indexes_tags,
+        broker_permission=config.send.broker_permission,
     )
 
 

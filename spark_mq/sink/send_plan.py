@@ -60,7 +60,7 @@ QueuePlan = tuple[PlannedBatch, ...]
 
 
 def plan_queues(files: Sequence[Sequence[StagedBatch]]) -> dict[MessageQueue, QueuePlan]:
-    """Of each target queue all batches, files in their order and batches in theirs."""
+    """All batches of each target queue: files in their order, and batches in theirs."""
     plans: dict[MessageQueue, list[PlannedBatch]] = {}
     for number, batches in enumerate(files):
         for batch in batches:

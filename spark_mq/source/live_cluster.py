@@ -241,7 +241,7 @@ class LiveCluster:
         return self._view.patiently(lambda: self._questions.ask(self._master(queue), requests))
 
     def _masters(self) -> list[str]:
-        """Of the brokers that have queues of the query, because others may be away; of all where none has."""
+        """Masters of the brokers that have queues of the query, because others may be away; all masters where none has."""
         names = {queue.broker_name for queue in self._view.queues} or self._view.brokers.keys()
         return sorted({self._view.brokers[name][MASTER_ID] for name in names if MASTER_ID in self._view.brokers[name]})
 

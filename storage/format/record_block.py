@@ -150,7 +150,7 @@ class RecordRun(Protocol):
 
 
 class _Sizes(NamedTuple):
-    """Of n records, in bytes, int64."""
+    """Sizes of the parts of n records, in bytes, int64."""
 
     bodies: np.ndarray
     properties: np.ndarray

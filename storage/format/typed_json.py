@@ -150,7 +150,7 @@ class JsonCodec(NamedTuple):
 
 @cache
 def codec_of(body_class: type[WireBody]) -> JsonCodec:
-    """Of a class of objects."""
+    """The codec of a class of objects."""
     hints = get_type_hints(body_class, include_extras=True)
     table = sorted(((wire_name(found), found) for found in fields(body_class)), key=lambda row: row[0])
     codecs = [(name, found, _codec_of(hints[found.name])) for name, found in table]
@@ -214,7 +214,7 @@ def _codec_of(hint: Any) -> JsonCodec:
 
 
 def _nested_codec(body_class: type[WireBody]) -> JsonCodec:
-    """Of a body within a body; what it holds is looked at when it is met."""
+    """The codec of a body within a body; it looks at what that holds when it meets one."""
     return JsonCodec(lambda value: codec_of(body_class).read(value), lambda value: codec_of(body_class).write(value))
 
 

@@ -28,7 +28,7 @@ class Wanted:
     """Parts of records to decode. Other parts can be read later, and are decoded then."""
 
     fields: frozenset[str] = frozenset()
-    """Of the fixed header."""
+    """Fields of the fixed header."""
     bodies: bool = False
     """As stored."""
     properties: frozenset[str] = frozenset()
@@ -387,7 +387,7 @@ class _Bodies:
 
 
 class _Topics:
-    """Of rows that are added at once."""
+    """The topics of rows that are added at once."""
 
     def __init__(self, kernels: Any, count: int) -> None:
         self._kernels = kernels

@@ -21,7 +21,9 @@ from storage.log.commit_log import CommitLog
 _BLOCK_ENTRIES = 4096
 
 
-class _Files(NamedTuple):
+class QueueFiles(NamedTuple):
+    """The files of one queue, which have one size."""
+
     starts: list[int]
     """Byte positions in the queue at which its files begin, ascending."""
     size_bytes: int
@@ -41,9 +43,9 @@ class ConsumeQueue:
         self._file_system = file_system
         self._configured_size = file_size_bytes
         self._open_files: dict[int, ReadableFile] = {}
-        self._listed: _Files | None = None
+        self._listed: QueueFiles | None = None
 
-    def list_files(self) -> _Files:
+    def list_files(self) -> QueueFiles:
         """List the files again. The first listing happens at the first use, as a store may have very many queues.
 
         Raises StoreRefusedError for files on which a broker does not start.
@@ -62,11 +64,11 @@ class ConsumeQueue:
                     f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {size} bytes",
                     hint="a real broker does not start on such a store either; give the right broker.conf",
                 )
-        self._listed = _Files(sorted(int(entry.name) for entry in found), size)
+        self._listed = QueueFiles(sorted(int(entry.name) for entry in found), size)
         return self._listed
 
     @property
-    def _files(self) -> _Files:
+    def _files(self) -> QueueFiles:
         return self._listed or self.list_files()
 
     @property

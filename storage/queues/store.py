@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -62,6 +63,14 @@ def _found_file_size(file_system: FileSystem, root: str) -> int | None:
                 if not entry.is_directory and entry.size_bytes and entry.size_bytes % ENTRY_SIZE == 0:
                     return entry.size_bytes
     return None
+
+
+class RocksDBPlace(NamedTuple):
+    """Where a store's queues lie instead of in files."""
+
+    directory: str
+    delays_ms: tuple[int, ...]
+    """The delay of each level: entries of the schedule topic hold the time of delivery."""
 
 
 class ConsumeQueueStore:
@@ -126,6 +135,12 @@ class ConsumeQueueStore:
         for gone in before.values():
             _close(gone)
         return new
+
+    note: str | None = None
+    """What a user should know about how the queues were found."""
+
+    def follow(self, log_end: int) -> None:
+        """The log has valid records up to `log_end`: know their entries. In files they lie already, or their writer brings them."""
 
     def _in_turn(self, count: int, most: int | None) -> Sequence[bool]:
         if most is None or count <= most:

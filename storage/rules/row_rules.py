@@ -99,6 +99,8 @@ class MessageRules:
     """Bytes of the store's address and port: 8, or 20 for IPv6."""
     appends_crc: bool = False
     """Whether records end in a checksum of themselves, for which their properties need room."""
+    indexes_tags: bool = False
+    """Whether the index has the messages' tags (`Release.indexes_tags`)."""
     compress_body_over: int | None = None
     """Bodies of at least so many bytes are compressed, as by a Java client (compressMsgBodyOverHowmuch)."""
     keep_unique_key: bool = False

@@ -42,7 +42,7 @@ class Limits(NamedTuple):
     """A store's size limits."""
 
     max_message_size: Numbers = MAX_MESSAGE_SIZE
-    """Of one store, or of each message's."""
+    """One limit for all messages, or one for each."""
     log_file_size: Numbers | None = None
     """None = other code checks whether the record fits into a log file."""
 

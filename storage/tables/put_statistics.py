@@ -36,7 +36,7 @@ class TopicSum(NamedTuple):
 
     messages: int
     size_bytes: int
-    """Of the records."""
+    """Bytes of the records."""
 
 
 def _sums() -> defaultdict[str, Sum]:

@@ -198,7 +198,7 @@ def copies_of(store: MessageStore, halves: Halves) -> Copies:
 def _copies(
     halves: Halves, codes: np.ndarray, names: np.ndarray, places: np.ndarray, offsets: np.ndarray, begins: np.ndarray
 ) -> Copies:
-    """Of messages with the halves' names, in any order: a transaction starts with a message that a producer sent, under a name."""
+    """Messages with the halves' names, in any order: a transaction starts with a message that a producer sent, under a name."""
     own, nothing = halves.commitlog_offsets, np.full(halves.row_count, -1)
     if not len(names):
         return Copies(nothing, names, offsets, places, np.where(halves.is_copy, 0, own), np.full(len(own), NO_PLACE))
@@ -232,7 +232,7 @@ def _copies(
 
 
 def last_before(names: np.ndarray, places: np.ndarray, wanted: np.ndarray, until: np.ndarray) -> np.ndarray:
-    """Of ascending pairs, the last one up to each (wanted, until); −1 if there is none."""
+    """The last of ascending pairs up to each (wanted, until); −1 if there is none."""
     ascending = np.sort(places)
     ranks, wanted_ranks = (np.searchsorted(ascending, found, side="right") for found in (places, until))
     width = len(places) + 1

@@ -66,6 +66,16 @@ def unpack_left(folder: str, name: str, directory: Path) -> Path:
     return place / "store"
 
 
+def unpack_group(name: str, directory: Path) -> dict[str, Fixture]:
+    """Unpack store-NAME.tar.xz, two stores of one DLedger group: its `leader`'s and a `follower`'s, with what both had to serve."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _extract(STORES / f"store-{name}.tar.xz", directory)
+    for peer in ("leader", "follower"):
+        for known in ("sent.jsonl", "served.jsonl"):
+            shutil.copy(directory / known, directory / peer)
+    return {peer: _fixture_in(f"{name}-{peer}", directory / peer) for peer in ("leader", "follower")}
+
+
 def copy_fixture(fixture: Fixture, directory: Path) -> Fixture:
     """A copy in `directory` that a test may change: sparse, with the modification times that expiry reads."""
     copy_store(fixture.conf.parent, directory)

@@ -147,7 +147,7 @@ def walk(buffer: Any, begin: int, positions: Any, sizes: Any, properties: Any) -
 
 @inline
 def _topic_begin(buffer: Any, begin: Any) -> Any:
-    """Of a record that is checked."""
+    """Where the topic of a checked record begins."""
     length_size = np.int64(2 if be_u32(buffer, begin + 4) == MAGIC_V2 else 1)
     return begin + HEADER_SIZE + be_i32(buffer, begin + _BODY_SIZE) + length_size
 
@@ -291,9 +291,9 @@ class Laid(NamedTuple):
 
     places: Any
     runs: Any
-    """Of each its position, size and place."""
+    """Position, size and place of each run."""
     windows: Any
-    """Of each its first row, its first run and its end."""
+    """First row, first run and end of each window."""
 
 
 _LIMITS = types.NamedTuple((LONG, LONG, LONG, types.boolean), Limits)

@@ -261,7 +261,7 @@ def _has_names_at_the_end(buffer: Any, found: Any, count: Any, sequence: Any) ->
 
 @inline
 def _mask_of(size: Any) -> Any:
-    """Of the first `size` bytes of a word."""
+    """A mask of the first `size` bytes of a word."""
     if size <= 0:
         return np.int64(0)
     return np.int64(-1) if size >= _WORD else (np.int64(1) << (8 * size)) - 1

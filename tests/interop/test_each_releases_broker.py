@@ -23,6 +23,7 @@ from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, free_ports, wait_until
 from tests.support.releases import RELEASES
+from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -44,9 +45,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "version", [RELEASES[0], *(pytest.param(release, marks=pytest.mark.long) for release in RELEASES[1:])]
-)
+@pytest.mark.parametrize("version", one_in(len(RELEASES) - 1, RELEASES, others=pytest.mark.long))
 def test_its_own_broker_goes_on_from_a_store_that_we_wrote(
     version: str, oracle: Oracle, fixture_store: Callable[[str], Fixture], tmp_path: Path
 ) -> None:
