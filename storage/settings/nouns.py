@@ -335,7 +335,7 @@ class TieredConfig:
     tiered_backend_service_provider: str = setting(
         "tieredBackendServiceProvider", "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment"
     )
-    tiered_store_file_path: str = setting("tieredStoreFilePath", "")
+    tiered_store_file_path: str | None = setting("tieredStoreFilePath", None)
 
 
 NOUNS: tuple[type, ...] = (

@@ -77,5 +77,5 @@ def moved_directory(config: StoreConfig) -> str | None:
         return None
     cluster = identity.broker_cluster_name
     prefix = hashlib.md5(cluster.encode(), usedforsecurity=False).hexdigest()[:8]
-    path = tiered.tiered_store_file_path.rstrip("/")
+    path = (tiered.tiered_store_file_path or "").rstrip("/")
     return f"{path}/{prefix}_{cluster}/{identity.broker_name}" if path else None
