@@ -29,10 +29,8 @@ from contextlib import AbstractContextManager
 import numpy as np
 
 from spark_mq.broker.put_plan import (
-    PRIORITY,
     PutPlan,
     PutRules,
-    by_priority,
     disk_use_of,
     make_topic,
     plan_batch,
@@ -60,6 +58,7 @@ from storage.pending import Pending
 from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessage, InnerMessages, sizes_of_messages
+from storage.rules.priorities import PRIORITY, by_priority
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, refuse_any_excess
@@ -248,6 +247,7 @@ class SendMessageHandler:
             self._service.groups,
             topics,
             send=self._config.send,
+            longest_group=self._config.release.longest_group,
             max_reconsume_times=request.header.max_reconsume_times,
             client_version=request.command.version,
             group_holds_lock=is_retry and self._holds_order_lock(message.topic.removeprefix(RETRY_PREFIX)),
