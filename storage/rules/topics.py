@@ -377,7 +377,7 @@ class TopicRules:
 
 def has_batch_queues(config: TopicConfig | None) -> bool:
     """Whether a topic's consume queues are batch queues. Java: QueueTypeUtils.isBatchCq."""
-    return config is not None and config.has_batch_queues
+    return config is not None and config.is_batched
 
 
 def check_route(config: TopicConfig, broker_permission: int) -> None:

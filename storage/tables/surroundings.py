@@ -571,4 +571,4 @@ def _batch_topics(root: str, file_system: FileSystem) -> frozenset[str]:
     except StateFileError:
         return frozenset()
     topics = {} if table is None else table.topics
-    return frozenset(name for name, config in topics.items() if config.has_batch_queues)
+    return frozenset(name for name, config in topics.items() if config.is_batched)
