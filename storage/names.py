@@ -100,9 +100,9 @@ def validate_user_topic(topic: str, *, broker_name: str | None = None, cluster_n
     return topic
 
 
-def validate_group(group: str) -> str:
-    """The group, if a broker takes it; else NameIllegalError. At most 255 characters."""
-    return _validate("group", group, GROUP_LENGTH_LIMIT, _LEGAL)
+def validate_group(group: str, longest: int = GROUP_LENGTH_LIMIT) -> str:
+    """The group, if a broker takes it; else NameIllegalError. `longest` is in characters, as `Release.longest_group` says."""
+    return _validate("group", group, longest, _LEGAL)
 
 
 def validate_broker_name(name: str) -> str:

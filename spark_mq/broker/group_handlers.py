@@ -5,7 +5,7 @@ Java: AdminBrokerProcessor (200, 201, 203, 204, 207, 225, 328, 343, 345, 352, 35
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_mq.broker.broker_store import BrokerStore
@@ -78,18 +78,24 @@ class GroupHandlers:
         """225."""
         return self._save(request, read_body(SubscriptionGroupList, request.body).groups)
 
-    def _save(self, request: Request, wanted: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
-        """Departures: a name that no group may have is refused, and more retry queues than a topic may have; Java takes either."""
+    def _save(self, request: Request, wanted: Sequence[SubscriptionGroupConfig]) -> RemotingCommand:
+        """Departures: a name that no group may have is refused by any release, and more retry queues than a topic may have. Java takes
+        either up to 5.3; from 5.4 on it refuses the name of any group before it saves one.
+        """
         groups = self._store.groups
         try:
             for group in wanted:
-                known = groups.get(validate_group(group.group))
+                validate_group(group.group, self._store.config.release.longest_group)
+            for group in wanted:
+                known = groups.get(group.group)
                 if group.retry_queue_count > QUEUE_COUNT_LIMIT:
                     remark = f"a group can have {QUEUE_COUNT_LIMIT} retry queues, not {group.retry_queue_count}"
                     return request.answer(ResponseCode.INVALID_PARAMETER, remark)
                 attributes = changed_attributes(None if known is None else known.attributes, group.attributes, {})
                 self._store.service.save_group(replace(group, attributes=attributes))
-        except (AttributeRefusedError, NameIllegalError) as refused:
+        except NameIllegalError as refused:
+            return request.answer(ResponseCode.INVALID_PARAMETER, str(refused))
+        except AttributeRefusedError as refused:
             return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return request.answer()
 

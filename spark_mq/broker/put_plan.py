@@ -52,6 +52,7 @@ from storage.rules.delays import (
 )
 from storage.rules.half_messages import half_message, takes_transactions
 from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_properties
+from storage.rules.priorities import PRIORITY
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
@@ -62,7 +63,6 @@ from storage.settings.nouns import TimerConfig
 from storage.tables.topics import TopicConfig
 
 _LOG = logging.getLogger(__name__)
-PRIORITY = "_SYS_MSG_PRIORITY_"
 DECIDED_BY_VALUE = frozenset(
     {
         *(DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DELETED_KEY),
@@ -72,12 +72,6 @@ DECIDED_BY_VALUE = frozenset(
 """Properties on whose values it depends what a message is stored as, and those that a broker replaces. A message with others is stored
 as any that has properties of the same names, but for one with an empty UNIQ_KEY, or without keys in a compacted topic.
 """
-
-
-_PRIORITY_TEXT = re.compile(r"\+?[0-9]{1,18}", re.ASCII)
-_GREATEST_PRIORITY = 2**31 - 1
-_OTHER_TYPES = frozenset((DELAY, TIMER_DELIVER_MS, TIMER_DELAY_SEC, TIMER_DELAY_MS, "__SHARDINGKEY"))
-"""Properties of messages that are delayed or in order, so no priority counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,21 +145,6 @@ def plan_message(
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
         message = half_message(message)
     return plan_inner(message, rules)
-
-
-def by_priority(message: InnerMessage, write_queue_count: int) -> InnerMessage:
-    """The message in the queue that its priority means, or without the property if it is a message of another type.
-
-    The topic's type is not looked at. Java since 5.4: SendMessageProcessor.sendMessage, TopicMessageType.parseFromMessageProperty.
-    """
-    properties = message.properties
-    text = properties.get(PRIORITY, "")
-    if not _PRIORITY_TEXT.fullmatch(text) or (priority := int(text)) > _GREATEST_PRIORITY:  # NumberUtils.toInt: -1
-        return message
-    is_other = properties.get("TRAN_MSG", "").lower() == "true" or not _OTHER_TYPES.isdisjoint(properties)
-    if is_other:
-        return replace(message, properties={name: value for name, value in properties.items() if name != PRIORITY})
-    return replace(message, queue_id=min(priority, write_queue_count - 1))
 
 
 def plan_inner(message: InnerMessage, rules: PutRules, *, may_wait: bool = True) -> PutPlan:

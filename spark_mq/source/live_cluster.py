@@ -123,7 +123,7 @@ class LiveCluster:
         )
         for topic, answer in (pair for found in answers.values() for pair in zip(topics, found, strict=True)):
             config = answer.body(TopicConfig) if answer.code == ResponseCode.SUCCESS else TopicConfig()
-            if config.has_batch_queues:
+            if config.is_batched:
                 rule = "its queues are batch consume queues (queue.type=BatchCQ), which are not read"
                 raise OptionError("topic", f"{topic}: {rule}")
 

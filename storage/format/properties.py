@@ -502,6 +502,10 @@ class MapEntries:
         """The entries of one of the reserved names."""
         return np.flatnonzero(self._reserved == _RESERVED.index(name))
 
+    def to_maps(self) -> pa.Array:
+        """A map column of the entries."""
+        return pa.MapArray.from_arrays(pa.array(self.offsets.astype(np.int32)), self.names, self.values)
+
     def encode(self) -> pa.Array:
         """The encoded entries of each row, large_string. Names and values must not hold the separators."""
         if not len(self):

@@ -66,7 +66,7 @@ class TopicConfig(WireBody, kw_only=False):
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
-    def has_batch_queues(self) -> bool:
+    def is_batched(self) -> bool:
         """Whether its consume queues are batch queues. Java: QueueTypeUtils.isBatchCq."""
         return self.attributes.get("queue.type") == "BatchCQ"
 

@@ -92,6 +92,7 @@ def message_rules(settings: PutSettings, options: PutOptions) -> MessageRules:
         host_size=len(settings.host),
         appends_crc=settings.appends_crc,
         indexes_tags=settings.release.indexes_tags,
+        honours_priority=settings.release.honours_priority,
         compress_body_over=options.compress_body_over,
         keep_unique_key=options.keep_unique_key,
         strict_properties=options.strict_properties,

@@ -15,6 +15,7 @@ from storage.errors import PutRefusedError
 from storage.format.record import INNER_BATCH
 from storage.put_status import PutStatus
 from storage.rules.sizes import topic_limit
+from storage.rules.topics import has_batch_queues
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
 from storage.tables.topics import TopicConfig
 
@@ -64,7 +65,7 @@ def check_inner_batch(properties: Mapping[str, str], sys_flag: int, config: Topi
         raise PutRefusedError(
             PutStatus.MESSAGE_ILLEGAL, "property INNER_NUM stands in a message that is no inner batch"
         )
-    if sys_flag & INNER_BATCH and not (config is not None and config.has_batch_queues):
+    if sys_flag & INNER_BATCH and not has_batch_queues(config):
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "an inner batch goes to a topic without batch queues")
 
 

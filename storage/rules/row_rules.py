@@ -101,6 +101,8 @@ class MessageRules:
     """Whether records end in a checksum of themselves, for which their properties need room."""
     indexes_tags: bool = False
     """Whether the index has the messages' tags (`Release.indexes_tags`)."""
+    honours_priority: bool = False
+    """Whether a row's priority chooses its queue (`Release.honours_priority`)."""
     compress_body_over: int | None = None
     """Bodies of at least so many bytes are compressed, as by a Java client (compressMsgBodyOverHowmuch)."""
     keep_unique_key: bool = False
@@ -178,7 +180,7 @@ class MessageRules:
         """The target of a group's retry topic, or of its dead letters'. A broker makes them regardless of `create_topic`."""
         config = self.retries.group(group)
         if config is None:
-            return TopicTarget("", refusal=_refusal_of_group(group))
+            return TopicTarget("", refusal=_refusal_of_group(group, self.retries.longest_group))
         made = dead_letter_topic_config(group, self.topics) if is_dead else retry_topic_config(config, self.topics)
         try:
             validate_topic(made.topic)
@@ -205,9 +207,9 @@ class MessageRules:
         return max(queue_limit(config), grown, NAMED_QUEUES_LIMIT if config.topic in self.growing else 0)
 
 
-def _refusal_of_group(group: str) -> str:
+def _refusal_of_group(group: str, longest: int) -> str:
     try:
-        validate_group(group)
+        validate_group(group, longest)
     except NameIllegalError as error:
         return error.describe()
     return f"there is no group {group!r}, and none may be made (autoCreateSubscriptionGroup)"

@@ -375,9 +375,14 @@ class TopicRules:
         return known_topics(self.topics, self.broker_name, self.cluster_name, self.send, self.timer)
 
 
+def has_batch_queues(config: TopicConfig | None) -> bool:
+    """Whether a topic's consume queues are batch queues. Java: QueueTypeUtils.isBatchCq."""
+    return config is not None and config.is_batched
+
+
 def check_route(config: TopicConfig, broker_permission: int) -> None:
     """Check that a producer's route has a queue to write, and that this package can write it. Raises RequestRefusedError."""
-    if config.has_batch_queues:
+    if has_batch_queues(config):
         reason = f"topic {config.topic!r} has batch consume queues (queue.type=BatchCQ), which are not supported"
         raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
     check_permission(config)

@@ -70,7 +70,7 @@ class TopicTable:
     @property
     def batch_topics(self) -> frozenset[str]:
         """The topics whose settings say that they have batch queues."""
-        return frozenset(name for name, config in self.topics.items() if config.has_batch_queues)
+        return frozenset(name for name, config in self.topics.items() if config.is_batched)
 
     def to_text(self) -> str:
         """The text for the file."""
@@ -264,11 +264,6 @@ class TopicQueueMappingTable:
         entries = section(document, _MAPPINGS, file).items()
         mappings = {topic: decode_entry(TopicQueueMapping, topic, entry, file) for topic, entry in entries}
         return cls(DataVersion.from_document(document, file), mappings, document)
-
-    @property
-    def batch_topics(self) -> frozenset[str]:
-        """The topics whose settings say that they have batch queues."""
-        return frozenset(name for name, config in self.topics.items() if config.has_batch_queues)
 
     def to_text(self) -> str:
         """The text for the file."""

@@ -84,11 +84,33 @@ _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transa
 _KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
 _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
+_TIMED = _Room("storage.delay.timer_records", "tests/storage/delay/test_timer_delivery.py")
+_TAGGED = _Room("storage.recovery.verify", "tests/storage/index/test_tag_items.py")
+_CHECKPOINT = _Room("storage.put.store_writer", "tests/storage/log/test_checkpoint.py")
 _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
+        # Another release's store
+        "a deletion of a timer message is compared in one form only": _TIMED.line(
+            "cancelled_rows",
+            'for form in (whole, pc.replace_substring_regex(whole, r"^[^+]*\\+", "")):',
+            "for form in (whole,):",
+            "test_a_deletion_takes_its_message_out_of_its_slot",
+        ),
+        "verify calls an index item of a tag wrong": _TAGGED.line(
+            "IndexAudit._compare_file",
+            "np.concatenate([wanted_pairs, tag_pairs])",
+            "wanted_pairs",
+            "test_a_store_of_two_releases_is_healthy",
+        ),
+        "the queues' position that a broker wrote is overwritten with zero": _CHECKPOINT.line(
+            "StoreWriter._queue_position",
+            "return max(known, dispatched_record) if self._keeps_queue_position else known",
+            "return 0",
+            "test_the_queues_position_that_a_broker_wrote_goes_on",
+        ),
         # Many rows
         "unique keys begin anew after 65,536 rows": _KEYS.line(
             "UniqueKeys.__init__",
