@@ -18,7 +18,7 @@ import pytest
 from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.rules.inner_messages import InnerMessage
-from storage.settings.load import parse_broker_version
+from storage.settings.releases import parse_broker_version, release_of
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, free_ports, wait_until
@@ -96,7 +96,7 @@ def _release(oracle: Oracle, version: str) -> Oracle:
 
 
 def has_timer(version: str) -> bool:
-    return parse_broker_version(version).has_timer
+    return release_of(parse_broker_version(version)).has_timer
 
 
 def put_rows(store: MessageStore, version: str) -> tuple[set[Place], int]:
