@@ -273,7 +273,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a cut leaves a checkpoint that vouches for what was cut": _CUT.line(
             "truncate_store",
-            "min(checkpoint.physic_msg_timestamp, last_ms)",
+            "min(checkpoint.physic_msg_timestamp, last.store_time_ms)",
             "checkpoint.physic_msg_timestamp",
             "test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
         ),
