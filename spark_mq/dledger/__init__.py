@@ -24,8 +24,8 @@ Who gives it sockets, a clock and a disk does this:
   token, maybe much later. The command that answers has the code 200. A token whose line is gone is no error.
 - **Peers.** `Ask` sends a request with `write_body`. Answers may come in any order, late, or never: then `answered(call, None)` after
   `timeout_ms`. Pushes to one peer keep their order on one connection, which saves waiting.
-- **A log that is applied.** At `Committed` apply the entries up to its index in order; an empty body is none. Answers to proposals stand
-  behind the `Committed` that they follow from. `RoleChanged` to LEADER: propose an entry (a controller: an empty body; a broker: a
+- **A log that is applied.** At `Committed` apply the entries up to its index in order; an empty body is none. Answers to proposals
+  stand behind the `Committed` that they follow from. `RoleChanged` to LEADER: propose an entry (a controller: an empty body; a broker: a
   record, since Java's brokers read each body as one), and serve when its answer has come: only then all that was acknowledged before
   is applied here. `RoleChanged` to another role: stop serving; proposals that wait are answered TERM_CHANGED.
 - **Members of Java's** in the group weaken it to their promises: they vote and acknowledge before a sync.

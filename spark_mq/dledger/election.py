@@ -100,9 +100,8 @@ class Election:
                 self._step_down(state.term, now_ms)
             elif now_ms >= self._next_beat_ms:
                 self._send_heartbeats(now_ms)
-        elif state.role is Role.FOLLOWER:
-            if now_ms - self._heard_ms > leak_ms:
-                self._step_down(state.term, now_ms)
+        elif state.role is Role.FOLLOWER and now_ms - self._heard_ms > leak_ms:
+            self._step_down(state.term, now_ms)
         if state.role is Role.CANDIDATE:
             if self._votes is not None:
                 self._count_votes(now_ms)
@@ -112,12 +111,14 @@ class Election:
     @property
     def deadline_ms(self) -> int:
         """When something is due though nothing happens."""
-        taking = [self._take.end_ms] if self._take is not None and self._take.term is None else []
+        due = [self._take.end_ms] if self._take is not None and self._take.term is None else []
         if self._state.role is Role.LEADER:
-            return min(self._next_beat_ms, self._quorum_ms + self._leak_ms + 1, *taking)
-        if self._state.role is Role.FOLLOWER:
-            return min(self._heard_ms + self._leak_ms + 1, *taking)
-        return min(self._next_vote_ms if self._votes is None else self._votes.end_ms, *taking, 1 << 62)
+            due += [self._next_beat_ms, self._quorum_ms + self._leak_ms + 1]
+        elif self._state.role is Role.FOLLOWER:
+            due.append(self._heard_ms + self._leak_ms + 1)
+        else:
+            due.append(self._next_vote_ms if self._votes is None else self._votes.end_ms)
+        return min(due)
 
     @property
     def _leak_ms(self) -> int:

@@ -160,7 +160,7 @@ class Following:
         state = self._state
         if not state.begin_index <= entry.index <= state.end_index:
             return False
-        if is_same(entry, state.ledger.entry(entry.index)):
+        if is_same(entry, state.entry(entry.index)):
             state.matched_index = max(state.matched_index, entry.index)
             return True
         state.matched_index = min(state.matched_index, entry.index - 1)

@@ -186,7 +186,7 @@ class Member:
         elif index is None or not state.begin_index <= index <= state.committed_index:
             self._refuse(token, request, DLedgerCode.INDEX_OUT_OF_RANGE)
         else:
-            entries = (state.ledger.entry(index),)
+            entries = (state.entry(index),)
             self._answer(token, GetEntriesResponse(group=self._settings.group, entries=entries))
 
     def _handle_transfer(self, token: Hashable, request: LeadershipTransferRequest, now_ms: int) -> None:

@@ -168,7 +168,7 @@ class Pushing:
         due = [found.end_ms for found in list(self._proposals.values())[:1]]
         for peer in self._peers.values():
             if peer.mode is _Mode.APPEND:
-                first = peer.pushed.get(peer.watermark + 1)
+                first = next(iter(peer.pushed.values()), None)
                 due.append(peer.pushed_ms + COMMIT_PUSH_MS if first is None else first.sent_ms + self._retry_ms)
             elif peer.call is None and self._state.end_index != NO_INDEX:
                 due.append(peer.pause_until_ms)
@@ -200,7 +200,7 @@ class Pushing:
         if not state.begin_index <= peer.at <= state.end_index:
             peer.mode, peer.at = _Mode.COMPARE, state.end_index
         kind = PushType.COMPARE if peer.mode is _Mode.COMPARE else PushType.TRUNCATE
-        peer.call = self._push(peer, kind, (state.ledger.entry(peer.at),))
+        peer.call = self._push(peer, kind, (state.entry(peer.at),))
 
     def _on_compared(self, peer: _Peer, answer: PushEntryResponse | None, now_ms: int) -> None:
         state, code = self._state, answer.code if answer is not None else DLedgerCode.NETWORK_ERROR
@@ -239,20 +239,19 @@ class Pushing:
             entries = self._entries_from(peer.next_index)
             self._append(peer, entries, now_ms)
             peer.next_index += len(entries)
-        first = peer.pushed.get(peer.watermark + 1)
+        begin, first = next(iter(peer.pushed.items()), (NO_INDEX, None))
         if first is not None and now_ms - first.sent_ms >= self._retry_ms:
-            begin = peer.watermark + 1
-            self._append(peer, [state.ledger.entry(begin + at) for at in range(first.count)], now_ms)
+            self._append(peer, [state.entry(begin + at) for at in range(first.count)], now_ms)
         elif now_ms - peer.pushed_ms >= COMMIT_PUSH_MS:
             peer.pushed_ms = now_ms
             self._push(peer, PushType.COMMIT, ())
 
     def _entries_from(self, index: int) -> list[LedgerEntry]:
-        entries, size = [self._state.ledger.entry(index)], 0
+        entries, size = [self._state.entry(index)], 0
         while (size := size + entries[-1].size_bytes) < self._state.settings.batch_push_bytes:
             if entries[-1].index == self._state.end_index:
                 break
-            entries.append(self._state.ledger.entry(entries[-1].index + 1))
+            entries.append(self._state.entry(entries[-1].index + 1))
         return entries
 
     def _append(self, peer: _Peer, entries: Sequence[LedgerEntry], now_ms: int) -> None:

@@ -86,7 +86,7 @@ class Restored(NamedTuple):
 
 
 class Ledger(Protocol):
-    """The log as it can be read now: with each order that was given, durable or not."""
+    """The log as it can be read now: with each order of an earlier call, durable or not."""
 
     def entry(self, index: int) -> LedgerEntry:
         """An entry between begin and end."""
@@ -170,7 +170,9 @@ class MemberState:
 
     def __init__(self, settings: DLedgerSettings, ledger: Ledger, restored: Restored) -> None:
         self.settings = settings
-        self.ledger = ledger
+        self._ledger = ledger
+        self._ordered: dict[int, LedgerEntry] = {}
+        """Entries of this call, which the owner has not written yet."""
         self.role = Role.CANDIDATE
         self.leader_id: str | None = None
         self.transferee: str | None = None
@@ -190,7 +192,7 @@ class MemberState:
         """Up to here the log is known to be that of the leader of this term."""
         self.durable_index = restored.end_index
         self.last_number = 0
-        """The last disk order; what it says is in `ledger` already."""
+        """The last disk order."""
         self.durable_number = 0
         self._vote_number = 0
         self._cut_number = 0
@@ -218,6 +220,7 @@ class MemberState:
     def take_effects(self) -> list[Effect]:
         """The effects since the last call, in order."""
         effects, self._effects = self._effects, []
+        self._ordered.clear()
         return effects
 
     def say(self, message: Ask | Answer, rests_on: int = 0) -> None:
@@ -297,6 +300,10 @@ class MemberState:
 
     # The log
 
+    def entry(self, index: int) -> LedgerEntry:
+        """An entry between begin and end."""
+        return self._ordered.get(index) or self._ledger.entry(index)
+
     def append(self, entries: Sequence[LedgerEntry]) -> int:
         """Entries that follow the log's end; the order's number."""
         last = entries[-1]
@@ -304,17 +311,19 @@ class MemberState:
         number = self._order()
         self._appended.append((number, last.index))
         self._effects.append(Append(number, tuple(entries)))
+        self._ordered.update((each.index, each) for each in entries)
         return number
 
     def cut(self, last_index: int) -> int:
         """Remove what stands behind the entry at this index, which stays."""
-        last = self.ledger.entry(last_index)
+        last = self.entry(last_index)
         self.end_index, self.end_term, self.end_place = last.index, last.term, last.place + last.size_bytes
         self.matched_index = min(self.matched_index, last_index)
         self._cut_number = self._order()
         self.durable_index = min(self.durable_index, last_index)
         self._appended = deque((on, min(end, last_index)) for on, end in self._appended)
         self._effects.append(Cut(self._cut_number, last_index))
+        self._ordered = {index: each for index, each in self._ordered.items() if index <= last_index}
         return self._cut_number
 
     def restart(self, first: LedgerEntry) -> int:
@@ -325,6 +334,7 @@ class MemberState:
         self.durable_index = first.index - 1
         self._appended = deque([(self._cut_number, first.index)])
         self._effects.append(Restart(self._cut_number, first))
+        self._ordered = {first.index: first}
         return self._cut_number
 
     def trimmed(self, begin_index: int) -> None:

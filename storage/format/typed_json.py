@@ -5,9 +5,9 @@
         topic_put_tps: float = 0.0
         last_ms: Long = wire("lastUpdateTimestamp", default=0)
 
-Fields are `str`, `bool`, `float`, `bytes` (base64), `Int`, `Long`, `Annotated[str, …]` of an enum, other objects, `tuple[…, ...]` (lists and sets:
-arrays), `Mapping[…]` with keys `str`, `Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also `| None`. Names in the
-text are the Python names in camelCase unless `wire` says otherwise.
+Fields are `str`, `bool`, `float`, `bytes` (base64), `Int`, `Long`, `Annotated[str, …]` of an enum, other objects, `tuple[…, ...]`
+(lists and sets: arrays), `Mapping[…]` with keys `str`, `Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also
+`| None`. Names in the text are the Python names in camelCase unless `wire` says otherwise.
 
 Written are keys in alphabetical order without blanks, maps in their own order, nulls omitted, integer keys bare and queues as
 keys as objects. Read is the dialect of `fastjson.py`; unknown fields are ignored; null counts as missing, and a missing field has its
