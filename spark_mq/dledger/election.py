@@ -56,6 +56,8 @@ class _Round:
     term: int
     started_ms: int
     end_ms: int
+    first_call: int
+    """Answers to calls before it are of an earlier round, and would count a member twice."""
     answers: Counter[str] = field(default_factory=Counter)
     count: int = 0
 
@@ -140,7 +142,7 @@ class Election:
         elif state.vote.voted_for is None:
             state.save_vote(state.term, state.settings.self_id)
         wait_ms = VOTE_WAIT_MS + self._random.randrange(state.settings.max_vote_ms)
-        self._votes = _Round(state.term, now_ms, now_ms + wait_ms)
+        self._votes = _Round(state.term, now_ms, now_ms + wait_ms, state.last_call + 1)
         for peer in state.settings.others:
             request = VoteRequest(
                 **state.base,
@@ -151,10 +153,10 @@ class Election:
             )
             state.say(Ask(state.next_call(), peer, DLedgerRequestCode.VOTE, request, CALL_TIMEOUT_MS))
 
-    def on_vote(self, request: DLedgerMessage, answer: VoteResponse | None, now_ms: int) -> None:
+    def on_vote(self, call: int, answer: VoteResponse | None, now_ms: int) -> None:
         """A voter has answered, or None for silence."""
         votes = self._votes
-        if votes is None or request.term != votes.term:
+        if votes is None or call < votes.first_call:
             return
         votes.count += 1
         result = answer.vote_result if answer is not None else VoteResult.UNKNOWN
@@ -272,25 +274,23 @@ class Election:
     def _send_heartbeats(self, now_ms: int) -> None:
         state = self._state
         self._next_beat_ms = now_ms + state.settings.heartbeat_ms
-        self._beat = _Round(state.term, now_ms, self._next_beat_ms)
+        self._beat = _Round(state.term, now_ms, self._next_beat_ms, state.last_call + 1)
         if state.settings.quorum == 1:
             self._quorum_ms = now_ms
         for peer in state.settings.others:
             request = HeartBeatRequest(**state.base, remote_id=peer, leader_id=state.settings.self_id)
             state.say(Ask(state.next_call(), peer, DLedgerRequestCode.HEART_BEAT, request, CALL_TIMEOUT_MS))
 
-    def on_heartbeat(
-        self, peer: str, request: DLedgerMessage, answer: HeartBeatResponse | None, sent_ms: int, now_ms: int
-    ) -> None:
+    def on_heartbeat(self, call: int, peer: str, answer: HeartBeatResponse | None, now_ms: int) -> None:
         """A follower has answered, or None for silence."""
         state, beat = self._state, self._beat
-        if not state.is_leader or request.term != state.term or beat is None:
+        if not state.is_leader or beat is None:
             return
         self.live[peer] = answer is not None
         if answer is not None and answer.code == DLedgerCode.EXPIRED_TERM and answer.term > state.term:
             self._step_down(answer.term, now_ms)
             return
-        if sent_ms != beat.started_ms:
+        if call < beat.first_call:
             return
         beat.count += 1
         beat.answers[str(answer.code) if answer is not None else ""] += 1

@@ -54,7 +54,7 @@ class Member:
         self._election = Election(self.state, random, now_ms)
         self._following = Following(self.state)
         self._pushing = Pushing(self.state)
-        self._calls: dict[int, tuple[Ask, int]] = {}
+        self._calls: dict[int, Ask] = {}
         self._next_preferred_ms = now_ms + PREFERRED_CHECK_MS
 
     # What happens
@@ -91,15 +91,14 @@ class Member:
 
     def answered(self, call: int, answer: DLedgerMessage | None, now_ms: int) -> list[Effect]:
         """A peer's answer to a request, or None: it did not come in time, or the line is broken."""
-        found = self._calls.pop(call, None)
-        if found is not None:
-            asked, sent_ms = found
+        asked = self._calls.pop(call, None)
+        if asked is not None:
             request = asked.body
-            if isinstance(answer, VoteResponse) or isinstance(request, VoteRequest):
-                self._election.on_vote(request, answer if isinstance(answer, VoteResponse) else None, now_ms)
+            if isinstance(request, VoteRequest):
+                self._election.on_vote(call, answer if isinstance(answer, VoteResponse) else None, now_ms)
             elif isinstance(request, HeartBeatRequest):
                 beat = answer if isinstance(answer, HeartBeatResponse) else None
-                self._election.on_heartbeat(asked.peer, request, beat, sent_ms, now_ms)
+                self._election.on_heartbeat(call, asked.peer, beat, now_ms)
             elif isinstance(request, PushEntryRequest):
                 pushed = answer if isinstance(answer, PushEntryResponse) else None
                 self._pushing.on_pushed(call, asked.peer, request, pushed, now_ms)
@@ -144,7 +143,7 @@ class Member:
         effects = self.state.take_effects()
         for each in effects:
             if isinstance(each, Ask):
-                self._calls[each.call] = each, now_ms
+                self._calls[each.call] = each
         return effects
 
     # Requests

@@ -232,7 +232,8 @@ class Pushing:
 
     def _feed(self, peer: _Peer, now_ms: int) -> None:
         state = self._state
-        if peer.next_index < state.begin_index:
+        oldest = next(iter(peer.pushed), peer.next_index)
+        if oldest < state.begin_index:  # the owner has deleted what the follower lacks
             peer.compare()
             return
         while peer.next_index <= state.end_index and len(peer.pushed) < MOST_PUSHES:

@@ -199,7 +199,7 @@ class MemberState:
         self._appended: deque[tuple[int, int]] = deque()
         self._held: list[tuple[int, Effect]] = []
         self._effects: list[Effect] = []
-        self._calls = 0
+        self.last_call = 0
         self._match_own_term()
 
     @property
@@ -233,8 +233,8 @@ class MemberState:
 
     def next_call(self) -> int:
         """A number for a request to a peer."""
-        self._calls += 1
-        return self._calls
+        self.last_call += 1
+        return self.last_call
 
     def note(self, notice: Committed | RoleChanged | Diverged) -> None:
         """Tell the owner."""

@@ -30,6 +30,7 @@ class Life:
         self.nodes = list(self.world.nodes.values())
         self._written = 0
         self._trims = random.random() < 0.2
+        self._is_duel = random.random() < 0.1
 
     def run(self, steps: int) -> None:
         world, random = self.world, self.random
@@ -40,6 +41,9 @@ class Life:
             node.sync_ms = random.choice(((1, 8), (1, 8), (20, 300), (1, 2_000)))
             node.start()
         for _ in range(steps):
+            if self._is_duel:
+                self._duel()
+                continue
             self._step()
             for _ in range(random.randrange(4)):
                 self._write()
@@ -88,16 +92,40 @@ class Life:
                 if random.random() < 0.7:
                     each.start()
 
+    def _duel(self) -> None:
+        """A leader writes what only it has, and goes; one that went so before comes back."""
+        world, random = self.world, self.random
+        world.first_ms = 4_000
+        leaders = [node for node in self.nodes if node.leads]
+        if leaders:
+            node = leaders[-1]
+            self._part(node, alone=True)
+            node.propose([b"only here"])
+            world.run_for(random.choice((10, 400)))
+            node.stop(power=False)
+            world.cut_off.clear()
+            for each in self.nodes:
+                if each is not node:
+                    each.start()
+        elif random.random() < 0.2:
+            for each in self.nodes:
+                each.start()
+        world.run_for(random.choice((200, 1_000, 3_000)))
+
     def _any(self) -> Node:
         """Any node, and a leader rather than another."""
         leaders = [node for node in self.nodes if node.leads]
         return self.random.choice(leaders if leaders and self.random.random() < 0.5 else self.nodes)
 
-    def _part(self, node: Node) -> None:
-        """A member alone, or with one other, on its side."""
+    def _part(self, node: Node, *, alone: bool = False) -> None:
+        """A member alone, or with one other, on its side; or two do not hear each other, and a third hears both."""
         self.world.counts["partitions"] += 1
         side = {node.name}
-        if self.random.random() < 0.3:
+        if not alone and self.random.random() < 0.25:
+            other = self.random.choice(self.nodes).name
+            self.world.cut_off |= {(node.name, other), (other, node.name)}
+            return
+        if not alone and self.random.random() < 0.3:
             side.add(self.random.choice(self.nodes).name)
         names = {each.name for each in self.nodes}
         self.world.cut_off |= {pair for one in side for other in names - side for pair in ((one, other), (other, one))}

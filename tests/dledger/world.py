@@ -177,7 +177,8 @@ class Node:
             elif isinstance(each, RoleChanged):
                 world.invariants.changed_role(self, each)
                 if each.role is Role.LEADER:
-                    world.after(world.random.choice((0, 0, 50, 4_000)), partial(self.propose, [b""], self.life))
+                    pause_ms = world.first_ms or world.random.choice((0, 0, 50, 4_000))
+                    world.after(pause_ms, partial(self.propose, [b""], self.life))
             elif isinstance(each, Diverged):
                 require(False, 8, f"{self.name} was to replace {each.index}, which it knows as committed")
             else:
@@ -256,6 +257,8 @@ class World:
         self.proposed: dict[int, tuple[LedgerEntry, ...]] = {}
         self.invariants = Invariants(self)
         self.loss, self.repeat, self.slow = 0.0, 0.0, 0.0
+        self.first_ms = 0
+        """How long a new leader waits with its first entry; 0 = as luck has it."""
         self.cut_off: set[tuple[str, str]] = set()
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._numbers = count()
