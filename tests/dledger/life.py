@@ -30,11 +30,13 @@ class Life:
         self.nodes = list(self.world.nodes.values())
         self._written = 0
         self._trims = random.random() < 0.2
-        self._is_duel = random.random() < 0.1
+        self._is_duel = seed % 10 == 9
+        if self._is_duel:
+            self.world.first_ms = random.choice((50, 6_000))
 
     def run(self, steps: int) -> None:
         world, random = self.world, self.random
-        if random.random() < 0.7:
+        if random.random() < 0.7 and not self._is_duel:
             world.loss, world.repeat = random.choice((0, 0.02, 0.2)), random.choice((0, 0.05, 0.3))
             world.slow = random.choice((0, 0.02, 0.2))
         for node in self.nodes:
@@ -95,22 +97,25 @@ class Life:
     def _duel(self) -> None:
         """A leader writes what only it has, and goes; one that went so before comes back."""
         world, random = self.world, self.random
-        world.first_ms = 4_000
-        leaders = [node for node in self.nodes if node.leads]
-        if leaders:
-            node = leaders[-1]
-            self._part(node, alone=True)
-            node.propose([b"only here"])
-            world.run_for(random.choice((10, 400)))
-            node.stop(power=False)
-            world.cut_off.clear()
-            for each in self.nodes:
-                if each is not node:
-                    each.start()
-        elif random.random() < 0.2:
+        for _ in range(30):
+            if any(node.leads for node in self.nodes):
+                break
+            world.run_for(500)
+        else:
             for each in self.nodes:
                 each.start()
-        world.run_for(random.choice((200, 1_000, 3_000)))
+            return
+        world.run_for(random.choice((10, 100, 1_000)))
+        node = [node for node in self.nodes if node.leads][-1:]
+        for each in node:
+            self._part(each, alone=True)
+            each.propose([b"only here"] * random.choice((1, 1, 4)))
+            world.run_for(random.choice((10, 400)))
+            each.stop(power=False)
+            world.cut_off.clear()
+        for each in self.nodes:
+            if each not in node:
+                each.start()
 
     def _any(self) -> Node:
         """Any node, and a leader rather than another."""
