@@ -188,7 +188,7 @@ class MemberState:
         self.end_term = restored.end_term
         self.end_place = restored.end_place
         self.committed_index = min(restored.committed_index, restored.end_index)
-        self.matched_index = restored.begin_index - 1
+        self.matched_index = NO_INDEX
         """Up to here the log is known to be that of the leader of this term."""
         self.durable_index = restored.end_index
         self.last_number = 0
@@ -280,7 +280,6 @@ class MemberState:
         if term > self.term:
             self.save_vote(term, None)
         self._become(Role.FOLLOWER, leader_id)
-        self.matched_index = self.begin_index - 1
         self._match_own_term()
 
     def step_down(self, known_term: int) -> None:
@@ -294,9 +293,11 @@ class MemberState:
         self._effects.append(RoleChanged(self.term, role, leader_id))
 
     def _match_own_term(self) -> None:
-        """Entries of this term come from its one leader, so what stands before them is that leader's as well."""
-        if self.end_term == self.term:
-            self.matched_index = self.end_index
+        """What a leader has though nothing is compared: it was elected with all that is committed; and entries of this term come from
+        it, so what stands before them is its own as well.
+        """
+        known = self.end_index if self.end_term == self.term else self.committed_index
+        self.matched_index = max(known, self.begin_index - 1)
 
     # The log
 
@@ -341,6 +342,11 @@ class MemberState:
         """The owner has removed the entries before this one, which were committed."""
         assert begin_index <= self.committed_index
         self.begin_index = begin_index
+
+    @property
+    def durable_committed_index(self) -> int:
+        """For the checkpoint. A higher one could outlive the entry that it means, and vouch for another that stood there before."""
+        return min(self.committed_index, self.durable_index)
 
     def commit(self, index: int) -> None:
         """A majority has the entries up to there."""

@@ -1,16 +1,16 @@
 """What holds in every life of a group. A broken one raises `BrokenError` with its number.
 
-    1   a term has one leader, and is led once
-    2   a member votes once in a term
-    3   a term, a vote, or an entry is durable before it is said
-    4   two logs that have an entry of one index and term are equal up to it
-    5   what is committed at an index is the same entry everywhere and for ever
-    6   an acknowledged entry is durable on a majority of the disks at that moment
-    7   an elected leader has everything that was ever committed or acknowledged
-    8   what a member knows as committed is never cut, nor replaced
-    9   a leader that no majority answers steps down
-    10  when all is well again, there is a leader, entries are acknowledged, and all logs are equal
-    11  the log has no gap, and what is sent is read as it was
+1   a term has one leader, and is led once
+2   a member votes once in a term
+3   a term, a vote, or an entry is durable before it is said
+4   two logs that have an entry of one index and term are equal up to it
+5   what is committed at an index is the same entry everywhere and for ever
+6   an acknowledged entry is durable on a majority of the disks at that moment
+7   an elected leader has everything that was ever committed or acknowledged
+8   what a member knows as committed is never cut, nor replaced
+9   a leader that no majority answers steps down
+10  when all is well again, there is a leader, entries are acknowledged, and all logs are equal
+11  the log has no gap, and what is sent is read as it was
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Life:
         elif luck < 0.6:
             node.hand_over(random.choice(self.nodes).name)
         elif luck < 0.65 and self._trims:
-            node.trim(random.randint(node.disk.files.begin, node.disk.committed + 1))
+            node.trim(random.randint(node.disk.files.begin, max(node.disk.files.begin, node.committed)))
         if random.random() < 0.5:
             for each in self.nodes:
                 if random.random() < 0.7:
@@ -150,7 +150,7 @@ class Life:
                 leaders[0].propose([b"the last one"])
             world.run_for(500)
         world.counts["ms to rest"] += QUIET_MS - (end_ms - world.now_ms)
-        ends = [(node.leads, node.disk.files.begin, node.disk.files.end, node.disk.committed) for node in self.nodes]
+        ends = [(node.leads, node.disk.files.begin, node.disk.files.end, node.committed) for node in self.nodes]
         require(self._is_at_rest(acknowledged), 10, f"leads, begin, end, committed: {ends}")
         for node in self.nodes:
             for entry in world.invariants.agreed.values():
@@ -159,7 +159,7 @@ class Life:
 
     def _is_at_rest(self, acknowledged: int) -> bool:
         disks = [node.disk for node in self.nodes]
-        ends = {(disk.files.end, disk.committed) for disk in disks}
+        ends = {(node.disk.files.end, node.committed) for node in self.nodes}
         is_one = len(ends) == 1 and all(end == committed for end, committed in ends)
         return (
             is_one

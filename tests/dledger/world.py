@@ -17,8 +17,8 @@ from spark_mq.dledger.messages import (
     AppendEntryResponse,
     DLedgerCode,
     DLedgerMessage,
-    LedgerEntry,
     LeadershipTransferRequest,
+    LedgerEntry,
 )
 from spark_mq.dledger.state import (
     Answer,
@@ -30,7 +30,6 @@ from spark_mq.dledger.state import (
     DLedgerSettings,
     Effect,
     Order,
-    Restart,
     Restored,
     Role,
     RoleChanged,
@@ -48,7 +47,7 @@ FILE_BYTES = 2_048
 class Pages:
     """The content of a disk: what is in the files, or what survives a power loss."""
 
-    vote: Vote = Vote(0, None)
+    vote: Vote = field(default_factory=lambda: Vote(0, None))
     begin: int = 0
     entries: list[LedgerEntry] = field(default_factory=list)
 
@@ -162,6 +161,11 @@ class Node:
     def leads(self) -> bool:
         return self.member is not None and self.member.state.is_leader
 
+    @property
+    def committed(self) -> int:
+        """Up to where it knows entries as committed."""
+        return -1 if self.member is None else self.member.state.committed_index
+
     def run(self, effects: list[Effect]) -> None:
         """Carry out what a call returned."""
         world = self.world
@@ -173,7 +177,6 @@ class Node:
                 world.answer(self, each)
             elif isinstance(each, Committed):
                 world.invariants.committed(self, each.index)
-                self.disk.committed = each.index
             elif isinstance(each, RoleChanged):
                 world.invariants.changed_role(self, each)
                 if each.role is Role.LEADER:
@@ -203,6 +206,7 @@ class Node:
         if self.member is not None and life == self.life:
             self._is_syncing = False
             self.disk.sync(number)
+            self.disk.committed = self.member.state.durable_committed_index
             self.run(self.member.synced(number, self.world.now_ms))
 
     def _tick(self, life: int) -> None:
@@ -239,7 +243,11 @@ class Node:
     def trim(self, begin: int) -> None:
         """Delete old entries, of those that are committed and durable."""
         disk = self.disk
-        if self.member is not None and not disk.unsynced and disk.files.begin < begin <= disk.committed:
+        if (
+            self.member is not None
+            and not disk.unsynced
+            and disk.files.begin < begin <= min(disk.committed, self.member.state.committed_index)
+        ):
             disk.files.trim(begin)
             disk.durable.trim(begin)
             self.member.trimmed(begin)
@@ -298,7 +306,9 @@ class World:
         if isinstance(token, Token):
             self.invariants.answered(node, token, answer.body)
             source = self.nodes[token.source]
-            self._carry(node.name, token.source, partial(source.answered, token.life, token.call, node.name, answer.body))
+            self._carry(
+                node.name, token.source, partial(source.answered, token.life, token.call, node.name, answer.body)
+            )
         elif isinstance(token, int) and isinstance(answer.body, AppendEntryResponse):
             code = DLedgerCode(answer.body.code)
             self.counts[f"answered: {code.name}"] += 1
