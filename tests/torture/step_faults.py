@@ -122,7 +122,7 @@ def report(outcomes: Mapping[str, Outcome]) -> list[str]:
         f"planted faults by step {shown}/{len(outcomes)}: {counts[Outcome.NOTICED]} noticed, "
         f"{counts[Outcome.HARMLESS]} shown to be harmless",
         "",
-        "| operation ([storage/README.md](../storage/README.md)) | faults | noticed | harmless |",
+        "| operation ([storage/README.md](../../storage/README.md)) | faults | noticed | harmless |",
         "| --- | ---: | ---: | ---: |",
     ]
     for order in ORDERS:
