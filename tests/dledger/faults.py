@@ -290,7 +290,7 @@ FAULTS: Mapping[str, Fault] = MappingProxyType(
         "a late TRUNCATE cuts what is known": Fault(_cuts_what_is_known, (3, 8)),
         "another entry of the same index is taken for the leader's": Fault(_holds_anything, (3, 4, 5, 7)),
         "a majority is one too few": Fault(_one_too_few, (1, 6)),
-        "a vote counts twice": Fault(_counts_twice, (1,), (337,)),
+        "a vote counts twice": Fault(_counts_twice, (1,), (1301,)),
         "a term is led twice": Fault(_leads_twice, (1,)),
         "a candidate of an old term gets a vote": Fault(_votes_in_old_terms, (1, 2, 3)),
         "what waits for a deposed leader succeeds": Fault(_success_though_deposed, (5, 6)),
