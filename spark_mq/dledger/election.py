@@ -199,7 +199,9 @@ class Election:
             self._next_vote_ms += state.settings.max_vote_ms
         elif accepted >= quorum and voted_for_itself:
             self._lead(now_ms)
-        elif accepted >= quorum:  # its own vote in this term went to another, so a restart would not know that it has led
+        elif (
+            accepted >= quorum
+        ):  # its own vote in this term went to another, so a restart would not know that it has led
             self._next, self._next_vote_ms = _Next.NEXT_TERM, now_ms
         elif may_accept >= quorum:
             self._next_vote_ms = now_ms + REVOTE_MS

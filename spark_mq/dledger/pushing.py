@@ -50,7 +50,7 @@ class _Mode(Enum):
 
 class _Pushed(NamedTuple):
     sent_ms: int
-    count: int
+    entry_count: int
 
 
 class _Peer:
@@ -79,7 +79,7 @@ class _Peer:
 
     def reached(self, index: int) -> None:
         self.watermark = max(self.watermark, index)
-        for first in [first for first, found in self.pushed.items() if first + found.count - 1 <= self.watermark]:
+        for first in [first for first, found in self.pushed.items() if first + found.entry_count - 1 <= self.watermark]:
             del self.pushed[first]
 
 
@@ -242,7 +242,7 @@ class Pushing:
             peer.next_index += len(entries)
         begin, first = next(iter(peer.pushed.items()), (NO_INDEX, None))
         if first is not None and now_ms - first.sent_ms >= self._retry_ms:
-            self._append(peer, [state.entry(begin + at) for at in range(first.count)], now_ms)
+            self._append(peer, [state.entry(begin + at) for at in range(first.entry_count)], now_ms)
         elif now_ms - peer.pushed_ms >= COMMIT_PUSH_MS:
             peer.pushed_ms = now_ms
             self._push(peer, PushType.COMMIT, ())

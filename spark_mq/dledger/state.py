@@ -143,7 +143,7 @@ class Restart(NamedTuple):
 class Committed(NamedTuple):
     """A majority has the entries up to this index: apply them before what follows. None of them ever changes."""
 
-    index: int
+    last_index: int
 
 
 class RoleChanged(NamedTuple):
@@ -158,7 +158,7 @@ class Diverged(NamedTuple):
     """A leader wants to replace an entry that is committed here. It is refused; an operator must look."""
 
     leader_id: str
-    index: int
+    entry_index: int
 
 
 Order: TypeAlias = SaveVote | Append | Cut | Restart

@@ -14,7 +14,7 @@ HAPPENED = (
 
 
 def test_no_life_breaks_an_invariant() -> None:
-    found = lived(range(60))
+    found = lived(range(150))
     assert found.failures == []
     assert found.counts["acknowledged"] > 0
 

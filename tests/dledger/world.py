@@ -176,14 +176,14 @@ class Node:
             elif isinstance(each, Answer):
                 world.answer(self, each)
             elif isinstance(each, Committed):
-                world.invariants.committed(self, each.index)
+                world.invariants.committed(self, each.last_index)
             elif isinstance(each, RoleChanged):
                 world.invariants.changed_role(self, each)
                 if each.role is Role.LEADER:
                     pause_ms = world.first_ms or world.random.choice((0, 0, 50, 4_000))
                     world.after(pause_ms, partial(self.propose, [b""], self.life))
             elif isinstance(each, Diverged):
-                require(False, 8, f"{self.name} was to replace {each.index}, which it knows as committed")
+                require(False, 8, f"{self.name} was to replace {each.entry_index}, which it knows as committed")
             else:
                 world.invariants.ordered(self, each)
                 self.disk.write(each)
