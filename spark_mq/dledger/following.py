@@ -30,6 +30,7 @@ from spark_mq.dledger.messages import (
     is_same,
 )
 from spark_mq.dledger.state import Answer, Diverged, MemberState
+from storage.format.dledger import ENTRY_MAGIC
 
 MOST_WAITING = 1_024
 """Pushes that wait for the ones before them."""
@@ -85,18 +86,18 @@ class Following:
     def deadline_ms(self) -> int:
         return min((found.end_ms for found in self._waiting.values()), default=1 << 62)
 
-    @staticmethod
-    def _is_sound(request: PushEntryRequest) -> bool:
+    def _is_sound(self, request: PushEntryRequest) -> bool:
+        """Whether a leader can have made these entries."""
         entries = request.entries
         if not entries or (request.type != PushType.APPEND and len(entries) > 1):
             return False
-        follow = all(each.index == entries[0].index + at for at, each in enumerate(entries))
-        terms = [each.term for each in entries]
-        return (
-            follow
-            and terms == sorted(terms)
-            and terms[-1] <= request.term
-            and all(each.size_bytes == entry_size(each.body or b"") for each in entries)
+        terms = [0, *(each.term for each in entries), request.term]
+        return terms == sorted(terms) and all(
+            each.index == entries[0].index + at >= 0
+            and each.magic == ENTRY_MAGIC
+            and each.size_bytes == entry_size(each.body or b"")
+            and 0 <= each.place == self._state.place_behind(each.place, each.size_bytes)
+            for at, each in enumerate(entries)
         )
 
     def _forget_others(self) -> None:
