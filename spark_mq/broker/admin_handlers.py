@@ -345,7 +345,7 @@ def runtime_info(
 
 
 def _delays(store: BrokerStore) -> dict[str, str]:
-    """For each delay level: how far it was delivered, and the queue's end. Java: ScheduleMessageService.buildRunningStats."""
+    """For each delay level with deliveries: how far they are, and the queue's end. Java: ScheduleMessageService.buildRunningStats."""
     service, served = store.service, store.served
     try:
         offsets = service.state(DELAYS_FILE, DelayOffsets.load) or DelayOffsets()

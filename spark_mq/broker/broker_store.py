@@ -174,7 +174,7 @@ class BrokerStore:
 
     @property
     def topics_version(self) -> DataVersion:
-        """Version of the file's entries. Each change of the broker's permission raises it, so that name servers look."""
+        """Version of the file's entries. A changed broker permission, or a failed store, raises it, so that name servers look."""
         version = self.service.settings.topics.version
         more = self._permission_changes + (self.service.failure is not None)
         return replace(version, counter=version.counter + more)

@@ -137,7 +137,7 @@ class RequestPool:
         return True
 
     def afterwards(self, call: Callable[[], None]) -> None:
-        """Call this in the request's thread behind the requests that wait with it; at once where none are taken together."""
+        """To call after the requests that run together with this one, in their thread; at once where none run together."""
         later: list[Callable[[], None]] | None = getattr(self._own, "later", None)
         if later is None:
             call()

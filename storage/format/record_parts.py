@@ -45,9 +45,8 @@ class RecordParts(NamedTuple):
 
     def joined(self) -> np.ndarray:
         """All records back to back: `uint8`."""
-        return self._joined(
-            slice(0, len(self.header)), int(self.header["size_bytes"].sum(dtype=np.int64)), self._joins()
-        )
+        size = int(self.header["size_bytes"].sum(dtype=np.int64))
+        return self._joined(slice(0, len(self.header)), size, CompiledJoin.of(self) or Join.of(self))
 
     def pieces(self) -> Iterator[np.ndarray]:
         """The same, piece after piece, of whole records each.
@@ -55,21 +54,19 @@ class RecordParts(NamedTuple):
         A piece that has just been made is still in the processor's cache when it is summed up and written, and no memory of the size
         of them all is touched.
         """
-        sizes, joins = self.header["size_bytes"].astype(np.int64), self._joins()
+        sizes, join = self.header["size_bytes"].astype(np.int64), CompiledJoin.of(self) or Join.of(self)
         begins = np.cumsum(sizes) - sizes
         for rows, end in row_windows(begins, sizes, PIECE_BYTES):
-            yield self._joined(rows, end - int(begins[rows.start]), joins)
+            yield self._joined(rows, end - int(begins[rows.start]), join)
 
-    def _joins(self) -> tuple[CompiledJoin | None, Join]:
-        return CompiledJoin.of(self), Join.of(self)
-
-    def _joined(self, rows: slice, size_bytes: int, joins: tuple[CompiledJoin | None, Join]) -> np.ndarray:
+    def _joined(self, rows: slice, size_bytes: int, join: CompiledJoin | Join) -> np.ndarray:
         """Records of some rows, with their bodies' sums."""
-        compiled, exact = joins
-        if compiled is not None and (made := compiled.rows(rows.start, rows.stop, size_bytes)) is not None:
-            return made
+        if isinstance(join, CompiledJoin):
+            if (made := join.rows(rows.start, rows.stop, size_bytes)) is not None:
+                return made
+            join = Join.of(self)  # the exact path raises what is wrong
         self.header["body_crc"][rows] = body_crcs(self.bodies[rows])
-        return exact.rows(rows.start, rows.stop)
+        return join.rows(rows.start, rows.stop)
 
     def unique_key(self, row: int) -> str:
         """That of one record; empty where it has none."""
@@ -112,17 +109,23 @@ class CompiledJoin(NamedTuple):
     @classmethod
     def of(cls, parts: RecordParts) -> CompiledJoin | None:
         """That of records in their parts; None where no kernel is there."""
+        kernels = COMPILED.for_rows()  # where none are loaded, `body_crcs` counts the rows
+        if kernels is None or not kernels.HAS_CRC:
+            return None
         bodies, properties = Stretches.of(parts.bodies), Stretches.of(parts.properties)
-        return cls.over(parts.header, bodies, parts.names, parts.name_codes, properties)
+        return cls.over(kernels, parts.header, bodies, parts.names, parts.name_codes, properties)
 
     @classmethod
     def over(
-        cls, header: np.ndarray, bodies: Stretches, names: list[bytes], name_codes: np.ndarray, properties: Stretches
-    ) -> CompiledJoin | None:
+        cls,
+        kernels: ModuleType,
+        header: np.ndarray,
+        bodies: Stretches,
+        names: list[bytes],
+        name_codes: np.ndarray,
+        properties: Stretches,
+    ) -> CompiledJoin:
         """The same, of bodies and properties wherever they lie."""
-        kernels = COMPILED.for_rows(len(header))
-        if kernels is None or not kernels.HAS_CRC:
-            return None
         sizes = np.array([len(name) for name in names], np.int64)
         begins = (np.cumsum(sizes) - sizes)[name_codes]
         named = Stretches(np.frombuffer(b"".join(names), np.uint8), begins, begins + sizes[name_codes])
@@ -199,16 +202,15 @@ def write_commits(
     `codes` says which of the queues each is for. All halves have hosts of the same kinds. Where a half lies is not said yet
     (`record_block.stamp_halves`). Raises ValueError where the commits take more bytes or fewer.
     """
-    if not len(positions):
-        made = np.empty(0, np.uint8)
-    else:
+    made = np.empty(0, np.uint8)
+    if len(positions):
         fields, records = QueueFields.of(queues), Records(halves, positions)
         header = _headers_of_commits(records, fields, codes)
-        bodies = Stretches(halves, records.body_starts, records.body_ends)
-        properties = Stretches(halves, *records.property_bounds())
-        join = CompiledJoin.over(header, bodies, fields.names, codes, properties)
-        if join is not None and join.fills(out, 0, len(header)):
-            return
+        if (kernels := COMPILED.for_rows(len(positions))) is not None and kernels.HAS_CRC:
+            bodies = Stretches(halves, records.body_starts, records.body_ends)
+            properties = Stretches(halves, *records.property_bounds())
+            if CompiledJoin.over(kernels, header, bodies, fields.names, codes, properties).fills(out, 0, len(header)):
+                return
         exact = RecordParts(header, records.bodies(), fields.names, codes, records.raw_properties())
         made = Join.of(exact).rows(0, len(header))
     if len(made) != len(out):

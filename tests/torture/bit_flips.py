@@ -308,8 +308,8 @@ def _lines(counts: Counter[tuple[str, str]], suffix: str) -> Sequence[str]:
 
 KIND = Kind(
     name="bit-flips",
-    claim="A wrong bit in a body, and with property CRC one anywhere in a record, is not served without a word to who checks, and "
-    "whatever bit is wrong, nothing fails but with a declared error",
+    claim="A wrong bit in a body, and with property CRC one anywhere in a record, is noticed by a reader that checks, and "
+    "any wrong bit gives a declared error or none",
     unit="bit flipped",
     play=play,
     render=table,

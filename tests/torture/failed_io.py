@@ -1,4 +1,4 @@
-"""The n-th operation on the disk fails: whoever was told that a message is stored finds it, now and after a power loss that follows.
+"""The n-th operation on the disk fails: every acknowledged message is there, now and after a power loss that follows.
 
 A round is one workload on a small store, run again and again while another operation of some kind fails, with one error, once or
 from then on. Each time the disk is well again afterwards, and the store is opened as a new process would open it: its history is
@@ -282,8 +282,8 @@ def play(random: Random, directory: Path) -> Outcome:
 
 KIND = Kind(
     name="failed-io",
-    claim="Whatever operation on the disk fails, once or for good, nobody is told that a message is stored that is not there "
-    "afterwards, not even after a power loss, and the store can be opened and written again",
+    claim="Any operation on the disk fails, once or for good. Every acknowledged message is there afterwards, also after a power "
+    "loss, and the store can be opened and written again",
     unit="failed operation, with the openings that follow",
     play=play,
 )

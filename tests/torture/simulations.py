@@ -56,7 +56,7 @@ def _live(seed: int, brokers: int, outcome: Outcome) -> None:
 
 ELECTIONS = Kind(
     name="elections",
-    claim="an epoch has one master, epochs never fall, and whoever is elected holds all that was acknowledged",
+    claim="An epoch has one master, epochs never fall, and an elected master has all acknowledged messages",
     unit="steps of brokers and controller",
     play=play_elections,
 )
@@ -70,7 +70,7 @@ REPLICAS = Kind(
 )
 CONTROLLED_REPLICAS = Kind(
     "controlled-replicas",
-    "Whoever a controller may elect has all that was acknowledged, epochs never fall, epoch files say of each record whose it is, "
+    "A broker that may be elected has all acknowledged messages, epochs never fall, epoch files name the master of each record, "
     "what is cut was not confirmed, and all brokers have the same log in the end",
     "steps of a controller and its brokers",
     play_controlled,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
+from storage.format.java_hash import CRC_MASK
 from storage.format.kernels.encode import Parts, hash_texts, join_records
 from storage.format.kernels.ground import (
     BYTES,
@@ -86,7 +87,6 @@ __all__ = [
 
 HAS_CRC = crc32 is not None
 """Whether there is `crcs`: else one call of isal a stretch makes the sums."""
-_CRC_MASK = 0x7FFFFFFF
 
 
 def _position_of(name: str) -> int:
@@ -193,7 +193,7 @@ if HAS_CRC:
             if start < 0 or end < start or end > len(data):
                 return False
             size = np.uint64(end - start)
-            sums[row] = crc32(np.uint32(0), begin + np.uint64(start), size) & _CRC_MASK
+            sums[row] = crc32(np.uint32(0), begin + np.uint64(start), size) & CRC_MASK
         return True
 
 

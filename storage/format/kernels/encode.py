@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import types
 
+from storage.format.java_hash import CRC_MASK
 from storage.format.kernels.ground import (
     BYTES,
     INTS,
@@ -25,7 +26,6 @@ from storage.format.kernels.ground import (
 )
 from storage.format.record import HEADERS
 
-_CRC_MASK = 0x7FFFFFFF
 _CRC: int = HEADERS[0].fields["body_crc"][1]  # type: ignore[index]
 
 
@@ -83,7 +83,7 @@ if crc32 is not None:
                 return False
             memcpy(out, at, parts.headers, row * header_size, header_size)
             crc = crc32(np.uint32(0), start + np.uint64(body), np.uint64(body_size))
-            put_be32(out, at + _CRC, np.int64(crc) & _CRC_MASK)
+            put_be32(out, at + _CRC, np.int64(crc) & CRC_MASK)
             at += header_size
             memcpy(out, at, parts.bodies, body, body_size)
             at += body_size

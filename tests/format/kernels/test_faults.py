@@ -39,7 +39,7 @@ LEFT = test_encode.test_parts_that_do_not_lie_in_their_data_are_not_joined
 
 
 FAULTS = (
-    Fault("join_records", " & _CRC_MASK", "", RECORDS),
+    Fault("join_records", " & CRC_MASK", "", RECORDS),
     Fault("join_records", "properties_size >> 8", "0", RECORDS),
     Fault("join_records", "bool(at == len(out))", "True", LEFT),
     Fault("hash_texts", "bool(seen < 0x80)", "True", HASHES),
