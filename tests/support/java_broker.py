@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -34,6 +32,7 @@ from tests.support.places import PROJECT
 from tests.support.waiting import wait_until
 
 from .fixture_stores import golden_lines
+from .ports import free_ports as free_ports
 
 SCRIPT = PROJECT / "tests" / "oracle" / "oracle.sh"
 
@@ -411,23 +410,6 @@ def _await_registered(address: str, name_server: str) -> None:
 def send_arguments(broker: RunningBroker, topic: str) -> dict[str, str]:
     """Send.java's settings that say where to and what for; for `java_running("Send", out, *…)`."""
     return {"ns": broker.name_server, "broker": broker.address, "topic": topic}
-
-
-def free_ports() -> int:
-    """A port P below the ephemeral range for which P - 2, P and P + 1 are free: a broker takes the three."""
-    for port in random.sample(range(20_002, 32_000), 200):
-        if all(_is_free(port + step) for step in (-2, 0, 1)):
-            return port
-    raise OracleError("no three free ports between 20000 and 32000")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
 
 
 def _pairs(settings: Mapping[str, str | int]) -> list[str]:

@@ -6,11 +6,12 @@ Spark's local-cluster has both workers on one host, and where one attempt of a t
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+
+from .ports import free_ports
 
 TWO_HOSTS = "two hosts"
 """As a query's master: this cluster, with a core on each host."""
@@ -35,7 +36,7 @@ _HOSTS = ("127.0.0.2", "127.0.0.3")
 def two_hosts(directory: Path, jvm_options: str) -> Iterator[str]:
     """The cluster's URL; all its processes are children of this one, and inherit its environment. Java is on JAVA_HOME."""
     with ExitStack() as processes:
-        url = f"127.0.0.1:{_free_port()}"
+        url = f"127.0.0.1:{free_ports()}"
         host, port = url.split(":")
         processes.enter_context(_started(directory, jvm_options, host, _MASTER, "--port", port))
         for host in _HOSTS:
@@ -68,12 +69,6 @@ def _started(directory: Path, jvm_options: str, host: str, main: str, *arguments
     finally:
         process.kill()
         process.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 SHORT_LIFE = (

@@ -33,6 +33,7 @@ from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
 from storage import open_store
 from storage.batch.ledger import Batch
+from tests.support.ports import free_ports
 from tests.walks.trace import Trace, seen_by_threads, traced
 
 ROUNDS = 3
@@ -212,15 +213,9 @@ def _brokers(loop: _OwnLoop, *configurations: str) -> Iterator[list[RunningBroke
             loop.run(broker.close())
 
 
-def _port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _broker_walks(directory: Path) -> Iterator[Walk]:
-    port = _port()
-    text = f"brokerName=b\nlistenPort={port}\nhaListenPort={_port()}\nstorePathRootDir={directory}/alone\nbrokerIP1=127.0.0.1\n"
+    port = free_ports()
+    text = f"brokerName=b\nlistenPort={port}\nhaListenPort={free_ports()}\nstorePathRootDir={directory}/alone\nbrokerIP1=127.0.0.1\n"
     with _brokers(_OwnLoop(), text):
         client, other = _Client(port), _Client(port)
         send, end = _send_frame(), 1
@@ -251,7 +246,7 @@ def _broker_walks(directory: Path) -> Iterator[Walk]:
 
 
 def _slave_walks(directory: Path) -> Iterator[Walk]:
-    master, ha, slave, slave_ha = _port(), _port(), _port(), _port()
+    master, ha, slave, slave_ha = free_ports(), free_ports(), free_ports(), free_ports()
     both = "brokerName=b\nbrokerIP1=127.0.0.1\n"
     texts = (
         f"{both}brokerRole=SYNC_MASTER\nbrokerId=0\ninSyncReplicas=2\nminInSyncReplicas=1\n"
