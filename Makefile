@@ -31,7 +31,7 @@ test-long: setup ## what takes an hour, or is one of many cases whose siblings t
 test-spark: setup ## the tests that start Spark
 	@$(VENV)/bin/python -m pytest -m spark $(ARGS)
 
-test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven)
+test-interop: setup ## the tests against Apache RocketMQ's own classes (JDK and Maven); RELEASE=5.5.0 chooses the release (5.3.3)
 	@$(VENV)/bin/python -m pytest -m interop $(ARGS)
 
 test-crash: setup ## the crash tests, then drivers killed 50 times and duties 100 times (ROUNDS=n each); writes docs/tables/kills.md

@@ -36,7 +36,7 @@ def verify_store(
         return verify(
             store.log,
             store.queues,
-            store.index if store.config.index.message_index_enable else None,
+            store.index if store.config.index.has_files else None,
             checkpoint,
             store.plan,
             delays_ms=parse_delay_levels(store.config.delay.message_delay_level),

@@ -9,6 +9,7 @@
       TopicNotFoundError                the store knows no such topic
       StoreRefusedError                 a store that this package must not open
         IndexGeometryUnknownError       key look-ups need broker.conf
+        IndexElsewhereError             a look-up by key of a store whose index lies in RocksDB
         ForeignLogError                 its log may be another store's, and is not written
       StoreLockedError                  another writer has it; retriable
         StoreServedError                a broker of ours has it, and has not taken a batch
@@ -255,7 +256,7 @@ class TopicNotFoundError(StorageError):
 
 
 class StoreRefusedError(StorageError):
-    """A store that must not be opened (RocksDB, DLedger, batch queues …), lest it show wrong or zero rows."""
+    """A store that must not be written (DLedger, RocksDB, batch queues …), or not opened, lest it show wrong or zero rows."""
 
     condition = "SPARK_MQ_STORE_REFUSED"
     template = "store {path} is refused: {reason}"
@@ -282,6 +283,19 @@ class IndexGeometryUnknownError(StoreRefusedError):
         )
         self.args = (path, found_size_bytes)
         self.found_size_bytes = found_size_bytes
+
+
+class IndexElsewhereError(StoreRefusedError):
+    """A look-up by key cannot be answered: the index lies in RocksDB, and the index files lack what was stored since."""
+
+    condition = "SPARK_MQ_INDEX_ELSEWHERE"
+    spark_note = "filter without the option key"
+    hint = "filter the messages by their keys, or ask a broker with indexFileReadEnable=false"
+
+    def __init__(self, path: str) -> None:
+        rule = "indexRocksDBEnable=true, indexFileWriteEnable=false: its index lies in RocksDB, a look-up by key would find nothing"
+        super().__init__(path, rule)
+        self.args = (path,)
 
 
 class ForeignLogError(StoreRefusedError):

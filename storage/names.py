@@ -48,6 +48,8 @@ SYSTEM_TOPICS = frozenset(
         "SCHEDULE_TOPIC_XXXX",
         "BenchmarkTest",
         "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
         "RMQ_SYS_TRACE_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
@@ -56,8 +58,8 @@ SYSTEM_TOPICS = frozenset(
         "CHECKPOINT_TOPIC",
     }
 )
-"""System topics of every broker; the others begin with SYSTEM_TOPIC_PREFIX or are named after broker and
-cluster.
+"""System topics of every broker, those of RocksDB's transactions since 5.4; the others begin with SYSTEM_TOPIC_PREFIX or are named
+after broker and cluster.
 """
 
 TOPIC_LENGTH_LIMIT = 127
@@ -98,9 +100,9 @@ def validate_user_topic(topic: str, *, broker_name: str | None = None, cluster_n
     return topic
 
 
-def validate_group(group: str) -> str:
-    """The group, if a broker takes it; else NameIllegalError. At most 255 characters."""
-    return _validate("group", group, GROUP_LENGTH_LIMIT, _LEGAL)
+def validate_group(group: str, longest: int = GROUP_LENGTH_LIMIT) -> str:
+    """The group, if a broker takes it; else NameIllegalError. `longest` is in characters, as `Release.longest_group` says."""
+    return _validate("group", group, longest, _LEGAL)
 
 
 def validate_broker_name(name: str) -> str:

@@ -49,7 +49,8 @@ from storage.put.store_writer import StoreWriter
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, get_messages
 from storage.queues.positions import QueuePosition, offset_by_time, read_positions
-from storage.queues.scan import SLICE_ROWS, record_sizes
+from storage.queues.scan import SLICE_ROWS
+from storage.queues.store import ConsumeQueueStore
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
@@ -63,6 +64,8 @@ from storage.settings.load import (
     warn_of_unread,
 )
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
+from storage.tables.in_rocksdb import text_in_rocksdb
+from storage.tables.moved import MovedRange, MovedRanges, load_moved
 from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
@@ -101,7 +104,7 @@ def open_store(
     (`recovery/quarantine.py`). `create` makes an empty store if there is none.
 
     `store_host` (address:port) is the address that new records name. `broker_name` and `flush_disk_type` override the configuration.
-    `rocketmq_version` names the release of the store's broker (`4.9.7`; `BrokerVersion` says what older ones cannot read).
+    `rocketmq_version` names the release of the store's broker (`4.9.7`; `Release` says what each reads and writes).
     With `holds_back` only confirmed messages become readable (`storage/put/store_writer.py`).
     `prepare` gets the store that is opened for writing, recovered, before a batch appends to it.
     `on_progress` gets, during a recovery, how many bytes of how many are dispatched.
@@ -151,6 +154,7 @@ def _local(files: FileSystem, root: str) -> LocalFileSystem:
 
 
 _ENTRIES_LOOKED_AT = 64
+_QUEUES_NAMED = 3
 _T = TypeVar("_T")
 _P = ParamSpec("_P")
 
@@ -224,6 +228,7 @@ class MessageStore:
         self.tables_lock = threading.RLock()
         """Held while a table under config/, other than topics.json, is read, changed and saved."""
         self._groups = GroupEntries(root, file_system, self.tables_lock)
+        self._moved: MovedRanges = {}
         try:
             follows = options.writes_as == "follower"
             is_controlled = options.writes_as in ("controlled", "candidate")
@@ -247,7 +252,7 @@ class MessageStore:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
                     self.place = find_log(root, config, writable, to_write=True)
-            self.layout = StoreLayout.of(root, self.place.directories, config)
+            self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
             settings = None
@@ -256,16 +261,30 @@ class MessageStore:
                     root, config, writable, options.store_host, options.broker_name, options.flush_disk_type, self.log
                 )
             writes_ext = not options.read_only and config.consume_queue.enable_consume_queue_ext
-            self.queues = self.layout.consume_queues(file_system, writes_ext=writes_ext)
+            self.queues = self.layout.consume_queues(
+                file_system,
+                writes_ext=writes_ext,
+                reads_batches=options.read_only,
+                batch_topics=frozenset() if settings is None else settings.topics.batch_topics,
+            )
             self._resources.callback(self.queues.close)
+            if self.queues.note is not None:
+                warnings.warn(f"store {root}: {self.queues.note}", RuntimeWarning, stacklevel=3)
             if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
                 warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
-            self.index = IndexStore(file_system, root, config.index.max_hash_slot_num, config.index.max_index_num)
+            self.index = IndexStore(
+                file_system,
+                root,
+                config.index.max_hash_slot_num,
+                config.index.max_index_num,
+                is_elsewhere=config.index.is_elsewhere,
+            )
             self._resources.callback(self.index.close)
             if writable is None or settings is None:
                 self._look_at_all()
+                self._look_for_moved()
             else:
                 self._open_for_writing(writable, settings, options)
         except BaseException:
@@ -288,7 +307,7 @@ class MessageStore:
     def _open_for_writing(self, file_system: LocalFileSystem, settings: PutSettings, options: OpenOptions) -> None:
         if options.holder != "broker":  # a broker follows more settings, and itself warns of the others
             warn_of_unread(self.config.file, self.config.settings)
-        index = self.index if self.config.index.message_index_enable else None
+        index = self.index if self.config.index.has_files else None
         parts = StoreParts(self.root, self.config, file_system, self.log, self.queues, index, self._clock)
         follows = options.writes_as == "follower" or (
             options.writes_as == "controlled" and self.config.mode.broker_role == "SLAVE"
@@ -384,7 +403,7 @@ class MessageStore:
             return self._ends.follow()
         self.log.close()
         self.queues.close()
-        self.queues = self.layout.consume_queues(self._file_system)
+        self.queues = self._queues_again()
         self._look_at_all()
         return True
 
@@ -404,7 +423,12 @@ class MessageStore:
                     raise
                 self.log.list_files()
                 self.queues.close()
-                self.queues = self.layout.consume_queues(self._file_system)
+                self.queues = self._queues_again()
+
+    def _queues_again(self) -> ConsumeQueueStore:
+        return self.layout.consume_queues(
+            self._file_system, reads_batches=self.read_only, batch_topics=self.queues.batch_topics
+        )
 
     @property
     def _ends(self) -> QueueEnds:
@@ -443,8 +467,10 @@ class MessageStore:
         return self.queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Queue ids of a topic, sorted; empty if there is none. Raises StoreRefusedError for a batch-queue topic."""
-        if topic in self.queues.batch_topics:
+        """Queue ids of a topic, sorted; empty if there is none. A store that is open for writing raises StoreRefusedError for
+        a topic with batch queues.
+        """
+        if topic in self.queues.batch_topics and not self.read_only:
             raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
         return self.queues.queue_ids(topic)
 
@@ -467,6 +493,25 @@ class MessageStore:
             return known
         queue = self.queues.get(topic, queue_id)
         return None if queue is None else (ends.minimum(queue), ends.maximum(topic, queue_id))
+
+    def moved_away(self, topic: str, queue_id: int) -> MovedRange | None:
+        """What tiered storage has of a queue before its `min_offset`, and cannot be read here; None if nothing."""
+        found = self._moved.get((topic, queue_id))
+        return found if found is not None and found.start < self.min_offset(topic, queue_id) else None
+
+    def _look_for_moved(self) -> None:
+        """Say in a warning which messages of the store's broker lie where they cannot be read."""
+        self._moved = load_moved(self.root, self._file_system)
+        away = [(name, found) for name in sorted(self._moved) if (found := self.moved_away(*name)) is not None]
+        if away:
+            named = [
+                f"{topic} queue {queue_id} offsets {found.start} to {self.min_offset(topic, queue_id) - 1} ({found.place})"
+                for (topic, queue_id), found in away[:_QUEUES_NAMED]
+            ]
+            more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
+            text = f"store {self.root}: messages lie in tiered storage and are not read: {', '.join(named)}{more}"
+            cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
+            warnings.warn(f"{text}; {cure}; its broker serves them (nameServer)", ConfigurationWarning, stacklevel=4)
 
     @property
     def undispatched_bytes(self) -> int:
@@ -538,14 +583,32 @@ class MessageStore:
         return found
 
     def messages_by_key(
-        self, topic: str, key: str, max_count: int = 32, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+        self,
+        topic: str,
+        key: str,
+        max_count: int = 32,
+        *,
+        index_type: str | None = None,
+        begin_ms: int = 0,
+        end_ms: int = LONG_MAX,
     ) -> list[Message]:
         """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
 
+        With `index_type="T"` the key is their tags, as stored, if the index has them (RocketMQ 5.4; `rocketmqVersion` for our own).
         The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
-        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry.
+        Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry, IndexElsewhereError where
+        the index lies in RocksDB.
         """
-        found = messages_with_key(self.index, self.log, self.log_end, topic, key, begin_ms=begin_ms, end_ms=end_ms)
+        found = messages_with_key(
+            self.index,
+            self.log,
+            self.log_end,
+            topic,
+            key,
+            index_type=index_type,
+            begin_ms=begin_ms,
+            end_ms=end_ms,
+        )
         return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
@@ -617,14 +680,14 @@ class MessageStore:
         """Bytes of the records at queue offsets [start, end), as the queue's entries say."""
         queue = self.queues.get(topic, queue_id)
         blocks = range(start, end, SLICE_ROWS) if queue is not None else ()
-        return sum(int(record_sizes(queue.entries(at, min(end, at + SLICE_ROWS))).sum()) for at in blocks if queue)
+        return sum(int(queue.sizes(at, min(end, at + SLICE_ROWS)).sum()) for at in blocks if queue)
 
     @_outliving_expiry
     def offset_at_size(self, topic: str, queue_id: int, start: int, size_bytes: int) -> int:
         """The greatest offset up to which the records from `start` on have at most `size_bytes`; the maximum if all fit."""
         queue, end = self.queues.get(topic, queue_id), self.max_offset(topic, queue_id)
         while queue is not None and start < end:
-            sizes = np.cumsum(record_sizes(queue.entries(start, min(end, start + SLICE_ROWS))))
+            sizes = np.cumsum(queue.sizes(start, min(end, start + SLICE_ROWS)))
             fitting = int(np.searchsorted(sizes, size_bytes, side="right"))
             if fitting < len(sizes):
                 return start + fitting
@@ -786,7 +849,7 @@ class MessageStore:
     def _let_go(self) -> None:
         """Stop appending, and leave the rest to the next opening."""
         if self._writer is not None:
-            release(self._writer, self.index if self.config.index.message_index_enable else None)
+            release(self._writer, self.index if self.config.index.has_files else None)
             self._writer = self._putter = None
 
 
@@ -797,4 +860,6 @@ def _refuse_other_unit(time_ms: int) -> None:
 
 def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
     """`MessageStore.state` for a store that need not be open."""
+    if file_system.is_local and (found := text_in_rocksdb(root, name, file_system)) is not None:
+        return parse(*found)
     return read_table(f"{root}/config/{name}", parse, file_system.read_file)

@@ -42,6 +42,7 @@ def declared(base: type[Exception]) -> list[type[Exception]]:
         (errors.StoreNotFoundError("/s"), "SPARK_MQ_STORE_NOT_FOUND", "option path"),
         (errors.StoreNotSharedError("h1", "/s", "/s/commitlog is empty"), "SPARK_MQ_STORE_NOT_FOUND", "machine h1"),
         (errors.StoreRefusedError("/s", "it is RocksDB"), "SPARK_MQ_STORE_REFUSED", "it is RocksDB"),
+        (errors.IndexElsewhereError("/s"), "SPARK_MQ_INDEX_ELSEWHERE", "option key"),
         (errors.IndexGeometryUnknownError("/s", 9), "SPARK_MQ_INDEX_GEOMETRY_UNKNOWN", "option conf"),
         (errors.ConfigurationError("b.conf", 3, "k", "bad"), "SPARK_MQ_STORE_CONFIGURATION", "line 3"),
         (errors.CorruptRecordError("magic", 7, 1, 2, "f"), "SPARK_MQ_CORRUPT_RECORD", "in f at byte 7"),

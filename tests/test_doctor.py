@@ -288,8 +288,8 @@ def test_settings_that_take_no_effect_or_keep_a_store_from_being_written_are_nam
     ]
     assert "brokerRole=SLAVE" in found[0].what
     assert list(check_settings(StoreConfig())) == []
-    unreadable = list(check_settings(parse_config(b"storeType=defaultRocksDB")))
-    assert [finding.severity for finding in unreadable] == [Severity.ERROR]
+    unreadable = list(check_settings(parse_config(b"enableDLegerCommitLog=true")))
+    assert [finding.severity for finding in unreadable] == [Severity.WARNING]
 
 
 def test_the_command_looks_at_the_settings_of_a_store(fixture_store: Callable[[str], Fixture]) -> None:

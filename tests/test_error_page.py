@@ -37,7 +37,10 @@ OTHER_NAMES = {
     "SPARK_MQ_FAILPOINT",
     "SPARK_MQ_FAILPOINT_PAUSE",
 }
-JAVA_NAMES = {"maxMessageSize", "fileReservedTime", "storePathCommitLog", "regionId", "traceOn", "brokerClusterName"}
+JAVA_NAMES = {
+    *("maxMessageSize", "fileReservedTime", "storePathCommitLog", "regionId", "traceOn", "brokerClusterName"),
+    *("indexRocksDBEnable", "indexFileWriteEnable"),
+}
 """Settings of a broker."""
 
 

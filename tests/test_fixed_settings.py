@@ -31,6 +31,7 @@ IS_NO_PLACE = {
     *("compatibleWithOldNameSrv", "updateNameServerAddrPeriod", "enableMixedMessageType", "productEnvName"),
     *("msgTraceTopicName", "scanAvailableNameSrv", "fetchNamesrvAddrInterval", "lockInStrictMode", "highSpeedMode"),
     *("defaultMessageRequestMode", "autoCreateSubscriptionGroup", "enableCreateSysGroup"),
+    *("enableLiteEventMode", "liteEventFullDispatchDelayTimeForWildcardGroup"),
     *("regionId", "disableNettyWorkerGroup", "cleanRocksDBDirtyCQIntervalMin"),
 }
 """Names that only look like it."""

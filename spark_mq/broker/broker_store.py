@@ -206,6 +206,7 @@ class BrokerStore:
             groups,
             auto_create=send.auto_create_subscription_group,
             create_system_groups=send.enable_create_sys_group,
+            longest=self.config.release.longest_group,
         )
         if found is None or name in groups:
             return found

@@ -1,12 +1,18 @@
-"""Attributes of topics and groups, how operators change them, and the data that name servers get about static topics. Pure."""
+"""Attributes of topics and groups, how operators change them, pages of them, and the data that name servers get about static topics.
+
+Pure.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from itertools import islice
+from typing import NamedTuple, TypeVar
 
+from spark_mq.remoting import read_body
 from spark_mq.remoting.routes import TopicQueueMappingInfo
+from storage.format.table_entries import DataVersion
 from storage.tables.topics import TopicQueueMapping
 
 
@@ -24,6 +30,31 @@ def wire_mapping(mapping: TopicQueueMapping) -> TopicQueueMappingInfo:
             if leader.broker_name == mapping.broker_name
         },
     )
+
+
+# Pages of topics and groups, which brokers and clients from 5.4.0 on ask for.
+# Java: TopicConfigManager.subTopicConfigTable, SubscriptionGroupManager.subGroupTable.
+
+PAGE_MOST = 2_000
+"""Java: BrokerConfig.splitMetadataSize."""
+_T = TypeVar("_T")
+
+
+def page_of(
+    table: Mapping[str, _T], version: DataVersion, first: int | None, known_version: str | None, most: int | None
+) -> dict[str, _T]:
+    """The entries from number `first` on, by name. A page of another version than the pages before begins at 0.
+
+    Departure: a page that would leave one entry takes it, too. Java's slave asks for no page of the last entry alone.
+    Raises BodyError for a version that is none.
+    """
+    begin = max(0, first or 0)
+    if begin and (not known_version or read_body(DataVersion, known_version.encode()) != version):
+        begin = 0
+    end = begin + max(1, PAGE_MOST if most is None else min(most, PAGE_MOST))
+    if end == len(table) - 1:
+        end += 1
+    return {name: table[name] for name in islice(sorted(table), begin, end)}
 
 
 # Attributes: `+name=value,-name` as an operator says them, and what comes of it. Java: AttributeParser,

@@ -5,12 +5,12 @@ Java: AdminBrokerProcessor (200, 201, 203, 204, 207, 225, 328, 343, 345, 352, 35
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker.client_tables import Clients, KnownClient, subscriptions_by_topic
-from spark_mq.broker.entries import AttributeRefusedError, changed_attributes
+from spark_mq.broker.entries import AttributeRefusedError, changed_attributes, page_of
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.requests import Handler, Request
 from spark_mq.broker.traffic import Traffic
@@ -20,6 +20,8 @@ from spark_mq.remoting.administration import (
     ConsumerConnection,
     DeleteGroupRequest,
     GroupForbidden,
+    GroupPageAnswer,
+    GroupPageRequest,
     GroupSubscription,
     ProducerConnection,
     ProducerInfo,
@@ -76,18 +78,24 @@ class GroupHandlers:
         """225."""
         return self._save(request, read_body(SubscriptionGroupList, request.body).groups)
 
-    def _save(self, request: Request, wanted: Iterable[SubscriptionGroupConfig]) -> RemotingCommand:
-        """Departures: a name that no group may have is refused, and more retry queues than a topic may have; Java takes either."""
+    def _save(self, request: Request, wanted: Sequence[SubscriptionGroupConfig]) -> RemotingCommand:
+        """Departures: a name that no group may have is refused by any release, and more retry queues than a topic may have. Java takes
+        either up to 5.3; from 5.4 on it refuses the name of any group before it saves one.
+        """
         groups = self._store.groups
         try:
             for group in wanted:
-                known = groups.get(validate_group(group.group))
+                validate_group(group.group, self._store.config.release.longest_group)
+            for group in wanted:
+                known = groups.get(group.group)
                 if group.retry_queue_count > QUEUE_COUNT_LIMIT:
                     remark = f"a group can have {QUEUE_COUNT_LIMIT} retry queues, not {group.retry_queue_count}"
                     return request.answer(ResponseCode.INVALID_PARAMETER, remark)
                 attributes = changed_attributes(None if known is None else known.attributes, group.attributes, {})
                 self._store.service.save_group(replace(group, attributes=attributes))
-        except (AttributeRefusedError, NameIllegalError) as refused:
+        except NameIllegalError as refused:
+            return request.answer(ResponseCode.INVALID_PARAMETER, str(refused))
+        except AttributeRefusedError as refused:
             return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return request.answer()
 
@@ -114,14 +122,18 @@ class GroupHandlers:
         return request.answer(remark="", body=GroupForbidden(group=header.group, topic=header.topic, readable=readable))
 
     def all_groups(self, request: Request) -> RemotingCommand:
-        """201."""
+        """201: all groups, or the page that the request asks for; the departures are those of `TopicHandlers.all_topics`."""
+        header: GroupPageRequest = request.header
         table = self._store.service.group_table
+        groups, forbidden, total = dict(self._store.groups), table.forbidden, None
+        if header.group_seq is not None:
+            total = GroupPageAnswer(total_group_num=len(groups))
+            groups = page_of(groups, table.version, header.group_seq, header.data_version, header.max_group_num)
+            forbidden = {group: topics for group, topics in forbidden.items() if group in groups}
         body = SubscriptionGroupTable(
-            subscription_group_table=dict(self._store.groups),
-            forbidden_table=table.forbidden,
-            data_version=table.version,
+            subscription_group_table=groups, forbidden_table=forbidden, data_version=table.version
         )
-        return request.answer(body=body)
+        return request.answer(header=total, body=body)
 
     def config(self, request: Request) -> RemotingCommand:
         """352. Asking makes the group where the broker may make it."""

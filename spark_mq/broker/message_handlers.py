@@ -27,7 +27,7 @@ from spark_mq.remoting.request_runs import RequestRun, RunAnswers
 from storage.format.record import Message, decode_offset_message_id, decode_record
 from storage.names import is_system_topic
 from storage.pending import Pending
-from storage.rules.delays import REAL_TOPIC
+from storage.rules.delays import REAL_TOPIC, TIMER_DELETED_KEY, deletion_key
 from storage.rules.half_messages import DISCARD_TOPIC, HALF_TOPIC
 from storage.rules.inner_messages import encode_properties
 from storage.rules.response_codes import ResponseCode
@@ -152,7 +152,10 @@ class MessageHandlers:
         return make_request(code, write_header(pushed), request.body, encoding=self._clients.encoding)
 
     def recall(self, request: Request) -> RemotingCommand:
-        """370: a timed message shall not be delivered. A message is put that deletes it when its time comes."""
+        """370: a timed message shall not be delivered. A message is put that deletes it when its time comes.
+
+        Departure: one in each form of the key, where the release of the store's next broker is not named.
+        """
         header: wire.RecallMessageRequest = request.header
         send = self._store.config.send
         region = {"MSG_REGION": send.region_id}
@@ -178,20 +181,22 @@ class MessageHandlers:
         left_ms = handle.time_ms - request.now_ms
         if not 0 < left_ms < self._store.config.timer.timer_max_delay_sec * 1_000:
             return refusal(ResponseCode.ILLEGAL_OPERATION, "timestamp invalid")
-        deletion = wire.SendMessageRequest(
-            producer_group=header.producer_group,
-            topic=header.topic,
-            default_topic=AUTO_CREATE_TOPIC,
-            default_topic_queue_count=DEFAULT_TOPIC_QUEUE_COUNT,
-            queue_id=0,
-            sys_flag=0,
-            born_time_ms=request.now_ms,
-            flag=0,
-            properties=_text_of(recall_properties(handle, header.producer_group, request.now_ms)),
-        )
-        put = self.sender.send(request.like(deletion, b"0"))
-        if _MESSAGE_ID not in (put.ext_fields or {}):
-            return refusal(ResponseCode.SYSTEM_ERROR, "execute error")
+        for form in self._store.config.timer_deletion_keys:
+            key = deletion_key(form, handle.topic, handle.unique_key)
+            deletion = wire.SendMessageRequest(
+                producer_group=header.producer_group,
+                topic=header.topic,
+                default_topic=AUTO_CREATE_TOPIC,
+                default_topic_queue_count=DEFAULT_TOPIC_QUEUE_COUNT,
+                queue_id=0,
+                sys_flag=0,
+                born_time_ms=request.now_ms,
+                flag=0,
+                properties=_text_of(recall_properties(handle, key, header.producer_group, request.now_ms)),
+            )
+            put = self.sender.send(request.like(deletion, b"0"))
+            if _MESSAGE_ID not in (put.ext_fields or {}):
+                return refusal(ResponseCode.SYSTEM_ERROR, "execute error")
         answer = write_header(wire.RecallMessageAnswer(message_id=handle.unique_key))
         return request.answer(remark=UNSET, header=answer | region)
 
@@ -224,16 +229,19 @@ class MessageHandlers:
         return request.answer()
 
     def query(self, request: Request) -> RemotingCommand:
-        """12: messages by key, or by unique key as the extFields say. The client compares the keys.
+        """12: messages by key, by tag, or by unique key as the extFields say. The client compares the keys.
 
-        Departure: those of other topics, whose keys have the same hash, are left out. Java leaves that to the client, too.
+        `lastKey` means nothing, as for Java's index files. A tag is found where the release that the store is written for has it in the
+        index (5.4.0 and later). Departure: messages of other topics, whose keys have the same hash, are left out. Java leaves that to
+        the client, too.
         """
         header: wire.QueryMessageRequest = request.header
-        most = min(header.max_messages, _MOST_QUERIED)
+        most, index_type = min(header.max_messages, _MOST_QUERIED), header.index_type
         if (request.command.ext_fields or {}).get("_UNIQUE_KEY_QUERY") == "true":
-            most = self._store.config.pull.default_query_max_num
+            most, index_type = self._store.config.pull.default_query_max_num, None
         served = self._store.served
-        found = served.records_by_key(header.topic, header.key, most, header.begin_time_ms, header.end_time_ms)
+        times = header.begin_time_ms, header.end_time_ms
+        found = served.records_by_key(header.topic, header.key, most, *times, index_type)
         records = [record for record in found if message_in(record).topic == header.topic]
         time_ms, place = served.index_end() if records else (0, 0)
         answer = wire.QueryMessageAnswer(index_last_update_time_ms=time_ms, index_last_update_commitlog_offset=place)
@@ -282,11 +290,11 @@ def read_recall_handle(text: str) -> RecallHandle | None:
     return RecallHandle(topic, broker_name, time_ms, unique_key)
 
 
-def recall_properties(handle: RecallHandle, producer_group: str | None, now_ms: int) -> dict[str, str]:
-    """Properties of the message that deletes it: it goes through the timer to the same time."""
+def recall_properties(handle: RecallHandle, key: str, producer_group: str | None, now_ms: int) -> dict[str, str]:
+    """Properties of the message that deletes it, which it names by `key`: it goes through the timer to the same time."""
     properties = {
         "TAGS": _TAG,
-        "TIMER_DEL_UNIQKEY": f"{handle.topic}+{handle.unique_key}",
+        TIMER_DELETED_KEY: key,
         "UNIQ_KEY": handle.unique_key,
         "TIMER_DELIVER_MS": str(handle.time_ms),
         "BORN_TIMESTAMP": str(now_ms),

@@ -2,8 +2,9 @@
 
     request ─▶ checks ─▶ pending reset | get ─▶ code and header ─▶ static topic ─▶ offsets stored ─▶ answer | parked
 
-Not supported: `coldDataFlowControlEnable`, the offsets of broadcasting groups for proxies (`enableBroadcastOffsetStore`, off by
-default), forwarding a static topic's pull to another broker.
+Not supported: lite topics (a pull that names one is refused: the topic's own messages would be the wrong ones),
+`coldDataFlowControlEnable`, the offsets of broadcasting groups for proxies (`enableBroadcastOffsetStore`, off by default), forwarding
+a static topic's pull to another broker.
 """
 
 from __future__ import annotations
@@ -112,6 +113,9 @@ class PullHandler:
         header: PullMessageRequest = request.header
         if self._store.is_slave and not self._config.slave_read_enable:
             return request.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
+        if header.lite_topic:
+            remark = f"lite topics are not supported: {header.lite_topic!r} of topic {header.topic!r}"
+            return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         if header.sys_flag & COMMITS_OFFSET and header.commit_offset is None:
             raise HeaderError(PullMessageRequest.__name__, "commitOffset", None, "sysFlag says that it counts")
         try:

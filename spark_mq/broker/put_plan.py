@@ -52,6 +52,7 @@ from storage.rules.delays import (
 )
 from storage.rules.half_messages import half_message, takes_transactions
 from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_properties
+from storage.rules.priorities import PRIORITY
 from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
@@ -65,7 +66,7 @@ _LOG = logging.getLogger(__name__)
 DECIDED_BY_VALUE = frozenset(
     {
         *(DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DELETED_KEY),
-        *("TRAN_MSG", "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
+        *("TRAN_MSG", PRIORITY, "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
     }
 )
 """Properties on whose values it depends what a message is stored as, and those that a broker replaces. A message with others is stored
@@ -135,7 +136,7 @@ def plan_message(
     Raises RequestRefusedError for what is answered by its own code, PutRefusedError for what the put path refuses.
     """
     said = {} if message.properties.get("UNIQ_KEY") else {"UNIQ_KEY": new_unique_key()}
-    if topic.attributes.get("cleanup.policy") == "COMPACTION" and not message.properties.get("KEYS", "").strip():
+    if topic.is_compacted and not message.properties.get("KEYS", "").strip():
         raise RequestRefusedError(ResponseCode.MESSAGE_ILLEGAL, "Required message key is missing")
     message = _with(message, **said, CLUSTER=rules.cluster_name)
     if _is_half(message):
@@ -160,8 +161,9 @@ def plan_inner(message: InnerMessage, rules: PutRules, *, may_wait: bool = True)
 
 
 def plan_batch(message: InnerMessage, topic: TopicConfig, rules: PutRules) -> PutPlan:
-    """A batch, whose properties all its messages get behind their own. Raises RequestRefusedError, PutRefusedError.
+    """A batch, whose properties all its messages get behind their own up to 5.3. Raises RequestRefusedError, PutRefusedError.
 
+    Departure: as a broker of 5.4, too, in the timer's topic, where a record without its real topic would stop a broker's timer.
     A deliver time of the batch is one of all its messages; their own levels and times say nothing.
     """
     if message.topic.startswith(RETRY_PREFIX):
@@ -187,7 +189,8 @@ def plan_batch(message: InnerMessage, topic: TopicConfig, rules: PutRules) -> Pu
             PutStatus.MESSAGE_ILLEGAL, "a message of the batch has no body, and would stop a broker's timer"
         )
     shared = encode_properties(message.properties)
-    strings = [with_batch_properties(one.raw_properties, shared) for one in batch]
+    has_shared = rules.config.release.batch_appends_request_properties or message.topic == TIMER_TOPIC
+    strings = [with_batch_properties(one.raw_properties, shared) if has_shared else one.raw_properties for one in batch]
     size = _checked_sizes(message, [one.body for one in batch], strings, rules)
     rows = ((one.body, one.flag, string, decode_properties(string)) for one, string in zip(batch, strings, strict=True))
     return PutPlan(message, EncodedMessage.batch(message, rows), size, rules.is_heard)

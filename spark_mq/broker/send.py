@@ -58,6 +58,7 @@ from storage.pending import Pending
 from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessage, InnerMessages, sizes_of_messages
+from storage.rules.priorities import PRIORITY, by_priority
 from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, refuse_any_excess
@@ -205,6 +206,9 @@ class SendMessageHandler:
         if header.is_batch:
             return plan_batch(message, topic, rules), queue_id
         message = self._retried(message, request, rules.topics)
+        if PRIORITY in properties and self._config.release.honours_priority:
+            message = by_priority(message, topic.write_queue_count)
+            queue_id = message.queue_id
         return plan_message(message, topic, rules, self._new_unique_key), queue_id
 
     def _rules(self, now_ms: int, *, is_heard: bool) -> PutRules:
@@ -243,6 +247,7 @@ class SendMessageHandler:
             self._service.groups,
             topics,
             send=self._config.send,
+            longest_group=self._config.release.longest_group,
             max_reconsume_times=request.header.max_reconsume_times,
             client_version=request.command.version,
             group_holds_lock=is_retry and self._holds_order_lock(message.topic.removeprefix(RETRY_PREFIX)),
@@ -304,7 +309,7 @@ class SendMessageHandler:
         for kind, request in zip(run.kinds, requests, strict=True):
             header: SendMessageRequest = request.header
             topic = topics.get(header.topic)
-            if topic is None or topic.attributes.get("cleanup.policy") == "COMPACTION" or header.is_batch:
+            if topic is None or topic.is_compacted or header.is_batch:
                 return None
             if header.topic.startswith(RETRY_PREFIX) or header.topic in self._mappings.mappings:
                 return None

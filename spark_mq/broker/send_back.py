@@ -28,7 +28,7 @@ from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import MULTI_TAGS, Message
-from storage.names import RETRY_PREFIX
+from storage.names import GROUP_LENGTH_LIMIT, RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
@@ -79,6 +79,7 @@ def plan_send_back(
     topics: Mapping[str, TopicConfig],
     *,
     send: SendConfig,
+    longest_group: int = GROUP_LENGTH_LIMIT,
     client_version: int = CURRENT_VERSION,
     broker_address: str = "127.0.0.1",
     choose_queue: Callable[[int], int] = random.randrange,
@@ -90,7 +91,7 @@ def plan_send_back(
     it through `route_delayed`. Raises nothing.
     """
     try:
-        config = known_group(request.group, groups, send)
+        config = known_group(request.group, groups, send, longest_group)
     except RequestRefusedError as refused:
         return SendBackPlan(verdict=Verdict(refused.code, refused.remark))
     new_groups = () if request.group in groups else (config,)
@@ -176,6 +177,7 @@ class SendBackHandler:
             self._service.groups,
             topics,
             send=self._config.send,
+            longest_group=self._config.release.longest_group,
             client_version=request.command.version,
             broker_address=address,
         )
@@ -239,6 +241,7 @@ def retry_or_dead_letter(
     topics: Mapping[str, TopicConfig],
     *,
     send: SendConfig,
+    longest_group: int = GROUP_LENGTH_LIMIT,
     max_reconsume_times: int | None = None,
     client_version: int = CURRENT_VERSION,
     group_holds_lock: bool = False,
@@ -252,7 +255,7 @@ def retry_or_dead_letter(
     if not message.topic.startswith(RETRY_PREFIX):
         return Routed(_with_filter_type(message, topics.get(message.topic)))
     group = group_of_retry_topic(message.topic)
-    config = known_group(group, groups, send)
+    config = known_group(group, groups, send, longest_group)
     new_groups = () if group in groups else (config,)
     maximum = allowed_retries(config, max_reconsume_times, client_version)
     if not group_holds_lock and not is_sent_too_often(message.reconsume_times, maximum):
@@ -267,13 +270,16 @@ def retry_or_dead_letter(
     return Routed(_with_filter_type(dead_letter, target), changed(target, topics), new_groups, is_dead_letter=True)
 
 
-def known_group(group: str, groups: Mapping[str, SubscriptionGroupConfig], send: SendConfig) -> SubscriptionGroupConfig:
+def known_group(
+    group: str, groups: Mapping[str, SubscriptionGroupConfig], send: SendConfig, longest: int = GROUP_LENGTH_LIMIT
+) -> SubscriptionGroupConfig:
     """The group's entry, a new one where the broker makes it. Raises RequestRefusedError where there is none to be."""
     config = find_group(
         group,
         groups,
         auto_create=send.auto_create_subscription_group,
         create_system_groups=send.enable_create_sys_group,
+        longest=longest,
     )
     if config is None:
         remark = with_advice(f"subscription group not exist, {group} ")

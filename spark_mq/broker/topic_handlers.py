@@ -7,23 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker.client_tables import Clients
 from spark_mq.broker.entries import (
     AttributeRefusedError,
     changed_attributes,
+    page_of,
     parse_attributes,
 )
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
 from spark_mq.broker.traffic import Traffic
-from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_body
+from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode, read_body
 from spark_mq.remoting.administration import (
     CreateTopicRequest,
     GroupList,
     TopicConfigList,
     TopicOffset,
+    TopicPageAnswer,
+    TopicPageRequest,
     TopicRequest,
     TopicStatsTable,
 )
@@ -183,15 +187,27 @@ class TopicHandlers:
     # Requests that read
 
     def all_topics(self, request: Request) -> RemotingCommand:
-        """21."""
+        """21: all topics, or the page that the request asks for.
+
+        Departure: `enableSplitMetadata` and `splitMetadataSize` are not followed; a page has 2,000 topics, Java's defaults.
+        """
+        header: TopicPageRequest = request.header
+        table = self._store.service.settings.topics
+        topics = dict(self._store.topics)
+        mappings: Mapping[str, Any] = self._store.mappings.document.get("topicQueueMappingTable") or {}
+        fields: Header | Mapping[str, str] = NO_FIELDS
+        if header.topic_seq is not None:
+            fields = TopicPageAnswer(total_topic_num=len(topics))
+            topics = page_of(topics, table.version, header.topic_seq, header.data_version, header.max_topic_num)
+            mappings = {topic: mapping for topic, mapping in mappings.items() if topic in topics}
         body = TopicConfigTable(
-            topic_config_table=dict(self._store.topics),
-            data_version=self._store.service.settings.topics.version,
+            topic_config_table=topics,
+            data_version=table.version,
             mapping_data_version=self._store.mappings_version,
             topic_queue_mapping_info_map={},
-            topic_queue_mapping_detail_map=self._store.mappings.document.get("topicQueueMappingTable") or {},
+            topic_queue_mapping_detail_map=mappings,
         )
-        return request.answer(header=NO_FIELDS, body=body)
+        return request.answer(header=fields, body=body)
 
     def config(self, request: Request) -> RemotingCommand:
         """351."""
@@ -220,7 +236,7 @@ class TopicHandlers:
         return request.answer(body=TopicStatsTable(offset_table=offsets, topic_put_tps=rate))
 
     def groups_of(self, request: Request) -> RemotingCommand:
-        """300: groups with offsets in the topic, and, as Java has it, the topic's own name where any group subscribes to it."""
+        """300: groups that subscribe to the topic, and groups with offsets in it."""
         header: TopicRequest = request.header
         with self._clients.lock:
             groups = self._clients.consumers.groups_of(header.topic) | set(self._offsets.groups_of(header.topic))

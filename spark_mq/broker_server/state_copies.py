@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW
 from spark_mq.client.admin import Admin
@@ -24,15 +24,18 @@ from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.calls import make_call
 from spark_mq.client.errors import ClientError, ResponseError, request_text
 from spark_mq.client.settings import ClientSettings, split_address
-from spark_mq.remoting import RemotingCommand, RequestCode, make_request
+from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, write_body
+from spark_mq.remoting.administration import GroupPageRequest, TopicPageRequest
 from spark_mq.remoting.messages import ViewMessageRequest
-from storage.errors import StorageError
+from storage.errors import StateFileError, StorageError
+from storage.format import fastjson
 from storage.ha.follower import Following
 from storage.names import MASTER_ID, address_text
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
 from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, FollowedTimer
+from storage.tables.document import DataVersion, integer, parse_document, section
 from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
 from storage.tables.topics import TOPICS_FILE
 
@@ -46,6 +49,32 @@ _CODES: Mapping[str, int] = {
     TIMER_CHECKPOINT_FILE: RequestCode.GET_TIMER_CHECK_POINT,
     REQUEST_MODES_FILE: RequestCode.GET_ALL_MESSAGE_REQUEST_MODE,
 }
+
+
+class _Paged(NamedTuple):
+    """How a table is asked for in pages, and its parts in the answer."""
+
+    request: Callable[[int, str], Header]
+    """From the number of the page's first entry, and the version of the pages before."""
+    total: str
+    tables: tuple[str, ...]
+    """The one that is counted, and those that have entries of the same names."""
+
+
+_PAGE = 2_000
+_PAGED: Mapping[str, _Paged] = {
+    TOPICS_FILE: _Paged(
+        lambda first, version: TopicPageRequest(topic_seq=first, data_version=version, max_topic_num=_PAGE),
+        "totalTopicNum",
+        ("topicConfigTable", "topicQueueMappingDetailMap"),
+    ),
+    GROUPS_FILE: _Paged(
+        lambda first, version: GroupPageRequest(group_seq=first, data_version=version, max_group_num=_PAGE),
+        "totalGroupNum",
+        ("subscriptionGroupTable", "forbiddenTable"),
+    ),
+}
+_CHANGES_MOST = 10
 _ON_FAST_PORT = {TOPICS_FILE, TIMER_METRICS_FILE, TIMER_CHECKPOINT_FILE}
 _OF_LOG = (OFFSETS_FILE, DELAYS_FILE, TIMER_CHECKPOINT_FILE)
 _NOT_EVERYWHERE = {TIMER_METRICS_FILE, TIMER_CHECKPOINT_FILE, REQUEST_MODES_FILE}
@@ -122,6 +151,8 @@ class Master(ABC):
             return None
         host, port = split_address(found.address)
         address = address_text(host, port - VIP_PORTS_BELOW) if name in _ON_FAST_PORT else found.address
+        if name in _PAGED:
+            return all_pages(name, lambda header: answered(address, make_call(_CODES[name], header), self._settings))
         body = bytes(answer_of(address, _CODES[name], self._settings).body)
         return FollowedTimer.of_answer(body).to_text() if name == TIMER_CHECKPOINT_FILE else body.decode() or None
 
@@ -200,6 +231,37 @@ def answered(address: str, request: RemotingCommand, settings: ClientSettings) -
     if answer.code != ResponseCode.SUCCESS:
         raise ResponseError(answer.code, answer.remark, address, request_text(request.code))
     return answer
+
+
+def all_pages(name: str, ask: Callable[[Header], RemotingCommand]) -> str:
+    """The text of topics or groups, which a master from 5.4.0 on answers in pages; an older one answers with all.
+
+    Departure: it ends when all are there. Java ends one entry earlier, and does not copy the last of 2,001. Raises what `ask` raises,
+    and StateFileError for an answer that is no table, an empty page, or a table that changes between all pages.
+    """
+    paged, source = _PAGED[name], "the master's answer"
+    tables: list[dict[str, Any]] = [{} for _ in paged.tables]
+    version, changes = DataVersion(), 0
+    while changes < _CHANGES_MOST:
+        first = len(tables[0])
+        answer = ask(paged.request(first, write_body(version).decode() if first else ""))
+        text = bytes(answer.body).decode()
+        document, fields = parse_document(text, source), answer.ext_fields or {}
+        if paged.total not in fields:
+            return text
+        said = DataVersion.from_document(document, source)
+        if first and said != version:
+            tables = [{} for _ in tables]
+            changes += 1
+            continue
+        version = said
+        for table, part in zip(tables, paged.tables, strict=True):
+            table.update(section(document, part, source))
+        if len(tables[0]) >= integer(fields, paged.total, 0, source):
+            return fastjson.to_text({**document, **dict(zip(paged.tables, tables, strict=True))})
+        if len(tables[0]) == first:
+            raise StateFileError(source, 0, 0, f"the page from entry {first} of {fields[paged.total]} has nothing new")
+    raise StateFileError(source, 0, 0, f"{name} changed {changes} times while it was copied")
 
 
 class _Held(NamedTuple):

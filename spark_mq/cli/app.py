@@ -57,6 +57,7 @@ COMMANDS = {
     "job": Listed(UPKEEP, "", "Run a broker's duty on a store, once or repeatedly."),
     "close": Listed(UPKEEP, "sinks.close", "Close a store that sinks have written to."),
     "promote": Listed(UPKEEP, "replicas.promote", "Make a replica a store of its own."),
+    "convert": Listed(UPKEEP, "upkeep.convert", "Make a plain store of a DLedger group's."),
     "bind-log": Listed(UPKEEP, "upkeep.bind_log", "Allow writing to a log outside the store's directory."),
     "recover": Listed(REPAIR, "upkeep.recover", "Recover a store after a crash."),
     "repair": Listed(REPAIR, "upkeep.repair", "Cut a damaged log, and keep a copy of what is cut."),

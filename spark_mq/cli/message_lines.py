@@ -84,9 +84,8 @@ def queue_lines(
         return
     first, last = max(store.min_offset(topic, queue_id), start), min(end, store.max_offset(topic, queue_id))
     for offset in range(first, last):
-        place = int(queue.entries(offset, offset + 1)[0]["commitlog_offset"])
         try:
-            message = store.message_by_commitlog_offset(place)
+            message = queue.message_at(offset, store.log, store.log_end)
         except StorageError as error:
             yield Unreadable(topic, queue_id, offset, str(error))
             continue
@@ -155,11 +154,14 @@ def dump_queue(
                 "bitMap": unit.bit_map.hex() or None,
             }
         try:
-            message = store.message_by_commitlog_offset(commitlog_offset)
+            message = queue.message_at(offset, store.log, store.log_end)
         except StorageError as error:
             yield line | {"error": str(error)}
             continue
-        line |= describe_message(message, store.log.bytes_at(commitlog_offset, size))
+        is_moved = commitlog_offset < store.log.minimum  # into tiered storage
+        line |= describe_message(message, b"" if is_moved else store.log.bytes_at(commitlog_offset, size))
+        if is_moved:
+            del line["recordSha256"]
         yield line | described_body(message) if bodies else line
 
 

@@ -120,19 +120,16 @@ class StorePlace:
 
     def known_topics(self) -> set[str]:
         queues = {name for store in self._stores.values() for name in store.topics()}
-        batch_topics = {name for store in self._stores.values() for name in store.queues.batch_topics}
-        return queues | batch_topics | {name for table in self._topic_tables() for name in table.topics}
+        return queues | {name for table in self._topic_tables() for name in table.topics}
 
     def is_system_topic(self, topic: str) -> bool:
         return self._cluster.is_system_topic(topic)
 
     def topic_entries(self) -> list[dict[str, Any]]:
-        """Topics with queues and topics with settings. Of a topic with batch queues only the settings are known."""
+        """Topics with queues and topics with settings."""
         return [entry for name, store in self._stores.items() for entry in _topics_of(name, store)]
 
     def queues(self, topic: str | None) -> Sequence[QueueId]:
-        if topic is not None:
-            self._cluster.refuse_batch_topics([topic])
         return [queue for queue in self._cluster.queues() if topic in (None, queue.topic)]
 
     def queue_count(self, topic: str) -> int:
@@ -213,9 +210,9 @@ def _topics_of(broker_name: str, store: MessageStore) -> list[dict[str, Any]]:
 
 
 def _topic(broker_name: str, store: MessageStore, topic: str, config: TopicConfig | None) -> dict[str, Any]:
-    queue_ids = () if topic in store.queues.batch_topics else store.queue_ids(topic)
     bounds = {
-        queue_id: (store.min_offset(topic, queue_id), store.max_offset(topic, queue_id)) for queue_id in queue_ids
+        queue_id: (store.min_offset(topic, queue_id), store.max_offset(topic, queue_id))
+        for queue_id in store.queue_ids(topic)
     }
     settings = None if config is None else (config.read_queue_count, config.write_queue_count, config.perm)
     return topic_entry(topic, broker_name, settings, bounds)
@@ -227,7 +224,7 @@ def _group_lags(
     for name in offsets.groups() if group is None else [group]:
         for topic in offsets.topics_of(name):
             stored = offsets.offsets[topic, name]
-            readable = set() if topic in store.queues.batch_topics else set(store.queue_ids(topic))
+            readable = set(store.queue_ids(topic))
             for queue_id in sorted(readable | stored.keys()):
                 end = store.max_offset(topic, queue_id) if queue_id in readable else None
                 queue, offset = QueueId(topic, broker_name, queue_id), stored.get(queue_id)

@@ -1,4 +1,4 @@
-"""Commands that look after a store and its surroundings: recover, repair, quarantine, verify, bind-log, doctor."""
+"""Commands that look after a store and its surroundings: recover, repair, quarantine, verify, convert, bind-log, doctor."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from spark_mq.command_options import LOCK_TIMEOUT_MS, Conf, LockTimeout
 from spark_mq.doctor import Severity, check_settings, diagnose
 from spark_mq.terminal import busy, progress_bar
 from storage import open_store
+from storage.convert import Conversion
+from storage.convert import convert as convert_store
 from storage.dispatch.recovery_plan import LoweredOffset, RecoveryReport
 from storage.epoch_times import current_time_ms
 from storage.errors import StoreDamagedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.remote import file_system_of
+from storage.files.remote import file_system_of, plain_path
 from storage.recovery.log_bind import bind_log as bind
 from storage.recovery.quarantine import Quarantine, list_quarantines, quarantine_directory, read_quarantine
 from storage.settings.load import StoreConfig, load_config, parse_config, read_configuration
@@ -230,6 +232,58 @@ def _quarantine_json(one: Quarantine) -> dict[str, Any]:
         "sizeBytes": one.size_bytes,
         "commitlogOffset": one.commitlog_offset,
         "reason": one.reason,
+    }
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", show_default=False, help="The store of a group's broker.")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="TARGET", show_default=False, help="The new store: nothing yet, or an empty directory."),
+    ],
+    conf: Conf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a plain store of a DLedger group's.
+
+    This is the way out of DLedger (enableDLegerCommitLog): a master of Apache RocketMQ or of this package starts on the new store. Stop
+    the group, then convert the store of its last leader; the others can follow the new master. The source does not change.
+
+    Messages keep queue offsets, times, keys and bodies; groups keep their offsets. Their places in the log change, and with them the
+    offset message ids. A run that was killed leaves TARGET.converting, which the next run makes anew.
+    """
+    root = one_store(source, to_write=True)
+    with progress_bar("converting") as progress:
+        made = convert_store(root, plain_path(target), config=conf, on_progress=progress)
+    settings = {
+        "storePathRootDir": made.target,
+        "mappedFileSizeCommitLog": str(made.log_file_size_bytes),
+        "mappedFileSizeConsumeQueue": str(made.queue_file_size_bytes),
+    }
+    if as_json:
+        print_json({**_conversion_json(made), "settings": settings})
+        return
+    say(f"{made.records:,} messages of {made.source} are in {made.target}")
+    say(f"the group's last entry is {made.last_index} of term {made.last_term}: no other peer should have a later one")
+    if made.uncommitted:
+        say(f"{made.uncommitted:,} of its entries came after the last one that this peer knew to be on a majority")
+    say_lowered(made.lowered)
+    say("a broker.conf for it has, in place of enableDLegerCommitLog and dLeger…:")
+    for name, value in settings.items():
+        say(f"  {name}={value}")
+
+
+def _conversion_json(made: Conversion) -> dict[str, object]:
+    return {
+        "source": made.source,
+        "target": made.target,
+        "messages": made.records,
+        "logStart": made.log_start,
+        "logEnd": made.log_end,
+        "lastIndex": made.last_index,
+        "lastTerm": made.last_term,
+        "uncommitted": made.uncommitted,
+        "loweredOffsets": [each._asdict() for each in made.lowered],
     }
 
 

@@ -38,6 +38,7 @@ from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import BrokerKey, ControllerState, Event, Gone, Group, Liveness, LivingBrokers
 from spark_mq.remoting import (
     REQUEST_HEADERS,
+    ProtocolVersion,
     RemotingCommand,
     RequestCode,
     make_response,
@@ -228,10 +229,15 @@ _Handler: TypeAlias = Callable[[Controller, _Ask], RemotingCommand]
 
 
 def _done(controller: Controller, ask: _Ask, decided: Decided) -> RemotingCommand:
-    """Holds what was decided, and answers."""
+    """Holds what was decided, and answers.
+
+    Departure: to newer peers the broker ids are quoted. mqadmin from 5.4.0 on reads the answer to 1002 as another class, and fails at a
+    bare number that it would skip.
+    """
     controller.hold(decided)
     fields = None if decided.header is None else write_header(decided.header)
-    body = b"" if decided.body is None else write_body(decided.body)
+    is_quoted = ask.request.version >= ProtocolVersion.V5_4_0 and isinstance(decided.body, ElectedMasterBody)
+    body = b"" if decided.body is None else write_body(decided.body, is_standard_json=is_quoted)
     return make_response(ask.request, decided.code, decided.remark, fields, body)
 
 

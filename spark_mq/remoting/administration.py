@@ -36,6 +36,36 @@ class CreateTopicRequest(TopicHeader):
     force: bool | None = False
 
 
+class TopicPageRequest(RpcHeader):
+    """All topics (21); with fields, of brokers and clients from 5.4.0 on, a page of them. Brokers before it answer with all."""
+
+    topic_seq: Int | None = None
+    """The number of the page's first topic, in the order of their names."""
+    data_version: str | None = None
+    """Of the pages before, as JSON. Another one than the broker's begins anew."""
+    max_topic_num: Int | None = None
+
+
+class TopicPageAnswer(Header):
+    """How many topics there are. Without it all were in the answer."""
+
+    total_topic_num: Int | None = None
+
+
+class GroupPageRequest(RpcHeader):
+    """All groups (201), or a page of them, as `TopicPageRequest`."""
+
+    group_seq: Int | None = None
+    data_version: str | None = None
+    max_group_num: Int | None = None
+
+
+class GroupPageAnswer(Header):
+    """How many groups there are. Without it all were in the answer."""
+
+    total_group_num: Int | None = None
+
+
 class BrokerConfigAnswer(Header):
     """The version of the broker's settings; the settings are the body."""
 

@@ -2,7 +2,7 @@
 
 Codes of answers: `storage/rules/response_codes.py`.
 
-Java: RequestCode, LanguageCode, MQVersion, RocketMQ 5.3.3. An unlisted code is no error: commands carry plain numbers.
+Java: RequestCode, LanguageCode, MQVersion, RocketMQ 5.5.0. An unlisted code is no error: commands carry plain numbers.
 """
 
 from __future__ import annotations
@@ -163,6 +163,7 @@ class RequestCode(IntEnum):
     AUTH_DELETE_ACL = 3008
     AUTH_GET_ACL = 3009
     AUTH_LIST_ACL = 3010
+    SWITCH_TIMER_ENGINE = 5001
     POP_MESSAGE = 200050
     ACK_MESSAGE = 200051
     PEEK_MESSAGE = 200052
@@ -170,6 +171,16 @@ class RequestCode(IntEnum):
     NOTIFICATION = 200054
     POLLING_INFO = 200055
     POP_ROLLBACK = 200056
+    POP_LITE_MESSAGE = 200070
+    LITE_SUBSCRIPTION_CTL = 200071
+    ACK_LITE_MESSAGE = 200072
+    NOTIFY_UNSUBSCRIBE_LITE = 200073
+    GET_BROKER_LITE_INFO = 200074
+    GET_PARENT_TOPIC_INFO = 200075
+    GET_LITE_TOPIC_INFO = 200076
+    GET_LITE_CLIENT_INFO = 200077
+    GET_LITE_GROUP_INFO = 200078
+    TRIGGER_LITE_DISPATCH = 200079
     BATCH_ACK_MESSAGE = 200151
 
 
@@ -204,3 +215,5 @@ class ProtocolVersion(IntEnum):
     V5_0_0 = 413  # the first brokers that register mappings of static topics
     V5_3_1 = 475
     V5_3_3 = 479
+    V5_4_0 = 493  # the first with fastjson2: they skip no object that has bare numbers for keys
+    V5_5_0 = 513

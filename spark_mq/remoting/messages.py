@@ -49,6 +49,8 @@ class PullMessageRequest(TopicHeader):
 
     consumer_group: str
     topic: str
+    lite_topic: str | None = None
+    """A topic within the topic, of 5.5.0. Brokers before it do not look, and serve the topic's own queue."""
     queue_id: Int
     queue_offset: Long
     max_messages: Int = wire("maxMsgNums")
@@ -78,13 +80,17 @@ class PullMessageAnswer(Header):
 
 
 class QueryMessageRequest(TopicHeader):
-    """Messages by key. With `_UNIQUE_KEY_QUERY`=true among the extFields the key is a unique one."""
+    """Messages by key, or by tag. With `_UNIQUE_KEY_QUERY`=true among the extFields the key is a unique one."""
 
     topic: str
     key: str
     max_messages: Int = wire("maxNum")
     begin_time_ms: Long = wire("beginTimestamp")
     end_time_ms: Long = wire("endTimestamp")
+    index_type: str | None = None
+    """K a key, U a unique one, T a tag. Brokers before 5.4.0 do not look, and take a tag for a key."""
+    last_key: str | None = None
+    """Where a page of an index in RocksDB begins; index files have no pages."""
 
 
 class QueryMessageAnswer(Header):

@@ -41,6 +41,7 @@ from storage.rules.retries import RetryRules, find_group
 from storage.rules.retry_rows import ReturnedRows, ReturnRules
 from storage.rules.values import RejectedRow
 from storage.settings.load import StoreConfig, load_config
+from storage.settings.releases import VERSION_SETTING
 from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 
 QUERY_PROPERTY = "SPARK_MQ_QUERY"
@@ -149,7 +150,11 @@ def _retry_rules(
     groups = read_groups(options.root, files).groups
     send = config.send
     return RetryRules(
-        groups, send.auto_create_subscription_group, send.enable_create_sys_group, options.max_reconsume_times
+        groups,
+        send.auto_create_subscription_group,
+        send.enable_create_sys_group,
+        options.max_reconsume_times,
+        config.release.longest_group,
     )
 
 
@@ -162,7 +167,14 @@ def _return_rules(
         read_groups(options.root, files).groups,
         auto_create=config.send.auto_create_subscription_group,
         create_system_groups=config.send.enable_create_sys_group,
+        longest=(longest := config.release.longest_group),
     )
+    if group is None and len(options.consumer_group) > longest:
+        rule = (
+            f"{options.consumer_group!r} has {len(options.consumer_group)} characters: a broker of RocketMQ {config.release} "
+            f"({VERSION_SETTING}) takes at most {longest}"
+        )
+        raise OptionError("consumerGroup", rule)
     if group is None:
         rule = f"there is no group {options.consumer_group!r}, and autoCreateSubscriptionGroup is false"
         raise OptionError("consumerGroup", rule)
@@ -173,8 +185,9 @@ def _return_rules(
         options.max_reconsume_times,
         settings.delays_ms,
         settings.limits,
-        settings.appends_crc,
-        config.send.broker_permission,
+        appends_crc=settings.appends_crc,
+        indexes_tags=settings.release.indexes_tags,
+        broker_permission=config.send.broker_permission,
     )
 
 

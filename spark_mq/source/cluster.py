@@ -107,7 +107,7 @@ class Cluster:
         self.stores = dict(sorted(stores.items()))
         self.place = place
         self._fingerprints: dict[str, LogFingerprint | None] = {}
-        self._queues: tuple[dict[str, tuple[list[tuple[str, int]], frozenset[str]]], list[QueueId]] | None = None
+        self._queues: tuple[dict[str, list[tuple[str, int]]], list[QueueId]] | None = None
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
 
     @cached_property
@@ -158,13 +158,10 @@ class Cluster:
 
     def queues(self) -> Sequence[QueueId]:
         """All queues of all stores, sorted. The same list as long as there are the same ones."""
-        names = {name: (store.queues.names(), store.queues.batch_topics) for name, store in self.stores.items()}
+        names = {name: store.queues.names() for name, store in self.stores.items()}
         if self._queues is None or self._queues[0] != names:
             found = sorted(
-                QueueId(topic, name, queue_id)
-                for name, (queues, batch_topics) in names.items()
-                for topic, queue_id in queues
-                if topic not in batch_topics
+                QueueId(topic, name, queue_id) for name, queues in names.items() for topic, queue_id in queues
             )
             self._queues = names, found
         return self._queues[1]
@@ -180,10 +177,7 @@ class Cluster:
         )
 
     def refuse_batch_topics(self, topics: Sequence[str]) -> None:
-        """Raises StoreRefusedError for a named topic whose queues this package cannot read."""
-        for store in self.stores.values():
-            for topic in topics:
-                store.queue_ids(topic)
+        """Stores' batch queues are read."""
 
     def queue_count(self, topic: str) -> int:
         """Number of queues of the topic in the store that has most: those of topics.json, and those that hold messages."""
@@ -255,6 +249,13 @@ class Cluster:
     def position(self, queue: QueueId, offset: int) -> QueuePosition | None:
         return self.stores[queue.broker_name].position(queue.topic, queue.queue_id, offset)
 
+    def moved_away(self, queue: QueueId) -> str:
+        store = self.stores.get(queue.broker_name)
+        found = None if store is None else store.moved_away(queue.topic, queue.queue_id)
+        if store is None or found is None:
+            return ""
+        return f"; {found.describe(store.min_offset(queue.topic, queue.queue_id))}"
+
     def facts(self, queue: QueueId) -> QueueFacts | None:
         store = self.stores.get(queue.broker_name)
         bounds = None if store is None else store.bounds(queue.topic, queue.queue_id)
@@ -314,6 +315,9 @@ def offsets_with_key(store: MessageStore, piece: QueueRange, key: str) -> Iterat
     their last; a missing, deleted or lagging index leaves stretches of the log that only a scan can answer for. What they hold is a
     superset of the messages with the key: rows are compared afterwards.
     """
+    if piece.queue.topic in store.queues.batch_topics:  # the index has keys of records, and not of their messages
+        yield piece.start, piece.end
+        return
     found = [(offset, offset + 1) for offset in _indexed_offsets(store, piece, key)]
     yield from _merged(sorted(found + list(_uncovered_ranges(store, piece))))
 

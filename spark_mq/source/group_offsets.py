@@ -32,7 +32,7 @@ from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
 from storage.names import is_system_group, retry_topic, validate_group, validate_topic
-from storage.settings.load import refuse_for_writing
+from storage.settings.load import IN_ROCKSDB, refuse_for_writing
 from storage.store import MessageStore
 from storage.tables.offline_changes import write_group_offsets
 
@@ -148,6 +148,8 @@ def _writable(store: MessageStore) -> LocalFileSystem:
     if not isinstance(file_system, LocalFileSystem):
         raise OptionError("commitOffsets", f"store {store.root} is remote; offsets go to local stores only")
     reasons = refuse_for_writing(store.config)
+    if store.layout.rocksdb is not None and not reasons:
+        reasons.append(f"{store.layout.rocksdb.directory}: {IN_ROCKSDB}")
     if reasons:
         raise OptionError("commitOffsets", str(StoreRefusedError(store.root, "; ".join(reasons))))
     if store.place.refusal is not None:

@@ -123,7 +123,7 @@ class LiveCluster:
         )
         for topic, answer in (pair for found in answers.values() for pair in zip(topics, found, strict=True)):
             config = answer.body(TopicConfig) if answer.code == ResponseCode.SUCCESS else TopicConfig()
-            if config.attributes.get("queue.type") == "BatchCQ":
+            if config.is_batched:
                 rule = "its queues are batch consume queues (queue.type=BatchCQ), which are not read"
                 raise OptionError("topic", f"{topic}: {rule}")
 
@@ -157,6 +157,10 @@ class LiveCluster:
     def bounds(self, queue: QueueId) -> tuple[int, int]:
         ends = self._view.ends.get(queue)
         return (0, 0) if ends is None else (ends.minimum, ends.maximum)
+
+    def moved_away(self, queue: QueueId) -> str:
+        """A broker serves what it has moved."""
+        return ""
 
     def facts(self, queue: QueueId) -> QueueFacts | None:
         if queue not in self._view.ends:

@@ -49,6 +49,10 @@ class Positions(Protocol):
         """The first offset whose message was stored at or after the time; None if no message is that new."""
         ...
 
+    def moved_away(self, queue: QueueId) -> str:
+        """The end of a text about offsets before the minimum: where tiered storage has them; empty if it does not."""
+        ...
+
     def group_offset(self, group: str, queue: QueueId) -> int | None:
         """The next offset that a consumer group has stored; None if it has stored none."""
         ...
@@ -233,7 +237,7 @@ def _within_bounds(
             offsets[queue] = minimum if which == "starting" or offset < minimum else maximum
             chosen = f"{offsets[queue]} is taken" if not fail_on_data_loss else "correct the option"
             loss = f"queue {queue}: the {which} offset {offset} is outside [{minimum}, {maximum}]; {chosen}"
-            losses.append(loss + (_BEHIND_END if offset > maximum else ""))
+            losses.append(loss + (_BEHIND_END if offset > maximum else positions.moved_away(queue)))
     if losses and fail_on_data_loss:
         raise DataLossError(*losses)
     return Resolved(offsets, tuple(losses))

@@ -248,7 +248,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             else:
                 verdict = check_new_queue(queue, self.cluster.minimum(queue))
             if verdict.loss is not None:
-                losses.append(verdict.loss)
+                is_before = verdict.continuity is Continuity.BELOW_MINIMUM
+                losses.append(verdict.loss + (self.cluster.moved_away(queue) if is_before else ""))
             if verdict.continuity in (Continuity.BEYOND_END, Continuity.REPLACED):
                 broken.append(queue)
             starts[queue] = available[queue] if verdict.resume is None else verdict.resume

@@ -67,9 +67,9 @@ class TimerRecords(NamedTuple):
     queue_ids: np.ndarray
     """int32; −1 if unreadable."""
     keys: pa.Array
-    """string: topic + "+" + unique key, by which a deletion names it; null without one. Java: buildDeleteKey."""
+    """string: topic + "+" + unique key; null without one."""
     deleted_keys: pa.Array
-    """string: the key of the message that it deletes; null for a message."""
+    """string: the key by which it names the message that it deletes; null for a message."""
     roll_times: np.ndarray
     """int64: how often it was rolled."""
     rules: Mapping[int, str]
@@ -79,6 +79,11 @@ class TimerRecords(NamedTuple):
     def is_deletion(self) -> np.ndarray:
         """Which rows only delete another one."""
         return np.asarray(self.deleted_keys.is_valid().to_numpy(zero_copy_only=False))
+
+    @property
+    def names(self) -> pa.Array:
+        """What tells them apart; null without a unique key. A deletion often has the unique key of the message that it deletes."""
+        return pc.binary_join_element_wise(self.keys, self.deleted_keys.fill_null(""), "\x01")
 
     @property
     def is_sound(self) -> np.ndarray:
@@ -162,7 +167,7 @@ class LastRolls:
 
 def _names(timed: TimerRecords) -> pa.Array:
     """Names that identify messages; null without a key."""
-    return pc.binary_join_element_wise(timed.keys, pa.array(timed.out_ms).cast(pa.string()), " ")
+    return pc.binary_join_element_wise(timed.names, pa.array(timed.out_ms).cast(pa.string()), " ")
 
 
 def due_messages(
@@ -196,16 +201,22 @@ def due_messages(
 
 
 def cancelled_rows(keys: pa.Array, deleted_keys: pa.Array, ticks: np.ndarray, is_rolled: np.ndarray) -> np.ndarray:
-    """Which messages a deletion in their own slot removes. `ticks` are the slots. Java: TimerDequeueGetMessageService."""
+    """Which messages a deletion in their own slot removes. `ticks` are the slots. Java: TimerDequeueGetMessageService, buildDeleteKey.
+
+    Up to 5.3 a deletion names topic + "+" + unique key; from 5.4 on the unique key alone, unless appendTopicForTimerDeleteKey is set.
+    Departure: both forms are compared, as the deletion may be another release's. No topic has a "+".
+    """
     is_deletion = deleted_keys.is_valid().to_numpy(zero_copy_only=False)
     deleting = is_deletion & ~is_rolled
     cancelled = np.zeros(len(ticks), bool)
     if deleting.any():
         targets = np.flatnonzero(~is_deletion & ~is_rolled & np.isin(ticks, ticks[deleting]))
-        names = _of_slot(ticks[targets], keys.take(pa.array(targets)))
+        whole = keys.take(pa.array(targets))
         deleted = _of_slot(ticks[deleting], deleted_keys.filter(pa.array(deleting)))
-        hit = pc.is_in(names, deleted).to_numpy(zero_copy_only=False) & names.is_valid().to_numpy(zero_copy_only=False)
-        cancelled[targets[hit]] = True
+        for form in (whole, pc.replace_substring_regex(whole, r"^[^+]*\+", "")):
+            names = _of_slot(ticks[targets], form)
+            hit = pc.and_(pc.is_in(names, deleted), names.is_valid()).to_numpy(zero_copy_only=False)
+            cancelled[targets[hit]] = True
     return cancelled
 
 
@@ -335,12 +346,12 @@ class PutBefore:
     def __len__(self) -> int:
         return self._names.total()
 
-    def take(self, keys: pa.Array, out_ms: np.ndarray, entered_ms: np.ndarray) -> np.ndarray:
-        """Which of these were put. Each is found once."""
-        taken = np.zeros(len(keys), bool)
+    def take(self, names: pa.Array, out_ms: np.ndarray, entered_ms: np.ndarray) -> np.ndarray:
+        """Which of these (`TimerRecords.names`) were put. Each is found once."""
+        taken = np.zeros(len(names), bool)
         if not self._names:
             return taken
-        names = _unit_names(keys, out_ms, entered_ms)
+        names = _unit_names(names, out_ms, entered_ms)
         for row in np.flatnonzero(pc.is_in(names, pa.array(list(self._names), pa.string()))).tolist():
             name = names[row].as_py()
             taken[row] = self._names[name] > 0
@@ -393,14 +404,14 @@ def _names_in(records: Records) -> Iterator[tuple[str, int]]:
         for name in (TIMER_ENQUEUE_MS, TIMER_DEQUEUE_MS)
     )
     for name, time_ms in zip(
-        _unit_names(timed.keys, timed.out_ms, entered_ms).to_pylist(), put_ms.tolist(), strict=True
+        _unit_names(timed.names, timed.out_ms, entered_ms).to_pylist(), put_ms.tolist(), strict=True
     ):
         if name is not None:
             yield name, time_ms
 
 
-def _unit_names(keys: pa.Array, out_ms: np.ndarray, entered_ms: np.ndarray) -> pa.Array:
+def _unit_names(names: pa.Array, out_ms: np.ndarray, entered_ms: np.ndarray) -> pa.Array:
     """Names that identify the units' messages; null without a key."""
     return pc.binary_join_element_wise(
-        keys, *(pa.array(times).cast(pa.string()) for times in (out_ms, entered_ms)), " "
+        names, *(pa.array(times).cast(pa.string()) for times in (out_ms, entered_ms)), " "
     )

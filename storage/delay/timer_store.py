@@ -254,7 +254,7 @@ class _TimerRun:
         if not len(timed.records):
             return
         self._pass_over(timed, timed.rules)
-        is_put = self._put_before.take(timed.keys, timed.out_ms, np.full(len(timed.records), NEVER_ENTERED))
+        is_put = self._put_before.take(timed.names, timed.out_ms, np.full(len(timed.records), NEVER_ENTERED))
         self._counts["found_delivered"] += int(is_put.sum())
         enters = timed.is_sound & ~is_put
         time = WheelTime(self._now_tick, self._read_tick, self._precision_ms, self._window)
@@ -352,7 +352,7 @@ class _TimerRun:
             # A deletion that found its message has counted for both; one that did not stops counting.
             spent = np.where(leaves | ~timed.is_deletion, 0, 1) - cancelled
             self._count_topics(timed.topics, np.where(leaves, -unit_changes(units["magic"]), spent))
-            is_put = self._put_before.take(timed.keys, timed.out_ms, entered_ms) & leaves
+            is_put = self._put_before.take(timed.names, timed.out_ms, entered_ms) & leaves
             self._counts["found_delivered"] += int(is_put.sum())
             put = np.flatnonzero(leaves & timed.is_sound & fits & ~is_put)
             if len(put):

@@ -42,6 +42,7 @@ class QueueEnds:
         self._queues = queues
         self._clock = clock
         self._tail = LogTail(log, plan.greatest_end, plan.log_end, plan.last_record, check_crc=check_crc)
+        queues.follow(plan.log_end)
         self._ends = dict(plan.visible_ends)
         self._last_places = dict(plan.last_places)
         self._positions: dict[QueueName, tuple[tuple[int, QueuePosition], ...]] = {}
@@ -69,6 +70,7 @@ class QueueEnds:
     def follow(self) -> bool:
         """Look for new records, queues and topics; returns whether anything changed."""
         changed = self._tail.advance()
+        self._queues.follow(self._tail.end)
         changed |= self._discover()
         found = ((name, self._queues.look_for(*name)) for name in list(self._tail.pending))
         pending = [(name, queue) for name, queue in found if queue is not None]
@@ -136,6 +138,7 @@ class QueueEnds:
             self._discover()
             queue.list_files()
             found = queue.first_offset_at(self._log.minimum, self.maximum(*name))
+        found = queue.held_minimum(found)
         if found < self.maximum(*name):
             self._minimums[name] = found
         return found

@@ -18,7 +18,7 @@ from storage.format.bloom_filter import MapRule
 from storage.format.record_block import BlockColumns, RecordRun, resolved_tags_codes
 from storage.index.store import IndexStore
 from storage.index.writer import IndexWriter, OpenSlots
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.log.dispatch import (
     DispatchBatch,
     IndexKeys,
@@ -51,8 +51,11 @@ class DerivedWriter:
         ends: StoreEnds,
         queue_file_size_bytes: int,
         clock: Callable[[], int],
+        *,
+        indexes_tags: bool = False,
     ) -> None:
         self._file_system = file_system
+        self._indexes_tags = indexes_tags
         self._queues = queues
         self._index = index
         self._ends = ends
@@ -93,7 +96,7 @@ class DerivedWriter:
         An offset that goes back replaces the queue's entries from there on: its topic was deleted and made again.
         """
         for entries in map(self._kept, queue_entries(batch)):
-            if not len(entries.queue_offsets):
+            if not len(entries.queue_offsets) or self._queues.refuse_batches(entries):
                 continue
             name = entries.topic, entries.queue_id
             writer = self._queue_writer(*name, self._ends.readable_ends.get(name, 0), is_followed=True)
@@ -106,7 +109,7 @@ class DerivedWriter:
             if self.arrived is not None:
                 self._entered.append(entries)
         reach("after-queues")
-        self.enter_keys(index_keys(batch))
+        self.enter_keys(index_keys(batch, indexes_tags=self._indexes_tags))
         reach("after-index")
 
     def count(self, batch: DispatchBatch) -> None:
@@ -199,8 +202,8 @@ class DerivedWriter:
         """The slots of the last index file, if they are in memory."""
         return self._ends.index_slots if self._index_writer is None else self._index_writer.slots
 
-    def begin_sync(self, least_pages: int, store_time_ms: int) -> DerivedSync:
-        """A sync of queues with at least `least_pages` dirty pages; 0 = of everything. `store_time_ms` is the last entered record's."""
+    def begin_sync(self, least_pages: int, last_record: RecordIdentity) -> DerivedSync:
+        """A sync of queues with at least `least_pages` dirty pages; 0 = of everything. `last_record` is the last entered one."""
         return begin_sync(
             self._file_system,
             self._queue_writers.values(),
@@ -208,7 +211,7 @@ class DerivedWriter:
             self._ends.unsynced,
             self._gate,
             least_pages=least_pages,
-            store_time_ms=store_time_ms,
+            last_record=last_record,
         )
 
     def end_sync(self, sync: DerivedSync) -> None:
@@ -341,8 +344,8 @@ class DerivedSync:
     paths: tuple[str, ...]
     """Files before their directories."""
     is_thorough: bool
-    """Whether it covers everything: entries and keys of every record up to `store_time_ms`, except those of that same millisecond."""
-    store_time_ms: int
+    """Whether it covers everything: entries and keys of every record up to `last_record`."""
+    last_record: RecordIdentity
     index_end_ms: int
     queues: tuple[_QueueState, ...]
     index_key_count: int
@@ -362,11 +365,11 @@ def begin_sync(
     gate: SyncGate,
     *,
     least_pages: int,
-    store_time_ms: int,
+    last_record: RecordIdentity,
 ) -> DerivedSync:
     """Collect the queues with at least `least_pages` to sync; 0 = all, with directories, index and what an earlier writer left.
 
-    `store_time_ms` is the last dispatched record's.
+    `last_record` is the last dispatched one.
     """
     is_thorough = least_pages == 0
     states = [
@@ -382,7 +385,7 @@ def begin_sync(
     return DerivedSync(
         tuple(sorted(paths, reverse=True)),
         is_thorough,
-        store_time_ms,
+        last_record,
         0 if index_writer is None else index_writer.end_time_ms,
         tuple(states),
         0 if index_writer is None else index_writer.key_count,

@@ -1,21 +1,30 @@
-"""The items of a send batch made from columns, many at once: Arrow and NumPy columns in, one run of bytes out. No loop over messages.
+"""The items of a send batch: made from columns, and read from records of a batch queue. Many at once, no loop over messages.
 
     0      4     8     12     16            20       20 + n              22 + n
     | size | (0) | (0) | flag | body length | body n | properties length | properties |
 
 The fields in parentheses stay zero, as in Java's producer; a broker ignores them. Concatenated items are a batch's body, so any run of
-them is a batch. Java: MessageDecoder.encodeMessage; the inverse is `spark_mq/remoting/messages.py`.
+them is a batch. Java: MessageDecoder.encodeMessage; the inverse for a request is `spark_mq/remoting/messages.py`.
+
+A record of a batch queue has a batch as its body. A consumer makes messages of it (`single_records`). Java: PullAPIWrapper,
+MessageDecoder.decodeMessage.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.format.arrays import sizes_of, view_at
+from storage.errors import CorruptMessageError, CorruptRecordError
+from storage.format.arrays import bytes_and_offsets, sizes_of, view_at
+from storage.format.java_hash import body_crc, crcs_between
+from storage.format.properties import decode_properties
+from storage.format.record import COMPRESSED, COMPRESSION_MASK, HEADERS, INNER_BATCH, NEED_UNWRAP, Message
+from storage.format.record_batch import Records, gather_bytes
 
 HEAD = np.dtype([("size_bytes", ">i4"), ("unread", "V8"), ("flag", ">i4"), ("body_size_bytes", ">i4")])
 """The part before the body."""
@@ -75,3 +84,144 @@ def _fixed(values: np.ndarray) -> pa.Array:
     offsets = np.arange(0, count * width + 1, width, dtype=np.int64)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer(values.view(np.uint8))]
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), count, buffers)
+
+
+_UNWRAPPED = INNER_BATCH | NEED_UNWRAP
+_NOT_COMPRESSED = ~(COMPRESSED | COMPRESSION_MASK)
+_BATCH = "batch of messages"
+
+
+class SingleRecords(NamedTuple):
+    """The messages of n records as records of their own."""
+
+    records: Records
+    rows: np.ndarray
+    """Which of the n records each was in, ascending."""
+    numbers: np.ndarray
+    """Its number in the record, from 0."""
+
+
+def single_records(records: Records) -> SingleRecords:
+    """Each message of whole records as a record, with the fields of Java's consumer. Records without a batch stay as they are.
+
+    A message has its own flag, body and properties, the queue offset of its place in the batch, and else the batch's fields. Its size
+    and sum are those of the record that it would be. Raises CorruptMessageError where a body is no batch.
+    """
+    flags = records.column("sys_flag")
+    batches = np.flatnonzero(flags & _UNWRAPPED == _UNWRAPPED)
+    if not len(batches):
+        return SingleRecords(records, np.arange(len(records)), np.zeros(len(records), np.int64))
+    parts = records.take(batches)
+    data, offsets = bytes_and_offsets(parts.plain_bodies().cast(pa.large_binary()))
+    starts, owners, numbers = _items(parts, data, offsets)
+    heads = view_at(data, starts, HEAD)
+    body_sizes = heads["body_size_bytes"].astype(np.int64)
+    body_starts = starts + HEAD.itemsize
+    owner = pa.array(owners)
+    header_sizes = (parts.body_starts - parts.positions)[owners]
+    topic_ends = parts.property_bounds()[0] - _LENGTH.itemsize
+    made = pc.binary_join_element_wise(
+        gather_bytes(parts.buffer, parts.positions, parts.body_starts).cast(pa.large_binary()).take(owner),
+        gather_bytes(data, body_starts, body_starts + body_sizes).cast(pa.large_binary()),
+        gather_bytes(parts.buffer, parts.body_ends, topic_ends).cast(pa.large_binary()).take(owner),
+        gather_bytes(data, body_starts + body_sizes, starts + heads["size_bytes"]).cast(pa.large_binary()),
+        pa.scalar(b"", pa.large_binary()),
+    )
+    others = np.setdiff1d(np.arange(len(records)), batches)
+    ends = records.positions[others] + records.column("size_bytes")[others]
+    kept = gather_bytes(records.buffer, records.positions[others], ends).cast(pa.large_binary())
+    rows = np.concatenate((batches[owners], others))
+    order = np.argsort(rows, kind="stable")
+    joined = pa.concat_arrays([made, kept]).take(pa.array(order))
+    view, bounds = bytes_and_offsets(joined)
+    buffer, places = view.copy(), bounds[:-1]
+    is_made = order < len(owners)
+    at, item = places[is_made], order[is_made]
+    plain = HEADERS[0].fields
+    assert plain is not None
+
+    def write(field: str, values: np.ndarray) -> None:
+        layout, position = plain[field][:2]
+        _write(buffer, at + position, values.astype(layout))
+
+    write("size_bytes", np.diff(bounds)[is_made])
+    write("flag", heads["flag"][item])
+    write("queue_offset", (parts.column("queue_offset")[owners] + numbers)[item])
+    write("sys_flag", (flags[batches[owners]] & _NOT_COMPRESSED)[item])
+    _write(buffer, at + header_sizes[item] - 4, body_sizes[item].astype(">i4"))
+    sums = crcs_between(buffer, at + header_sizes[item], at + header_sizes[item] + body_sizes[item])
+    write("body_crc", np.where(parts.crc_agrees()[owners[item]], sums, ~sums & 0x7FFFFFFF))
+    all_numbers = np.concatenate((numbers, np.zeros(len(others), np.int64)))
+    return SingleRecords(Records(buffer, places), rows[order], all_numbers[order])
+
+
+def _items(records: Records, data: np.ndarray, offsets: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where the items of the records' batches begin, whose each is, and its number. The loop goes over the longest batch's items."""
+    found, owners, numbers = [], [], []
+    rows = np.flatnonzero(offsets[:-1] < offsets[1:])
+    at = offsets[rows]
+    number = 0
+    while len(rows):
+        room = offsets[rows + 1] - at
+        wrong = room < ITEM_OVERHEAD
+        heads = view_at(data, np.where(wrong, 0, at), HEAD) if len(data) >= ITEM_OVERHEAD else np.zeros(len(rows), HEAD)
+        sizes, bodies = heads["size_bytes"].astype(np.int64), heads["body_size_bytes"].astype(np.int64)
+        wrong |= (sizes < ITEM_OVERHEAD) | (sizes > room) | (bodies < 0) | (bodies + ITEM_OVERHEAD > sizes)
+        if not wrong.any():
+            properties = view_at(data, at + HEAD.itemsize + bodies, _LENGTH).astype(np.int64)
+            wrong |= bodies + ITEM_OVERHEAD + properties != sizes
+        if wrong.any():
+            row = int(rows[np.argmax(wrong)])
+            raise records.corrupt_message(row, CorruptRecordError(_BATCH, 0, "whole items", f"a broken item {number}"))
+        found.append(at)
+        owners.append(rows)
+        numbers.append(np.full(len(rows), number, np.int64))
+        at, number = at + sizes, number + 1
+        going_on = at < offsets[rows + 1]
+        rows, at = rows[going_on], at[going_on]
+    if not found:
+        return np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64)
+    whose, starts = np.concatenate(owners), np.concatenate(found)
+    order = np.argsort(starts)
+    return starts[order], whose[order], np.concatenate(numbers)[order]
+
+
+def _write(buffer: np.ndarray, positions: np.ndarray, values: np.ndarray) -> None:
+    """Write values of one layout at byte positions of a `uint8` buffer."""
+    size = values.dtype.itemsize
+    if len(positions):
+        void = np.dtype((np.void, size))
+        np.ndarray((len(buffer) - size + 1,), void, buffer, strides=(1,))[positions] = values.view(void)
+
+
+def single_message(record: Message, queue_offset: int) -> Message:
+    """The message at a queue offset of a record (`single_records`); the record itself if it holds no batch.
+
+    Raises CorruptMessageError where the body is no batch, or has no such message.
+    """
+    if record.sys_flag & _UNWRAPPED != _UNWRAPPED:
+        return record
+    body, number = record.plain_body, queue_offset - record.queue_offset
+    place = record.topic, record.queue_id, record.queue_offset, record.commitlog_offset
+    try:
+        ends = item_ends(body)
+    except ValueError as error:
+        raise CorruptMessageError(*place, _BATCH, "whole items", str(error)) from error
+    if not 0 <= number < len(ends):
+        raise CorruptMessageError(*place, _BATCH, f"a message {number}", f"{len(ends)} messages")
+    start = ends[number - 1] if number else 0
+    head = np.frombuffer(body, HEAD, 1, start)[0]
+    body_end = start + HEAD.itemsize + int(head["body_size_bytes"])
+    raw = body[body_end + _LENGTH.itemsize : ends[number]]
+    own = body[start + HEAD.itemsize : body_end]
+    return replace(
+        record,
+        queue_offset=queue_offset,
+        flag=int(head["flag"]),
+        sys_flag=record.sys_flag & _NOT_COMPRESSED,
+        body=own,
+        body_crc=body_crc(own),
+        raw_properties=raw,
+        properties=decode_properties(raw),
+        size_bytes=record.size_bytes - len(record.body) - len(record.raw_properties) + len(own) + len(raw),
+    )

@@ -4,10 +4,24 @@
     | commitlog_offset  | size_bytes | tags_code |   big-endian
 
 A queue file is an array of them; the entry's number is the queue offset. Java: ConsumeQueue (CQ_STORE_UNIT_SIZE = 20).
-Not supported: batch queues (46-byte units).
+With storeType=defaultRocksDB an entry is a value in RocksDB, and its key names the queue and the offset:
+
+    key    | topic length (4) | 1 | topic | 1 | queue id (4) | 1 | queue offset (8)     value  | ENTRY (20) | store time (8)
+    key    | topic length (4) | 1 | topic | 1 | max or min | 1 | queue id (4)           value  | commitlog_offset (8) | queue offset (8)
+
+The second kind lies in the column family `offset`, and names a queue's last entry, or its first. The key with RocksDB's own topic has
+the log offset up to which the entries go. Java: RocksDBConsumeQueueTable, RocksDBConsumeQueueOffsetTable.
+
+The unit of a batch queue begins like it, and says which messages its record holds. Java: BatchConsumeQueue (CQ_STORE_UNIT_SIZE = 46).
+
+    0                   8            12          20              28            36              38                 42         46
+    | commitlog_offset  | size_bytes | tags_code | store_time_ms | base_offset | message_count | compacted_offset | reserved |
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +36,20 @@ ENTRY = np.dtype(
     ]
 )
 ENTRY_SIZE = ENTRY.itemsize
+ROCKSDB_ENTRY = np.dtype([("entry", ENTRY), ("store_time_ms", ">i8")])
+_ROCKSDB_OWN_TOPIC = "CHECKPOINT_TOPIC"  # Java: TopicValidator.RMQ_SYS_ROCKSDB_OFFSET_TOPIC
+_ROCKSDB_LAST = b"max"
+BATCH_UNIT = np.dtype(
+    [
+        *((name, ENTRY[name]) for name in ENTRY.names or ()),
+        ("store_time_ms", ">i8"),
+        ("base_offset", ">i8"),  # queue offset of the record's first message
+        ("message_count", ">i2"),
+        ("compacted_offset", ">i4"),  # always -1
+        ("reserved", "V4"),
+    ]
+)
+BATCH_UNIT_SIZE = BATCH_UNIT.itemsize
 PRE_BLANK = np.array((0, 2**31 - 1, 0), ENTRY)  # fills the room before a queue's first message
 _HALF_BITS = 32
 _MAX_HOLE_START = 2**31 - 1
@@ -38,6 +66,11 @@ def decode_entries(buffer: bytes | memoryview | np.ndarray) -> np.ndarray:
 def is_entry(entries: np.ndarray) -> np.ndarray:
     """Java's test for a written entry: offset ≥ 0 and size > 0. Pre-blank entries pass, stale ones too."""
     return (entries["commitlog_offset"] >= 0) & (entries["size_bytes"] > 0)
+
+
+def is_batch_unit(units: np.ndarray) -> np.ndarray:
+    """Java's test for a written unit of a batch queue. Stale units pass."""
+    return np.asarray(is_entry(units) & (units["base_offset"] >= 0) & (units["message_count"] > 0))
 
 
 def is_pre_blank(entries: np.ndarray) -> np.ndarray:
@@ -91,3 +124,35 @@ def may_be_torn(tags_codes: np.ndarray) -> np.ndarray:
     """Which codes look like a half-written entry: a page may end four bytes into the code."""
     codes = tags_codes.astype(np.int64)
     return (codes & (1 << _HALF_BITS) - 1 == 0) & (codes >= -(1 << _HALF_BITS))
+
+
+def rocksdb_prefix(topic: str, queue_id: int) -> bytes:
+    """The key of a queue's entry in RocksDB without the queue offset, which follows with 8 bytes, big-endian."""
+    name = topic.encode()
+    return b"\x01".join((len(name).to_bytes(4, "big"), name, queue_id.to_bytes(4, "big", signed=True), b""))
+
+
+class RocksDBOffset(NamedTuple):
+    """The queue offset after a queue's last entry, as the column family `offset` has it."""
+
+    topic: str
+    queue_id: int
+    end: int
+
+
+def rocksdb_ends(items: Iterable[tuple[bytes, bytes]]) -> tuple[list[RocksDBOffset], int]:
+    """The ends of all queues in the column family `offset`, and the log offset up to which the entries go. Keys of another form are
+    passed over, as in Java (RocksDBConsumeQueueOffsetTable.forEach).
+    """
+    ends, dispatched = [], 0
+    for key, value in items:
+        length = int.from_bytes(key[:4], "big")
+        topic, rest = key[5 : 5 + length].decode(errors="replace"), key[5 + length :]
+        if rest[:5] != b"\x01".join((b"", _ROCKSDB_LAST, b"")) or len(rest) != 9:
+            continue
+        if topic == _ROCKSDB_OWN_TOPIC:
+            dispatched = int.from_bytes(value[:8], "big")
+        elif len(value) == 16:
+            queue_id = int.from_bytes(rest[5:], "big", signed=True)
+            ends.append(RocksDBOffset(topic, queue_id, 1 + int.from_bytes(value[8:], "big", signed=True)))
+    return ends, dispatched

@@ -8,7 +8,8 @@
 A slot holds the number of its newest item, an item the number of the one before. Items count from 1; item 0 stays unused, so the
 header's count starts at 1 and the file is full at count ≥ N. S and N stand nowhere in the file.
 
-An item is |"TOPIC#KEY".hashCode()|: of the unique key, then of those that KEYS holds between blanks, each once. Of two joined strings,
+An item is |"TOPIC#KEY".hashCode()|: of the unique key, then of those that KEYS holds between blanks, each once. From 5.4 on a tagged
+message has one more, |"TOPIC#T#TAGS".hashCode()|, the last of its items. Of two joined strings,
 hash(a + b) = hash(a)·31^length(b) + hash(b) modulo 2^32, so that nothing is put together to be hashed.
 
 Java: MessageClientIDSetter; IndexHeader, IndexFile; IndexService.buildKey, and buildIndex, which enters a key twice that a message
@@ -56,9 +57,13 @@ def index_file_size(slot_count: int, item_count: int) -> int:
     return HEADER_SIZE + SLOT.itemsize * slot_count + ITEM.itemsize * item_count
 
 
-def index_key(topic: str, key: str) -> str:
-    """The text whose hash is entered. Java: IndexService.buildKey."""
-    return f"{topic}#{key}"
+TAG_TYPE = "T"
+"""The type of the items that name a tag. Java: MessageConst.INDEX_TAG_TYPE."""
+
+
+def index_key(topic: str, key: str, index_type: str | None = None) -> str:
+    """The text whose hash is entered. Every type but `TAG_TYPE` means a key. Java: IndexService.buildKey, queryOffset."""
+    return f"{topic}#{TAG_TYPE}#{key}" if index_type == TAG_TYPE else f"{topic}#{key}"
 
 
 PREFIX_BYTES = 10
@@ -152,6 +157,25 @@ NO_KEY = -1
 """Replaces the hash of a missing unique key; no hash of the index is negative."""
 
 
+def tag_hashes(prefixes: np.ndarray, tags: pa.Array) -> np.ndarray:
+    """What the index holds for each message's tags (large_string), NO_KEY without any; `prefixes` as of `message_keys`. int32."""
+    has_tags = pc.fill_null(pc.greater(pc.binary_length(tags), 0), False).to_numpy(zero_copy_only=False)
+    behind = prefixes * np.uint32(31 * 31) + np.uint32(string_hash(f"{TAG_TYPE}#"))
+    return np.where(has_tags, index_hashes(hashes_behind(behind, tags.fill_null(""))), NO_KEY).astype(np.int32)
+
+
+def with_tag_hashes(counts: np.ndarray, hashes: np.ndarray, tags: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """What `message_keys` returned, with each message's tag hash, if it has one, behind its keys."""
+    has_tags = tags != NO_KEY
+    counts = counts + has_tags.astype(np.int32)
+    found = np.empty(int(counts.sum()), np.int32)
+    is_tag = np.zeros(len(found), bool)
+    is_tag[np.cumsum(counts)[has_tags] - 1] = True
+    found[is_tag] = tags[has_tags]
+    found[~is_tag] = hashes
+    return counts, found
+
+
 def message_keys(
     prefixes: np.ndarray, unique_hashes: np.ndarray, keys: pa.Array | None
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -197,8 +221,10 @@ def _single_keys(keys: pa.Array) -> tuple[np.ndarray, pa.Array]:
     return (rows, texts) if is_filled.all() else (rows[is_filled], texts.filter(pa.array(is_filled)))
 
 
-def few_message_keys(topics: Sequence[str], properties: Sequence[Mapping[str, str]]) -> tuple[np.ndarray, np.ndarray]:
-    """Like `message_keys` for a few messages, by their topics and properties."""
+def few_message_keys(
+    topics: Sequence[str], properties: Sequence[Mapping[str, str]], *, indexes_tags: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Like `message_keys`, and with `indexes_tags` `with_tag_hashes`, for a few messages, by their topics and properties."""
     texts: list[str] = []
     ends: list[int] = []
     for topic, own in zip(topics, properties, strict=True):
@@ -206,6 +232,8 @@ def few_message_keys(topics: Sequence[str], properties: Sequence[Mapping[str, st
             texts.append(index_key(topic, unique))
         if keys := own.get("KEYS"):
             texts += [index_key(topic, key) for key in keys.split(" ") if key]
+        if indexes_tags and (tags := own.get("TAGS")):
+            texts.append(index_key(topic, tags, TAG_TYPE))
         ends.append(len(texts))
     hashes = index_hashes(hashes_of(texts).view(np.uint32)).tolist()
     found: list[int] = []

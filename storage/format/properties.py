@@ -352,6 +352,7 @@ EARLIER_LIFE = {
     # delay, retry, dead letters
     "DELAY": "level at which to deliver it later",
     "RETRY_TOPIC": "topic that a retry came from",
+    "ORIGIN_GROUP": "group that a retry came from",
     "REAL_TOPIC": "topic behind a delay or half message",
     "REAL_QID": "queue behind a delay or half message",
     "ORIGIN_MESSAGE_ID": "id before the first retry",
@@ -366,6 +367,7 @@ EARLIER_LIFE = {
     "TRAN_PREPARED_QUEUE_OFFSET": "place of the half message",
     "__transactionId__": "id of the transaction",
     "TRANSACTION_CHECK_TIMES": "how often it was checked",
+    "TRANS_OFFSET": "place of the half message in RocksDB",
     "CHECK_IMMUNITY_TIME_IN_SECONDS": "how long not to ask back",
     # delivery at a given time
     "TIMER_DELAY_SEC": "time to wait",
@@ -376,6 +378,8 @@ EARLIER_LIFE = {
     "TIMER_DEQUEUE_MS": "when it left the wheel",
     "TIMER_ROLL_TIMES": "how often it went round",
     "TIMER_DEL_UNIQKEY": "timer message to delete",
+    "TIMER_ROLL_LABEL": "how RocksDB's timer rolled it",
+    "E_T": "which timer has it",
     "TIMER_DELAY_LEVEL": "delay level turned into a time",
     # pull and pop consumption
     "MIN_OFFSET": "the queue's first offset at a pull",
@@ -394,6 +398,7 @@ EARLIER_LIFE = {
     "INNER_NUM": "messages in a batch record; a broker refuses it on others",
     "INNER_BASE": "first offset of a batch record",
     "INNER_MULTI_DISPATCH": "further queues to enter it in",
+    "__LITE_TOPIC": "lite topic to enter it in",
     "INNER_MULTI_QUEUE_OFFSET": "its offsets there",
     "__CRC32#": "sum over the record",
     "DUP_INFO": "answers of a store that removed doubles",
@@ -496,6 +501,10 @@ class MapEntries:
     def entries_of(self, name: str) -> np.ndarray:
         """The entries of one of the reserved names."""
         return np.flatnonzero(self._reserved == _RESERVED.index(name))
+
+    def to_maps(self) -> pa.Array:
+        """A map column of the entries."""
+        return pa.MapArray.from_arrays(pa.array(self.offsets.astype(np.int32)), self.names, self.values)
 
     def encode(self) -> pa.Array:
         """The encoded entries of each row, large_string. Names and values must not hold the separators."""

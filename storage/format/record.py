@@ -12,7 +12,7 @@ Java: MessageDecoder, MessageExtEncoder, CommitLog.checkMessageAndReturnSize.
 B and S are 8 (IPv4 address and port) or 20 (IPv6), by sysFlag bits 4 and 5. V2 records (magic …AB) have two bytes of
 topic length. If a record does not fit into a file's rest, that has a blank filler: 4 bytes size, 4 bytes magic.
 With `enabledAppendPropCRC` the last 20 bytes are a property with the sum over all before them (`properties.py`).
-Not supported: inner batches (BatchCQ).
+The body of an inner batch (BatchCQ) holds messages of its own: `batch_items.py`.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ TRANSACTION_ROLLBACK = 0xC
 TRANSACTION_MASK = 0xC
 BORN_HOST_V6 = 0x10
 STORE_HOST_V6 = 0x20
+NEED_UNWRAP = 0x40  # the body is a batch, whose messages a consumer gets
 INNER_BATCH = 0x80
 COMPRESSION_LZ4 = 0x100
 COMPRESSION_ZSTD = 0x200

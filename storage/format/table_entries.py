@@ -65,6 +65,16 @@ class TopicConfig(WireBody, kw_only=False):
     order: bool = False
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    @property
+    def is_batched(self) -> bool:
+        """Whether its consume queues are batch queues. Java: QueueTypeUtils.isBatchCq."""
+        return self.attributes.get("queue.type") == "BatchCQ"
+
+    @property
+    def is_compacted(self) -> bool:
+        """Whether its broker keeps only the newest message of each key for consumers. Java: CleanupPolicyUtils.isCompaction."""
+        return self.attributes.get("cleanup.policy") == "COMPACTION"
+
 
 class SubscriptionGroupConfig(WireBody, kw_only=False):
     """One consumer group as a broker holds it. Java: SubscriptionGroupConfig."""

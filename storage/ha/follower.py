@@ -25,7 +25,7 @@ from storage.format.replication import EpochEntry, MasterHandshake, SlaveHandsha
 from storage.ha.epochs import EpochFile, FollowedEpochs
 from storage.ha.sessions import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Received, Refused, SlaveSession, Timing
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.log.dispatch import RawCheck
 from storage.names import split_address
 from storage.put.store_writer import StoreWriter
@@ -72,11 +72,14 @@ def truncate_store(
         raise StoreRefusedError(root, reason, hint="look which of the logs is the right one; nothing was changed")
     with files.locked(f"{root}/lock", holder="follower"):
         log = CommitLog(files, directories, size)
-        last_ms = _last_store_time_ms(log, root, end)
+        last = _last_record(log, root, end)
         mark_open(files, root, boot_left(files, root))
         checkpoint = read_checkpoint(files, root)
-        lowered = min(checkpoint.physic_msg_timestamp, last_ms)
-        write_checkpoint(files, root, checkpoint._replace(physic_msg_timestamp=lowered))
+        lowered = {
+            "physic_msg_timestamp": min(checkpoint.physic_msg_timestamp, last.store_time_ms),
+            "logics_physical_offset": min(checkpoint.logics_physical_offset, last.commitlog_offset),
+        }
+        write_checkpoint(files, root, checkpoint._replace(**lowered))
         cut_log(files, log, end, "its master's log differs from there on")
         log.close()
     open_store(
@@ -93,18 +96,18 @@ def truncate_store(
     return epochs.entries
 
 
-def _last_store_time_ms(log: CommitLog, root: str, end: int) -> int:
-    """Store time of the last record before a log offset, 0 without one. StoreRefusedError inside a record."""
-    last_ms = 0
+def _last_record(log: CommitLog, root: str, end: int) -> RecordIdentity:
+    """The last record before a log offset, zeros without one. StoreRefusedError inside a record."""
+    last = RecordIdentity(0, 0)
     for file in reversed(log.files[: log.file_index(max(0, end - 1)) + 1]):
         walk = log.walk(file.start, check_crc=False, limit=min(end, file.end))
-        for _, records in walk:
-            last_ms = int(records.column("store_time_ms")[-1])
+        for offsets, records in walk:
+            last = RecordIdentity(int(offsets[-1]), int(records.column("store_time_ms")[-1]))
         if file.start < end < file.end and walk.end != end and end_of_data(log.open_file(file), 0):
             raise StoreRefusedError(root, f"its log must be cut at {end}, where no record begins")
-        if last_ms:
+        if last.store_time_ms:
             break
-    return last_ms
+    return last
 
 
 _LOG = logging.getLogger(__name__)

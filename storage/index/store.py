@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from storage.errors import CorruptRecordError, IndexGeometryUnknownError, OffsetOutOfRangeError
+from storage.errors import CorruptRecordError, IndexElsewhereError, IndexGeometryUnknownError, OffsetOutOfRangeError
 from storage.files.file_system import FileSystem, ReadableFile
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.java_hash import index_key_hash
-from storage.format.keys import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, index_file_size, index_key
+from storage.format.keys import HEADER, HEADER_SIZE, ITEM, ITEM_STRUCT, SLOT, TAG_TYPE, index_file_size, index_key
 from storage.format.record import Message
 from storage.log.commit_log import CommitLog
 
@@ -146,7 +146,11 @@ class IndexFile:
 class IndexStore:
     """The index files of a store, oldest first."""
 
-    def __init__(self, file_system: FileSystem, root: str, slot_count: int, item_count: int) -> None:
+    def __init__(
+        self, file_system: FileSystem, root: str, slot_count: int, item_count: int, *, is_elsewhere: bool = False
+    ) -> None:
+        """`is_elsewhere`: keys are entered into RocksDB alone, so an answer of these files would be wrong."""
+        self._is_elsewhere = is_elsewhere
         self._file_system = file_system
         self.directory = f"{root}/index"
         self.slot_count = slot_count
@@ -172,6 +176,11 @@ class IndexStore:
                     self._files[name] = IndexFile(opened, self.slot_count, self.item_count)
         return [self._files[name] for name in names if name in self._files]
 
+    def require_files(self) -> None:
+        """Raises IndexElsewhereError where the files cannot answer a look-up."""
+        if self._is_elsewhere:
+            raise IndexElsewhereError(self.directory)
+
     def lookup(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[IndexHit]:
         """Log offsets that may hold the key, newest first, each once."""
         seen: set[int] = set()
@@ -193,19 +202,30 @@ def is_index_name(name: str) -> bool:
 
 
 def messages_with_key(
-    index: IndexStore, log: CommitLog, log_end: int, topic: str, key: str, *, begin_ms: int = 0, end_ms: int = LONG_MAX
+    index: IndexStore,
+    log: CommitLog,
+    log_end: int,
+    topic: str,
+    key: str,
+    *,
+    index_type: str | None = None,
+    begin_ms: int = 0,
+    end_ms: int = LONG_MAX,
 ) -> Iterator[Message]:
     """The messages of a topic with that key or unique key before `log_end`, newest first. The key is compared with the record's.
 
+    With `index_type` TAG_TYPE `key` is their tags, as stored; only messages that a broker since 5.4 has indexed are found.
     The time range is Java's: by whole seconds of the store time. Raises IndexGeometryUnknownError if the index files do not have
     the configured or default geometry.
     """
-    for hit in index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms):
+    index.require_files()
+    for hit in index.lookup(index_key_hash(index_key(topic, key, index_type)), begin_ms, end_ms):
         try:
             message = log.message_at(hit.commitlog_offset, log_end)
         except (OffsetOutOfRangeError, CorruptRecordError):
             continue  # the message has expired, or the item outlived a cut of the log
-        if message.topic == topic and (key == message.unique_key or key in message.keys):
+        is_named = key == message.tags if index_type == TAG_TYPE else key == message.unique_key or key in message.keys
+        if message.topic == topic and is_named:
             yield message
 
 

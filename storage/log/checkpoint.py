@@ -1,6 +1,10 @@
 """The checkpoint: what is known to be on the disk. Read at opening, written after everything that it covers is synced.
 
-A page of 4096 bytes with five longs. Java: StoreCheckpoint.
+A page of 4096 bytes with six longs. Java: StoreCheckpoint.
+
+The sixth, since 5.5.0, is the log offset of the last record whose queue entry is on the disk. After an unclean stop that broker begins
+in the log file where it lies; with enableAcceleratedRecovery at that record, and a 0 stops it. So a value must never be where no record
+begins, nor ahead of the queues; 0 makes the broker compare times, as older ones do. Those neither read nor write it.
 """
 
 from __future__ import annotations
@@ -13,17 +17,19 @@ from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 
 PAGE_SIZE = 4096
-_FIELDS = struct.Struct(">5q")
+_FIELDS = struct.Struct(">6q")
 
 
 class Checkpoint(NamedTuple):
-    """Store times (ms) up to which log, queues and index are known flushed, and two replication offsets."""
+    """Store times (ms) up to which log, queues and index are known flushed, two replication offsets, and a place in the log."""
 
     physic_msg_timestamp: int = 0
     logics_msg_timestamp: int = 0
     index_msg_timestamp: int = 0
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
+    logics_physical_offset: int = 0
+    """The last record whose queue entry is on the disk; 0 = unknown."""
 
     @property
     def recovery_timestamp(self) -> int:
@@ -32,7 +38,7 @@ class Checkpoint(NamedTuple):
 
 
 def decode_checkpoint(page: bytes) -> Checkpoint:
-    """The five fields; a too short page reads as zero, as a missing file does."""
+    """The six fields; a too short page reads as zero, as a missing file does."""
     return Checkpoint(*_FIELDS.unpack_from(page)) if len(page) >= _FIELDS.size else Checkpoint()
 
 
@@ -47,7 +53,7 @@ def read_checkpoint(file_system: FileSystem, root: str) -> Checkpoint:
 
 
 def write_checkpoint(file_system: LocalFileSystem, root: str, checkpoint: Checkpoint) -> None:
-    """Overwrite the page in place and sync it; 40 bytes of one sector, as Java does."""
+    """Overwrite the page in place and sync it; 48 bytes of one sector, as Java does."""
     path = f"{root}/checkpoint"
     page = encode_checkpoint(checkpoint)
     if not file_system.exists(path):

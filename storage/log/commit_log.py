@@ -1,10 +1,14 @@
 """The commit log for reading: its files, records by offset, a validating walk, and the end that another process moves on.
 
-Java: CommitLog, MappedFileQueue. Appending is not here.
+In a DLedger group's log each record lies in an entry, behind the entry's head. Its offset counts the heads too, so that only a walk,
+which goes from record to record, must know of them.
+
+Java: CommitLog, MappedFileQueue; DLedgerCommitLog. Appending is not here.
 """
 
 from __future__ import annotations
 
+import posixpath
 import sys
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
@@ -18,6 +22,15 @@ import numpy as np
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StorageError, StoreRefusedError
 from storage.files.file_system import FileSystem, ReadableFile, Scratch
 from storage.format.arrays import view_at
+from storage.format.dledger import (
+    ENTRY_HEAD_SIZE,
+    FILLER,
+    FILLER_MAGIC,
+    FILLER_SIZE,
+    EntryNumber,
+    decode_entry_head,
+    entries_in,
+)
 from storage.format.record import (
     BLANK,
     BLANK_SIZE,
@@ -57,6 +70,13 @@ class LogFile:
     start: int
     end: int
     path: str
+    head_size_bytes: int = 0
+    """How many bytes lie before each record: the head of an entry in DLedger's files."""
+
+    @property
+    def first_record(self) -> int:
+        """The log offset of its first record."""
+        return self.start + self.head_size_bytes
 
 
 class CommitLog:
@@ -70,15 +90,17 @@ class CommitLog:
         scratch: Scratch | None = None,
         *,
         force_property_crc: bool = False,
+        entry_directories: tuple[str, ...] = (),
     ) -> None:
-        """`file_size_bytes` None = read it off the files. With `force_property_crc` (forceVerifyPropCRC) a check of the CRC uses the
-        record's own in its properties, not the body's.
+        """`file_size_bytes` None = read it off the files. Those of `directories` that are `entry_directories` hold DLedger's files.
+        With `force_property_crc` (forceVerifyPropCRC) a check of the CRC uses the record's own in its properties, not the body's.
 
         Raises StoreRefusedError if lengths disagree (Java: load), or two directories have a file of one name.
 
         Departure: Java reads from the first listed of two such files, and logs an error when files expire
         (MappedFileQueue.checkSelf): it is unknown which of them holds the messages."""
         self.directories = directories
+        self.entry_directories = entry_directories
         self._file_system = file_system
         self._configured_size = file_size_bytes
         self._scratch = scratch
@@ -111,9 +133,12 @@ class CommitLog:
                     f"{path} and {other_path} are the same file of the log",
                     hint="move one of them away, the one without messages; if both have some, copy both first and look which is right",
                 )
-        self.files = tuple(LogFile(start, start + length, path) for start, length, path in found)
+        self.files = tuple(LogFile(start, start + length, path, self._head_size(path)) for start, length, path in found)
         for path in self._open_files.keys() - {file.path for file in self.files}:
             self._open_files.pop(path, None)  # its map would keep disk space; its present readers still have it
+
+    def _head_size(self, path: str) -> int:
+        return ENTRY_HEAD_SIZE if self.entry_directories and posixpath.dirname(path) in self.entry_directories else 0
 
     def see(self, end: int) -> None:
         """List the files again if the log, which ends at `end` now, has grown out of the known ones."""
@@ -250,7 +275,7 @@ class CommitLog:
     def walk(
         self, start: int, *, check_crc: bool = True, wanted: Wanted = NOTHING, limit: int | None = None
     ) -> LogWalk:
-        """A validating walk over all records from `start`, which must be where a record or a file begins.
+        """A validating walk over all records from `start`, which must be where a record, its entry or a file begins.
 
         The `wanted` columns are decoded on the way, if that is faster. With `limit` no byte after that place is read: a
         record that continues there ends the walk, as free space does.
@@ -276,6 +301,7 @@ class LogWalk:
         self._limit = sys.maxsize if limit is None else limit
         self._check_crc = check_crc
         self._walker = Walker(wanted)
+        self._entry: EntryNumber | None = None
         self.end = start
         self.failure: CorruptRecordError | None = None
 
@@ -284,7 +310,7 @@ class LogWalk:
         number = self._log.file_index(self.end)
         while 0 <= number < len(self._log.files):
             file = self._log.files[number]
-            rolls = yield from self._walk_file(file)
+            rolls = yield from (self._walk_entries(file) if file.head_size_bytes else self._walk_file(file))
             number = self._log.file_index(file.start) + 1  # the files may have been listed again meanwhile
             if not rolls or number == len(self._log.files):  # like Java, treat a last file's filler as free space
                 return
@@ -293,7 +319,7 @@ class LogWalk:
             self.end = self._log.files[number].start
 
     def _begins_with_record(self, file: LogFile) -> bool:
-        _, magic = BLANK.unpack(self._log.open_file(file).view(0, BLANK_SIZE).data)
+        _, magic = BLANK.unpack(self._log.open_file(file).view(file.head_size_bytes, BLANK_SIZE).data)
         return magic in (MAGIC_V1, MAGIC_V2)
 
     def _walk_file(self, file: LogFile) -> Generator[tuple[np.ndarray, Records], None, bool]:
@@ -331,6 +357,56 @@ class LogWalk:
                 self.failure = self._failure_at(opened, self.end - file.start)
                 return False
         return False
+
+    def _walk_entries(self, file: LogFile) -> Generator[tuple[np.ndarray, Records], None, bool]:
+        """`_walk_file` for a file of DLedger. Java: DLedgerMmapFileStore.recover, DLedgerCommitLog.checkMessageAndReturnSize."""
+        opened = self._log.open_file(file)
+        given_back = self.end = _entry_start(opened, file, self.end)
+        while self.end + FILLER_SIZE <= min(self._limit, file.end):
+            if self.end >= given_back + _GIVE_BACK_BYTES:
+                opened.give_pages_back()
+                given_back = self.end
+            position = self.end - file.start
+            magic, size = FILLER.unpack(opened.view(position, FILLER_SIZE).data)
+            if magic == FILLER_MAGIC:
+                return True
+            if magic == 0 and size == 0:
+                return False
+            room = min(self._limit, file.end) - self.end
+            if size > room and self.end + size <= file.end:
+                return False
+            window = opened.view(position, min(max(WINDOW_BYTES, size), room))
+            entries = entries_in(window, self.end, self._entry)
+            found = Records(window, entries.record_positions)
+            records = self._with_sums(_head(found, found.is_whole))
+            if not len(records):
+                self.failure = self._failure_of_entry(opened, file, position)
+                return False
+            last = entries.heads[len(records) - 1]
+            self._entry = EntryNumber(int(last["entry_index"]), int(last["term"]))
+            offsets = records.positions + self.end
+            self.end = int(offsets[-1] + records.column("size_bytes")[-1])
+            yield offsets, records
+        return False
+
+    def _failure_of_entry(self, opened: ReadableFile, file: LogFile, position: int) -> CorruptRecordError:
+        """Why no record is at a place where entries end."""
+        rest = opened.size_bytes - position
+        if rest < ENTRY_HEAD_SIZE + MINIMUM_RECORD_SIZE:
+            return CorruptRecordError(
+                "entry's size", position, f"at most {rest}, or a filler", "an entry", file=file.path
+            )
+        try:
+            head = decode_entry_head(opened.view(position, ENTRY_HEAD_SIZE).data, file.start + position, self._entry)
+        except CorruptRecordError as error:
+            return CorruptRecordError(error.field, position, error.expected, error.found, file=file.path)
+        if head.size_bytes > rest:
+            return CorruptRecordError("entry's size", position, f"at most {rest}", head.size_bytes, file=file.path)
+        failure = self._failure_at(opened, position + ENTRY_HEAD_SIZE)
+        if isinstance(failure.found, Message):
+            what = failure.found.size_bytes
+            return CorruptRecordError("entry's body size", position, what, head.body_size_bytes, file=file.path)
+        return failure
 
     def _valid_records(self, window: np.ndarray) -> tuple[Records, bool]:
         """The valid records at the window's head, and whether the following ones may be valid too."""
@@ -376,6 +452,14 @@ def _decode_at(
         whole = file.view(position, outcome.size_bytes)
         outcome = decode_record(whole.data, check_crc=check_crc, force_property_crc=force_property_crc)
     return outcome
+
+
+def _entry_start(opened: ReadableFile, file: LogFile, place: int) -> int:
+    """Where the entry begins that has its head, or its record, at a place of a DLedger file. Java distinguishes the two alike: an entry
+    has its size where a record has its magic, and no size is that number."""
+    head = opened.view(place - file.start, BLANK_SIZE)
+    is_record = len(head) == BLANK_SIZE and BLANK.unpack(head.data)[1] in (MAGIC_V1, MAGIC_V2)
+    return place - file.head_size_bytes if is_record else place
 
 
 def _head(records: Records, valid: np.ndarray) -> Records:

@@ -25,7 +25,7 @@ from storage.format.arrays import sorted_by_code
 from storage.format.consume_queue import ENTRY
 from storage.format.delay import SCHEDULE_TOPIC, due_codes
 from storage.format.java_hash import string_hash, string_hashes
-from storage.format.keys import NO_KEY, hashes_behind, index_hashes, message_keys
+from storage.format.keys import NO_KEY, hashes_behind, index_hashes, message_keys, tag_hashes, with_tag_hashes
 from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record import (
     BLANK,
@@ -215,26 +215,40 @@ def entries_of(commitlog_offsets: np.ndarray, sizes_bytes: np.ndarray, tags_code
     return entries
 
 
-def index_keys(batch: DispatchBatch, start: int = 0) -> IndexKeys:
-    """The index keys of the records at or after log offset `start`, each key of a record once.
+def index_keys(batch: DispatchBatch, start: int = 0, *, indexes_tags: bool = False) -> IndexKeys:
+    """The index keys of the records at or after log offset `start`, each key of a record once; with `indexes_tags` also their tags.
 
     Java enters a repeated key of a message twice; we do not. Rolled-back records are not indexed, prepared ones are.
     """
-    rows = np.flatnonzero(
-        (batch.commitlog_offsets >= start) & (batch.sys_flags & TRANSACTION_MASK != TRANSACTION_ROLLBACK)
-    )
-    taken = pa.array(rows)
-    prefixes = np.array([string_hash(f"{topic}#") & 0xFFFFFFFF for topic in batch.topics], np.uint32)
-    prefixes = prefixes[batch.topic_codes[rows]]
+    rows, taken, prefixes = _indexed(batch, start)
     unique, keys = (
         batch.properties.values_of(name).take(taken).cast(pa.large_string()) for name in ("UNIQ_KEY", "KEYS")
     )
     has_unique = pc.fill_null(pc.greater(pc.binary_length(unique), 0), False).to_numpy(zero_copy_only=False)
     unique_hashes = np.where(has_unique, index_hashes(hashes_behind(prefixes, unique.fill_null(""))), NO_KEY)
     counts, hashes = message_keys(prefixes, unique_hashes.astype(np.int32), keys)
+    if indexes_tags:
+        tags = batch.properties.values_of("TAGS").take(taken).cast(pa.large_string())
+        counts, hashes = with_tag_hashes(counts, hashes, tag_hashes(prefixes, tags))
     return IndexKeys(
         hashes, np.repeat(batch.commitlog_offsets[rows], counts), np.repeat(batch.store_times_ms[rows], counts)
     )
+
+
+def tag_keys(batch: DispatchBatch) -> IndexKeys:
+    """The items that a broker since 5.4 has for the records' tags, one each."""
+    rows, taken, prefixes = _indexed(batch)
+    hashes = tag_hashes(prefixes, batch.properties.values_of("TAGS").take(taken).cast(pa.large_string()))
+    rows, hashes = rows[hashes != NO_KEY], hashes[hashes != NO_KEY]
+    return IndexKeys(hashes, batch.commitlog_offsets[rows], batch.store_times_ms[rows])
+
+
+def _indexed(batch: DispatchBatch, start: int = 0) -> tuple[np.ndarray, pa.Array, np.ndarray]:
+    """The rows that are indexed, the same as Arrow's, and the hash of what precedes each row's keys."""
+    is_rolled_back = batch.sys_flags & TRANSACTION_MASK == TRANSACTION_ROLLBACK
+    rows = np.flatnonzero((batch.commitlog_offsets >= start) & ~is_rolled_back)
+    prefixes = np.array([string_hash(f"{topic}#") & 0xFFFFFFFF for topic in batch.topics], np.uint32)
+    return rows, pa.array(rows), prefixes[batch.topic_codes[rows]]
 
 
 class RawRecords(NamedTuple):

@@ -81,7 +81,10 @@ def take_fingerprint(log: CommitLog, log_end: int, last: RecordIdentity | None) 
 
 
 def record_head(log: CommitLog, commitlog_offset: int) -> RecordHead | None:
-    """The head of the record at a place; None if no record begins there."""
+    """The head of the record at a place, or of the one that the file which begins there begins with; None if there is none."""
+    number = log.file_index(commitlog_offset)
+    if number >= 0 and log.files[number].start == commitlog_offset:
+        commitlog_offset = log.files[number].first_record
     for _, records in log.records(np.array([commitlog_offset]), np.array([_LONGEST_HEADER])):
         if int(records.column("magic")[0]) not in (MAGIC_V1, MAGIC_V2):
             return None

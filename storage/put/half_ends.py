@@ -143,7 +143,9 @@ def op_runs(halves: Sequence[RecordRun], places: HalfPlaces, settings: PutSettin
     if not messages:
         return []
     inner = InnerMessages.of(messages)
-    parts = outgoing_messages(inner, settings.host, settings.delays_ms, settings.limits)
+    parts = outgoing_messages(
+        inner, settings.host, settings.delays_ms, settings.limits, indexes_tags=settings.release.indexes_tags
+    )
     return [settings.encode(part) for part in parts]
 
 

@@ -91,6 +91,8 @@ def message_rules(settings: PutSettings, options: PutOptions) -> MessageRules:
         log_file_size=settings.log_file_size_bytes,
         host_size=len(settings.host),
         appends_crc=settings.appends_crc,
+        indexes_tags=settings.release.indexes_tags,
+        honours_priority=settings.release.honours_priority,
         compress_body_over=options.compress_body_over,
         keep_unique_key=options.keep_unique_key,
         strict_properties=options.strict_properties,
@@ -227,7 +229,14 @@ class InnerPut:
         inner = messages if isinstance(messages, InnerMessages) else InnerMessages.of(messages)
         self._host = settings.host
         self._parts = list(
-            outgoing_messages(inner, settings.host, delays_ms, settings.limits, appends_crc=settings.appends_crc)
+            outgoing_messages(
+                inner,
+                settings.host,
+                delays_ms,
+                settings.limits,
+                appends_crc=settings.appends_crc,
+                indexes_tags=settings.release.indexes_tags,
+            )
         )
         self._blocks = [settings.encode(part) for part in self._parts]
 
@@ -261,7 +270,11 @@ def put_few(
     Raises, with nothing appended, MessageIllegalError for a message that no record can hold, ValueError and OverflowError for a value
     that no column can hold; StoreNotWritableError, OSError.
     """
-    block = None if settings.appends_crc else few_block(messages, settings.host, settings.limits)
+    block = (
+        None
+        if settings.appends_crc
+        else few_block(messages, settings.host, settings.limits, indexes_tags=settings.release.indexes_tags)
+    )
     if block is None:
         return InnerPut(settings, columns_of(messages), delays_ms).append_to(writer, append)
     settings.refuse_unreadable(block.columns.queues)

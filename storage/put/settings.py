@@ -39,8 +39,9 @@ from storage.rules.half_messages import takes_transactions
 from storage.rules.response_codes import RequestRefusedError
 from storage.rules.sizes import Limits
 from storage.rules.topics import TopicRules, check_start
-from storage.settings.load import DEFAULT_VERSION, BrokerVersion, StoreConfig
+from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
+from storage.settings.releases import UNNAMED, Release
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
 from storage.tables.surroundings import refuse_foreign_log
 from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicQueueMappingTable, TopicTable
@@ -79,7 +80,7 @@ class PutSettings:
     """Whether records end in a checksum of themselves."""
     full_slots: FullSlots | None = None
     """Delivery times that the timer refuses; None = it accepts all."""
-    version: BrokerVersion = DEFAULT_VERSION
+    release: Release = UNNAMED
     """The release of the broker that reads the records."""
     send: SendConfig = field(default_factory=SendConfig)
     mappings: TopicQueueMappingTable = field(default_factory=TopicQueueMappingTable)
@@ -133,7 +134,7 @@ class PutSettings:
     def refuse_unreadable(self, queues: Iterable[tuple[str, int]]) -> None:
         """PutRefusedError for a topic that its broker cannot read."""
         for topic, _ in queues:
-            if (refusal := self.version.refusal_of_topic(topic)) is not None:
+            if (refusal := self.release.refusal_of_topic(topic)) is not None:
                 raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, refusal)
 
 
@@ -197,7 +198,7 @@ def put_settings(
         takes_transactions=takes_transactions(config.send),
         appends_crc=config.commit_log.appends_crc,
         full_slots=full_slots(file_system, root, config.timer),
-        version=config.version,
+        release=config.release,
         send=config.send,
         mappings=static,
     )

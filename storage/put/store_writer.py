@@ -82,7 +82,15 @@ class StoreWriter:
         self._topics = TopicEntries(root, file_system, settings, clock, self.fail)
         self.ends = ends
         self._index = index
-        self.derived = DerivedWriter(file_system, queues, index, ends, settings.queue_file_size_bytes, clock)
+        self.derived = DerivedWriter(
+            file_system,
+            queues,
+            index,
+            ends,
+            settings.queue_file_size_bytes,
+            clock,
+            indexes_tags=settings.release.indexes_tags,
+        )
         of_log = {path for path in ends.unsynced if path.startswith(tuple(log.directories))}
         ends.unsynced -= of_log
         self._log_writer = CommitLogWriter(
@@ -94,15 +102,20 @@ class StoreWriter:
         self._written_ms = self._dispatched_ms = last_ms
         self.dispatched_end = ends.log_end if ends.held_from is None else ends.held_from
         """The log offset up to which queues and index know the log."""
+        self._dispatched_record = 0 if ends.last_record is None else ends.last_record.commitlog_offset
         self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
+        self._keeps_queue_position = (
+            settings.release.checkpoint_has_queue_position or self._checkpoint.logics_physical_offset != 0
+        )
+        self._checkpointed_end = ends.log_end
         self._trust_is_saved = False
         self._failure: BaseException | None = None
         self.confirmed = None if ends.held_from is None else Confirmed(ends.held_from)
         """How far required replicas have the log; None = none is required."""
         self._held: deque[HeldRecords] = deque()
         if ends.held_from is not None and ends.held_from < ends.log_end:
-            self._dispatched_ms = 0
+            self._dispatched_ms = self._dispatched_record = 0
             self._hold(ends.held_from, settings.delays_ms)
         self.statistics = PutStatistics(settings.broker_name, settings.cluster)
         """What was appended. Replace it to count only later appends."""
@@ -256,6 +269,7 @@ class StoreWriter:
             if runs:
                 self.derived.enter(runs)
                 self._dispatched_ms = runs[-1].store_time_ms
+                self._dispatched_record = int(runs[-1].placement.commitlog_offsets[-1])
                 self.dispatched_end = runs[-1].placement.end
                 self.derived.publish()
         except BaseException as error:
@@ -275,7 +289,13 @@ class StoreWriter:
                 batch = dispatch(places[rows][there], records.take(there), self.settings.delays_ms)
                 for entries in queue_entries(batch):
                     self.derived.mend_entries(entries)
-                if len((missing := self.derived.missing_keys(index_keys(batch))).key_hashes):
+                if len(
+                    (
+                        missing := self.derived.missing_keys(
+                            index_keys(batch, indexes_tags=self.settings.release.indexes_tags)
+                        )
+                    ).key_hashes
+                ):
                     self._claim_index_time(self.ends.last_store_time_ms, 0)
                     self.derived.enter_keys(missing)
         except BaseException as error:
@@ -382,6 +402,7 @@ class StoreWriter:
             self._claim_index_time(int(held.batch.store_times_ms.max()), INDEX_LEASE_MS)
             self.derived.enter_records(held.batch, is_counted=held.is_counted)
             self._dispatched_ms = max(self._dispatched_ms, int(held.batch.store_times_ms[-1]))
+            self._dispatched_record = int(held.batch.commitlog_offsets[-1])
             self.dispatched_end = held.end
         if not self._held and not self._undispatched and end >= self.ends.log_end:  # also for a filler
             self.dispatched_end = self.ends.log_end
@@ -471,7 +492,7 @@ class StoreWriter:
     def begin_derived_sync(self, least_pages: int) -> DerivedSync:
         """A sync of queues with at least so many dirty pages; 0 = of all derived files. End it with `end_derived_sync`."""
         self._refuse_after_failure()
-        return self.derived.begin_sync(least_pages, self._dispatched_ms)
+        return self.derived.begin_sync(least_pages, RecordIdentity(self._dispatched_record, self._dispatched_ms))
 
     def end_derived_sync(self, sync: DerivedSync, error: BaseException | None) -> None:
         """Record the sync's result; after a thorough one write the checkpoint: log and queues are on the disk up to its times.
@@ -490,13 +511,18 @@ class StoreWriter:
                 save_index_trust(self.file_system, self.root, sync.index_end_ms - 1)
             self._save_checkpoint(
                 physic_msg_timestamp=max(self._synced_ms, self._checkpoint.physic_msg_timestamp),
-                logics_msg_timestamp=max(sync.store_time_ms, self._checkpoint.logics_msg_timestamp),
+                logics_msg_timestamp=max(sync.last_record.store_time_ms, self._checkpoint.logics_msg_timestamp),
                 confirm_phy_offset=self._confirmed_end(),
+                logics_physical_offset=self._queue_position(sync.last_record.commitlog_offset),
             )
             self.ends.checkpointed_ms = self.clock()
         except BaseException as failed:
             self.fail(failed)
             raise
+
+    def _queue_position(self, dispatched_record: int) -> int:
+        known = self._checkpoint.logics_physical_offset
+        return max(known, dispatched_record) if self._keeps_queue_position else known
 
     def _confirmed_end(self) -> int:
         return self._checkpoint.confirm_phy_offset if self.confirmed is None else self.dispatched_end
@@ -518,7 +544,9 @@ class StoreWriter:
                 logics_msg_timestamp=in_queues,
                 index_msg_timestamp=index_time,
                 confirm_phy_offset=self._confirmed_end(),
+                logics_physical_offset=self._queue_position(sync.last_record.commitlog_offset),
             )
+            self._checkpointed_end = self.ends.log_end
             drop_index_trust(self.file_system, self.root)
             self._trust_is_saved = False
             self.ends.checkpointed_ms = self.clock()
@@ -527,8 +555,16 @@ class StoreWriter:
             raise
 
     def checkpoint_if_due(self) -> None:
-        """Write a checkpoint once a minute, which limits the work of a recovery."""
-        if is_time(self.clock(), self.ends.checkpointed_ms, CHECKPOINT_INTERVAL_MS):
+        """Write a checkpoint once a minute, which limits the work of a recovery.
+
+        Also before so many log files are full that a broker's recovery would not reach the first (`Release.recovered_log_files`).
+        """
+        most = self.settings.release.recovered_log_files
+        is_far = (
+            most is not None
+            and self.ends.log_end - self._checkpointed_end > most // 2 * self.settings.log_file_size_bytes
+        )
+        if is_far or is_time(self.clock(), self.ends.checkpointed_ms, CHECKPOINT_INTERVAL_MS):
             self.checkpoint()
 
     @property

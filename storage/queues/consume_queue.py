@@ -15,12 +15,15 @@ import numpy as np
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import FileSystem, ReadableFile, end_of_data
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, hole_start, is_entry, is_pre_blank
+from storage.format.record import Message
 from storage.log.commit_log import CommitLog
 
 _BLOCK_ENTRIES = 4096
 
 
-class _Files(NamedTuple):
+class QueueFiles(NamedTuple):
+    """The files of one queue, which have one size."""
+
     starts: list[int]
     """Byte positions in the queue at which its files begin, ascending."""
     size_bytes: int
@@ -28,6 +31,8 @@ class _Files(NamedTuple):
 
 class ConsumeQueue:
     """The files of one queue. Holds no end of its own: entries are looked up each time."""
+
+    unit_size_bytes = ENTRY_SIZE
 
     def __init__(
         self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size_bytes: int | None = None
@@ -38,9 +43,9 @@ class ConsumeQueue:
         self._file_system = file_system
         self._configured_size = file_size_bytes
         self._open_files: dict[int, ReadableFile] = {}
-        self._listed: _Files | None = None
+        self._listed: QueueFiles | None = None
 
-    def list_files(self) -> _Files:
+    def list_files(self) -> QueueFiles:
         """List the files again. The first listing happens at the first use, as a store may have very many queues.
 
         Raises StoreRefusedError for files on which a broker does not start.
@@ -53,17 +58,17 @@ class ConsumeQueue:
         size = self._configured_size or (found[0].size_bytes if found else 0)
         for entry in found:
             is_number = entry.name.isascii() and entry.name.isdigit()
-            if not is_number or entry.size_bytes != size or entry.size_bytes % ENTRY_SIZE:
+            if not is_number or entry.size_bytes != size or entry.size_bytes % self.unit_size_bytes:
                 raise StoreRefusedError(
                     self.directory,
                     f"{entry.name} with {entry.size_bytes} bytes is not a consume queue file of {size} bytes",
                     hint="a real broker does not start on such a store either; give the right broker.conf",
                 )
-        self._listed = _Files(sorted(int(entry.name) for entry in found), size)
+        self._listed = QueueFiles(sorted(int(entry.name) for entry in found), size)
         return self._listed
 
     @property
-    def _files(self) -> _Files:
+    def _files(self) -> QueueFiles:
         return self._listed or self.list_files()
 
     @property
@@ -109,6 +114,22 @@ class ConsumeQueue:
             result[at - start : at - start + len(found) // ENTRY_SIZE] = decode_entries(found)
         return result
 
+    def sizes(self, start: int, end: int) -> np.ndarray:
+        """Bytes of the records at queue offsets [start, end), as entries say; 0 where none is."""
+        entries = self.entries(start, end)
+        return np.where(_is_message(entries), entries["size_bytes"], 0).astype(np.int64)
+
+    def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
+        """The message that the entry at a queue offset leads to, whether or not it is the queue's.
+
+        Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
+        """
+        return log.message_at(int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"]), log_end)
+
+    def held_minimum(self, minimum: int) -> int:
+        """The first queue offset that can be read, where `minimum` is the first that the log holds."""
+        return minimum
+
     def last_message_end(self, start: int, end: int) -> tuple[int, int] | None:
         """The last offset in [start, end) with a message's entry, and the log offset where the message ends; None if there is none.
 
@@ -144,8 +165,12 @@ class ConsumeQueue:
                 self._open_files[file_start] = opened
             return opened.view(position, length)
         except FileNotFoundError as error:
-            start, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
-            raise OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, start) from error
+            raise self._expired(file_start) from error
+
+    def _expired(self, file_start: int) -> OffsetOutOfRangeError:
+        """The error for a file that is gone since it was listed."""
+        start, end = file_start // ENTRY_SIZE, (file_start + self.file_size_bytes) // ENTRY_SIZE
+        return OffsetOutOfRangeError(self.topic, self.queue_id, end, self.last_file_end_offset, start)
 
     @property
     def recovery_start(self) -> int:

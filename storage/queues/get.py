@@ -14,6 +14,7 @@ from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.scan import TORN_TAGS_CODES, record_sizes
+from storage.queues.tiered_queue import TieredConsumeQueue
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
@@ -69,6 +70,7 @@ def get_messages(
     wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
     codes = ext.tags_codes(entries["tags_code"])
     hashes = None if wanted is None else {string_hash(tag) for tag in wanted}
+    border = queue.border(log, last) if isinstance(queue, TieredConsumeQueue) else offset
     valid = np.empty(0, bool)
     messages: list[Message] = []
     status, total, next_offset = GetStatus.NO_MATCHED_MESSAGE, 0, offset
@@ -83,11 +85,12 @@ def get_messages(
             block = entries[number : number + max_count]
             block = block[: max(1, int(np.searchsorted(np.cumsum(record_sizes(block)), max_bytes, side="right")))]
             sound = valid_entries(block, queue.topic, queue.queue_id, log, log_end)
+            sound[: max(0, border - offset - number)] = True  # they lie in tiered storage
             valid = np.concatenate((valid, np.zeros(number - len(valid), bool), sound))
         if not valid[number]:
             status = status if messages else GetStatus.MESSAGE_WAS_REMOVING
             continue
-        message = log.message_at(int(entries["commitlog_offset"][number]), log_end)
+        message = queue.message_at(offset + number, log, log_end)
         if wanted is not None and message.tags not in wanted:
             continue
         messages.append(message)

@@ -19,6 +19,7 @@ from storage.errors import OffsetOutOfRangeError
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, is_entry, is_pre_blank, may_be_torn
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
+from storage.queues.tiered_queue import TieredConsumeQueue
 
 _RECORD_BYTES = 16 << 20  # how much of the log a remote store fetches at a time
 _RECORDS = 8_192
@@ -254,6 +255,12 @@ def offset_by_time(
     Raises OffsetOutOfRangeError if a file of the queue or of the log expired since it was listed.
     """
     low, high = bounds
+    if isinstance(queue, TieredConsumeQueue) and low < (border := min(high, queue.border(log, high))):
+        found = queue.offset_by_time((low, border), timestamp_ms, upper=upper)
+        if found is not None:
+            return found
+        low = border
+        bounds = border - 1 if upper else border, high
     last_before, first_not_before = bounds
     while low < high:
         middle = (low + high) // 2

@@ -14,12 +14,15 @@ import numpy as np
 
 from storage.errors import OffsetOutOfRangeError
 from storage.format.arrays import Memory
+from storage.format.batch_items import single_records
 from storage.format.consume_queue import is_entry, is_pre_blank
 from storage.format.record_batch import Records
 from storage.format.window_decoder import Claims, Decoding, Wanted, decoding_of
 from storage.log.commit_log import CommitLog
+from storage.queues.batch_queue import BatchConsumeQueue, entries_of_units
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
+from storage.queues.tiered_queue import TieredConsumeQueue
 
 SLICE_ROWS = 8_192  # with 1 KiB bodies the plateau of Spark's transfer is 5,000 to 10,000 rows
 SLICE_BYTES = 12 << 20
@@ -64,6 +67,12 @@ def scan_queue(
     Raises OffsetOutOfRangeError if messages expired meanwhile. With `verify_crc` CorruptMessageError for a body with a wrong CRC, or
     a record whose checksum differs from its `__CRC32#`; under forceVerifyPropCRC also for a record without one.
     """
+    if isinstance(queue, BatchConsumeQueue):
+        yield from _scan_batches(queue, log, log_end, start, end, tags=tags, verify_crc=verify_crc)
+        return
+    if isinstance(queue, TieredConsumeQueue) and start < (border := min(end, queue.border(log, end))):
+        yield from _scan_moved(queue, start, border, verify_crc=verify_crc, log=log)
+        start = border
     claims, memory = Claims(queue.topic.encode(), queue.queue_id), Memory()
     at = start
     while at < end:
@@ -80,6 +89,55 @@ def scan_queue(
             entries, sizes, offsets = entries[rows], sizes[rows], offsets[rows]
         decoding = decoding_of(len(entries), claims, wanted, memory)
         yield from _slices(queue, log, log_end, entries, sizes, offsets, verify_crc, decoding)
+
+
+def _scan_moved(
+    queue: TieredConsumeQueue, start: int, end: int, *, verify_crc: bool, log: CommitLog
+) -> Iterator[QueueSlice]:
+    """`scan_queue` of what lies in tiered storage. Its tags codes are not looked at: rows are compared by text afterwards."""
+    if start < queue.first_file_offset:
+        raise OffsetOutOfRangeError(queue.topic, queue.queue_id, queue.first_file_offset, end, start)
+    for offsets, records in queue.moved.slices(start, end):
+        if verify_crc:
+            for _, error in records.corrupt_sums(force_property_crc=log.force_property_crc):
+                raise error
+        yield QueueSlice(offsets, records)
+
+
+def _scan_batches(
+    queue: BatchConsumeQueue,
+    log: CommitLog,
+    log_end: int,
+    start: int,
+    end: int,
+    *,
+    tags: TagsWanted | None,
+    verify_crc: bool,
+) -> Iterator[QueueSlice]:
+    """`scan_queue` of a batch queue: each record is read once, and gives a row for each of its messages in [start, end)."""
+    at = start
+    while at < end:
+        first = queue.first_file_offset if queue.file_starts else end
+        if at < first:
+            raise OffsetOutOfRangeError(queue.topic, queue.queue_id, first, end, at)
+        stop = min(end, at + SLICE_ROWS)
+        units = queue.units(at, stop)
+        sizes = units["size_bytes"].astype(np.int64)
+        count = max(1, int(np.searchsorted(np.cumsum(sizes), SLICE_BYTES, side="right")))
+        at = stop if count >= len(units) else at
+        units, sizes = units[:count], sizes[:count]
+        bases = units["base_offset"].astype(np.int64)
+        at = max(at, int((bases + units["message_count"]).max(initial=0)))  # a record's messages come together
+        entries = entries_of_units(units)
+        if tags is not None:
+            rows = tags.rows(entries)
+            entries, sizes, bases = entries[rows], sizes[rows], bases[rows]
+        for part in _slices(queue, log, log_end, entries, sizes, bases, verify_crc, None):
+            singles = single_records(part.records)
+            offsets = part.queue_offsets[singles.rows] + singles.numbers
+            inside = (offsets >= start) & (offsets < end)
+            if inside.any():
+                yield QueueSlice(offsets[inside], singles.records.take(inside))
 
 
 def record_sizes(entries: np.ndarray) -> np.ndarray:

@@ -4,18 +4,42 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
+from storage.errors import StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
+from storage.log.dispatch import QueueEntries
 from storage.names import can_be_path_element
+from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt, ConsumeQueueExtWriter, ext_file_size, is_ext_file
+from storage.queues.tiered_queue import MovedMessages, TieredConsumeQueue
 
 DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 """Java: MessageStoreConfig.mappedFileSizeConsumeQueue."""
+
+
+_BATCHES_HINT = "start its own broker on the store, which enters the record, and stop it; reading needs no such step"
+
+
+def plain_queue(
+    file_system: FileSystem,
+    directory: str,
+    topic: str,
+    queue_id: int,
+    file_size_bytes: int | None,
+    moved_directory: str | None,
+) -> ConsumeQueue:
+    """A queue whose files lie in `directory`, for reading also with what has moved away, where anything has."""
+    if moved_directory is not None:
+        moved = MovedMessages(file_system, moved_directory, topic, queue_id)
+        if moved.end:
+            return TieredConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes, moved)
+    return ConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes)
 
 
 def queue_file_size(file_system: FileSystem, root: str, configured: int | None) -> int:
@@ -41,8 +65,19 @@ def _found_file_size(file_system: FileSystem, root: str) -> int | None:
     return None
 
 
+class RocksDBPlace(NamedTuple):
+    """Where a store's queues lie instead of in files."""
+
+    directory: str
+    delays_ms: tuple[int, ...]
+    """The delay of each level: entries of the schedule topic hold the time of delivery."""
+
+
 class ConsumeQueueStore:
-    """The queues under ROOT/consumequeue, each opened when first needed. A queue is (topic, queue id)."""
+    """The queues under ROOT/consumequeue, each opened when first needed. A queue is (topic, queue id).
+
+    For reading also the batch queues under ROOT/batchconsumequeue. A topic has queues of one kind.
+    """
 
     def __init__(
         self,
@@ -52,8 +87,15 @@ class ConsumeQueueStore:
         file_size_bytes: int | None = None,
         ext_file_size_bytes: int | None = None,
         writes_ext: bool = False,
+        reads_batches: bool = False,
+        batch_topics: frozenset[str] = frozenset(),
+        moved_directory: str | None = None,
     ) -> None:
-        """With `writes_ext` writers give each new entry an extension unit; StoreRefusedError if existing files have another length."""
+        """With `writes_ext` writers give each new entry an extension unit; StoreRefusedError if existing files have another length.
+
+        Without `reads_batches`, for a writer, batch queues are no queues here: only their topics' names are known. `batch_topics` are
+        such that may have no files yet. Queues go on in `moved_directory`, of tiered storage, where it has them.
+        """
         self._file_system = file_system
         self.directory = f"{root}/consumequeue"
         self._ext_directory = f"{root}/consumequeue_ext"
@@ -64,7 +106,11 @@ class ConsumeQueueStore:
         )
         self.writes_ext = writes_ext
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
+        self._reads_batches = reads_batches
+        self._named_batch_topics = batch_topics
+        self._moved_directory = moved_directory
         self.batch_topics: frozenset[str] = frozenset()
+        """Topics with batch queues."""
         self._topics_in_turn = 0
         self.discover()
 
@@ -76,6 +122,10 @@ class ConsumeQueueStore:
         new = []
         before, self._topics = self._topics, {}
         listed = [entry.name for entry in self._file_system.list_directory(self.directory) if entry.is_directory]
+        found = self._file_system.list_directory(self._batch_directory)
+        self.batch_topics = self._named_batch_topics | {entry.name for entry in found if entry.is_directory}
+        if self._reads_batches:
+            listed += sorted(self.batch_topics.difference(listed))
         for topic, is_in_turn in zip(listed, self._in_turn(len(listed), most_topics), strict=True):
             known = before.pop(topic, {})
             queues = self._queues_of(topic, known) if is_in_turn or not known else known
@@ -84,10 +134,13 @@ class ConsumeQueueStore:
                 self._topics[topic] = queues
         for gone in before.values():
             _close(gone)
-        self.batch_topics = frozenset(
-            e.name for e in self._file_system.list_directory(self._batch_directory) if e.is_directory
-        )
         return new
+
+    note: str | None = None
+    """What a user should know about how the queues were found."""
+
+    def follow(self, log_end: int) -> None:
+        """The log has valid records up to `log_end`: know their entries. In files they lie already, or their writer brings them."""
 
     def _in_turn(self, count: int, most: int | None) -> Sequence[bool]:
         if most is None or count <= most:
@@ -100,7 +153,7 @@ class ConsumeQueueStore:
 
     def _queues_of(self, topic: str, known: Mapping[int, ConsumeQueue]) -> dict[int, ConsumeQueue]:
         """A topic's present queues by id; known ones are kept, or closed if they are gone."""
-        listed = self._file_system.list_directory(f"{self.directory}/{topic}")
+        listed = self._file_system.list_directory(f"{self._directory_of(topic)}/{topic}")
         ids = {int(e.name) for e in listed if e.is_directory and e.name.isascii() and e.name.isdigit()}
         _close({queue_id: queue for queue_id, queue in known.items() if queue_id not in ids})
         return {queue_id: known.get(queue_id) or self.make(topic, queue_id) for queue_id in sorted(ids)}
@@ -115,8 +168,32 @@ class ConsumeQueueStore:
 
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
         """A queue, whether it has files yet or not."""
-        directory = f"{self.directory}/{topic}/{queue_id}"
-        return ConsumeQueue(self._file_system, directory, topic, queue_id, self._file_size_bytes)
+        directory = f"{self._directory_of(topic)}/{topic}/{queue_id}"
+        if topic in self.batch_topics and self._reads_batches:
+            return BatchConsumeQueue(self._file_system, directory, topic, queue_id)
+        return plain_queue(self._file_system, directory, topic, queue_id, self._file_size_bytes, self._moved_directory)
+
+    def _directory_of(self, topic: str) -> str:
+        return self._batch_directory if topic in self.batch_topics and self._reads_batches else self.directory
+
+    def refuse_batches(self, new: QueueEntries) -> bool:
+        """Whether these records are of a topic with batch queues, which know them: they enter no queue here.
+
+        Raises StoreRefusedError where the batch queue lacks one: batch queues are not written, and a broker that starts after a
+        clean close would not enter the record any more.
+        """
+        if new.topic not in self.batch_topics or not len(new.queue_offsets):
+            return False
+        directory = f"{self._batch_directory}/{new.topic}/{new.queue_id}"
+        queue = BatchConsumeQueue(self._file_system, directory, new.topic, new.queue_id)
+        try:
+            last = int(new.entries["commitlog_offset"].max())
+            if queue.greatest_end(queue.written_end()) > last:
+                return True
+        finally:
+            queue.close()
+        rule = f"the batch queue {new.queue_id} of topic {new.topic} (queue.type=BatchCQ) lacks the record at {last} of the log"
+        raise StoreRefusedError(directory, f"{rule}, and batch queues are not written here", hint=_BATCHES_HINT)
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._topics.get(topic, {}).get(queue_id)

@@ -61,10 +61,11 @@ def apply_recovery(
     interrupted = _interrupted(plan, queues, log, data_ends)
     wrongly_cut = _wrongly_cut(plan, queues) | interrupted
     report.rebuilt_queues.extend(sorted(interrupted))
+    lacks_entries = bool(wrongly_cut) or (plan.was_clean and plan.greatest_end < plan.log_end)
+    position = checkpoint.logics_physical_offset
     honest = checkpoint._replace(
-        logics_msg_timestamp=0
-        if wrongly_cut or (plan.was_clean and plan.greatest_end < plan.log_end)
-        else checkpoint.logics_msg_timestamp,
+        logics_msg_timestamp=0 if lacks_entries else checkpoint.logics_msg_timestamp,
+        logics_physical_offset=0 if lacks_entries or position >= plan.log_end else position,
         index_msg_timestamp=min(checkpoint.index_msg_timestamp, index_plan.kept_until_ms if index_plan else 0),
     )
     if honest != checkpoint:
@@ -76,7 +77,11 @@ def apply_recovery(
     if not plan.was_clean:
         _sync_unsynced_log(plan, file_system, log)
     writers = QueueWriters(file_system, queues, plan, parts.queue_file_size_bytes, log.minimum, report, data_ends)
-    indexer = Indexer(file_system, index_plan, parts.clock) if index_plan is not None else None
+    indexer = (
+        Indexer(file_system, index_plan, parts.clock, indexes_tags=parts.config.release.indexes_tags)
+        if index_plan is not None
+        else None
+    )
     dispatch_start = plan.greatest_end if plan.was_clean else plan.walk_start
     index_start = indexer.start(log) if indexer is not None else plan.dispatch_end
     if wrongly_cut:
@@ -90,7 +95,7 @@ def apply_recovery(
             indexer.append(batch)
     writers.enter_held()
     if writers.broken:
-        parts.save_checkpoint(honest._replace(logics_msg_timestamp=0))
+        parts.save_checkpoint(honest._replace(logics_msg_timestamp=0, logics_physical_offset=0))
         writers.rebuild_broken_queues(_batches(log, log.minimum, plan.dispatch_end, delays_ms))
     writers.finish()
     reach("queues-recovered")
@@ -256,8 +261,11 @@ class Indexer:
     the last record that a kept file knows to the log's end, with no key of a record twice. Java: IndexService.load.
     """
 
-    def __init__(self, file_system: LocalFileSystem, plan: IndexPlan, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, file_system: LocalFileSystem, plan: IndexPlan, clock: Callable[[], int], *, indexes_tags: bool
+    ) -> None:
         """Delete and mend files as `plan` says; durable on return."""
+        self._indexes_tags = indexes_tags
         self.removed = [file.path for file in plan.dropped]
         for path in reversed(self.removed):  # so that after a kill in between the first file still shows that all go
             file_system.unlink(path)
@@ -277,7 +285,7 @@ class Indexer:
 
     def append(self, batch: DispatchBatch) -> None:
         """Enter the missing keys of a batch's records."""
-        keys = index_keys(batch, self._end)
+        keys = index_keys(batch, self._end, indexes_tags=self._indexes_tags)
         if len(keys.key_hashes) and keys.commitlog_offsets[0] == self._end:
             new = (keys.commitlog_offsets != self._end) | ~np.isin(keys.key_hashes, self._entered)
             keys = IndexKeys(*(column[new] for column in keys))
@@ -347,7 +355,7 @@ class QueueWriters:
                 self._report.torn_records += len(new.entries)
                 continue
             late = new.entries["commitlog_offset"] >= start
-            if late.any():
+            if late.any() and not self._queues.refuse_batches(new.rows(late)):
                 self._enter(new, new.rows(late), start)
 
     def _enter(self, new: QueueEntries, late: QueueEntries, start: int) -> None:

@@ -58,6 +58,7 @@ class StoreParts:
     queues: ConsumeQueueStore
     index: IndexStore | None
     clock: Callable[[], int]
+    _keeps_queue_position: bool | None = None
     _checkpoint: Checkpoint | None = None
     """The checkpoint as last read or written: under the lock no other process writes it."""
 
@@ -77,8 +78,17 @@ class StoreParts:
             self._checkpoint = read_checkpoint(self.file_system, self.root)
         return self._checkpoint
 
+    @property
+    def keeps_queue_position(self) -> bool:
+        """Whether the checkpoint has the queues' position: the broker's release reads it, or one has written it before."""
+        if self._keeps_queue_position is None:
+            has_one = self.checkpoint().logics_physical_offset != 0
+            self._keeps_queue_position = has_one or self.config.release.checkpoint_has_queue_position
+        return self._keeps_queue_position
+
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint durably."""
+        _ = self.keeps_queue_position  # as it was before
         write_checkpoint(self.file_system, self.root, checkpoint)
         self._checkpoint = checkpoint
 
@@ -100,7 +110,7 @@ def read_plan(
         checkpoint,
         was_clean=was_clean,
         check_crc=config.commit_log.check_crc_on_recover,
-        index_safe=config.index.message_index_enable and config.index.message_index_safe,
+        index_safe=config.index.has_files and config.index.message_index_safe,
         from_greatest_end=not file_system.is_local,
         torn_by=torn_by,
     )
@@ -202,7 +212,7 @@ def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, wa
 
 def _first_store_time(log: CommitLog, file: LogFile) -> int | None:
     """Store time of a file's first record; None if it does not begin with one. Java: isMappedFileMatchedRecover."""
-    head = log.open_file(file).view(0, MINIMUM_RECORD_SIZE).tobytes()
+    head = log.open_file(file).view(file.head_size_bytes, MINIMUM_RECORD_SIZE).tobytes()
     if int.from_bytes(head[4:8], "big") not in (MAGIC_V1, MAGIC_V2):
         return None
     sys_flag = int.from_bytes(head[SYS_FLAG_POSITION : SYS_FLAG_POSITION + 4], "big")

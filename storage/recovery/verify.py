@@ -4,6 +4,7 @@ One walk over the log says what they must contain; queues and index show what el
 
     record that belongs in a queue   its entry is at the record's queue offset: place, size, tags code agree
     key of a record                  an item of the index that a look-up reaches names the record
+    tags of a record                 such an item may name it: 5.4 and later enter it, and no file says which one wrote the record
     entry, item                      its record exists
     checkpoint                       vouches for no time after the last record
 
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.dispatch.recovery_plan import RecoveryPlan
@@ -32,7 +34,7 @@ from storage.format.record_batch import Records
 from storage.index.store import IndexFile, IndexStore
 from storage.log.checkpoint import Checkpoint
 from storage.log.commit_log import CommitLog
-from storage.log.dispatch import DISPATCHED, IndexKeys, QueueEntries, dispatch, index_keys, queue_entries
+from storage.log.dispatch import DISPATCHED, IndexKeys, QueueEntries, dispatch, index_keys, queue_entries, tag_keys
 from storage.put.store_writer import INDEX_LEASE_MS
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
@@ -48,6 +50,7 @@ _BLOCK_ENTRIES = 1 << 16
 _MOST_OPEN = 64
 """Queues whose files are kept open."""
 _PLACE = "commitlog_offset"
+_BATCH_PROPERTIES = frozenset({"INNER_NUM", "INNER_BASE"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +94,11 @@ def verify(
         batch = dispatch(offsets, records, delays_ms)
         torn = offsets[pc.ends_with(records.raw_properties(), b"\0").to_numpy(zero_copy_only=False)]
         for new in queue_entries(batch):
+            if new.topic in queues.batch_topics:
+                new = _of_messages(new, offsets, records)
             queue_audit.compare(new, torn)
         if index_audit is not None:
-            index_audit.compare(offsets, index_keys(batch))
+            index_audit.compare(offsets, index_keys(batch), tag_keys(batch))
         record_count += len(batch)
         torn_count += len(torn)
         last_time_ms = max(last_time_ms, int(batch.store_times_ms.max()))
@@ -115,6 +120,22 @@ def verify(
         tuple(sorted(queue_audit.deleted_topics)),
         tally.findings(),
     )
+
+
+def _of_messages(new: QueueEntries, offsets: np.ndarray, records: Records) -> QueueEntries:
+    """The entries of a batch queue's records, one for each message. Java: CommitLog.checkMessageAndReturnSize."""
+    rows = np.searchsorted(offsets, new.entries[_PLACE].astype(np.int64))
+    properties = records.take(rows).single_properties(_BATCH_PROPERTIES)
+    counts, bases = (
+        pc.if_else(pc.match_substring_regex(texts, "^[0-9]{1,9}$"), texts, None).cast(pa.int64())
+        for texts in (properties.values_of(name) for name in ("INNER_NUM", "INNER_BASE"))
+    )
+    is_batch = (counts.is_valid().to_numpy(zero_copy_only=False)) & bases.is_valid().to_numpy(zero_copy_only=False)
+    messages = np.where(is_batch, counts.fill_null(1).to_numpy(), 1)
+    first = np.where(is_batch, bases.fill_null(0).to_numpy(), new.queue_offsets)
+    own = np.repeat(np.arange(len(messages)), messages)
+    numbers = np.arange(len(own)) - np.repeat(np.cumsum(messages) - messages, messages)
+    return new.rows(own)._replace(queue_offsets=first[own] + numbers)
 
 
 def _compare_checkpoint(checkpoint: Checkpoint, last_time_ms: int, index_lease_ms: int, tally: Tally) -> None:
@@ -206,13 +227,17 @@ class IndexAudit:
         self._walked = log_start
         self.expected = 0
 
-    def compare(self, offsets: np.ndarray, wanted: IndexKeys) -> None:
-        """Compare the keys of the records at `offsets`, and every item for the part of the log that they end."""
+    def compare(self, offsets: np.ndarray, wanted: IndexKeys, tags: IndexKeys) -> None:
+        """Compare the keys of the records at `offsets`, and every item for the part of the log that they end.
+
+        An item for one of their `tags` is right, and may be missing.
+        """
         start, self._walked = self._walked, int(offsets[-1]) + 1
         claimed = wanted.commitlog_offsets >= self._claim_start
         if not self._plan.was_clean:  # a broker may enter them soon
             claimed &= wanted.commitlog_offsets <= self._claim_end
         wanted_pairs = _pairs(offsets, wanted.commitlog_offsets, wanted.key_hashes)
+        tag_pairs = _pairs(offsets, tags.commitlog_offsets, tags.key_hashes)
         self.expected += int(np.count_nonzero(claimed))
         found = np.zeros(len(wanted_pairs), bool)
         for file in self._files:
@@ -220,18 +245,21 @@ class IndexAudit:
             if end < start:
                 self._loaded.pop(file.name, None)
             elif begin < self._walked:
-                found |= self._compare_file(file, start, offsets, wanted_pairs)
+                found |= self._compare_file(file, start, offsets, wanted_pairs, tag_pairs)
         missing = np.flatnonzero(claimed & ~found)
         if len(missing):
             place, key_hash = wanted.commitlog_offsets[missing[0]], wanted.key_hashes[missing[0]]
             example = f"key with hash {key_hash} of the record at {place} of the log"
             self._tally.add(Kind.MISSING_KEY, self._directory, len(missing), example)
 
-    def _compare_file(self, file: IndexFile, start: int, offsets: np.ndarray, wanted_pairs: np.ndarray) -> np.ndarray:
+    def _compare_file(
+        self, file: IndexFile, start: int, offsets: np.ndarray, wanted_pairs: np.ndarray, tag_pairs: np.ndarray
+    ) -> np.ndarray:
         found = np.zeros(len(wanted_pairs), bool)
+        right_pairs = np.concatenate([wanted_pairs, tag_pairs])
         for places, hashes in self._reached(file).between(start, self._walked):
             pairs = _pairs(offsets, places, hashes)
-            self._add_wrong(file, ~np.isin(pairs, wanted_pairs), places, hashes)
+            self._add_wrong(file, ~np.isin(pairs, right_pairs), places, hashes)
             found |= np.isin(wanted_pairs, pairs)
         return found
 

@@ -38,6 +38,7 @@ from storage.rules.inner_messages import InnerMessage
 from storage.rules.sizes import Numbers, Truths
 from storage.rules.values import Rejections, read_times_ms
 from storage.settings.nouns import TimerConfig
+from storage.settings.releases import TOPIC_AND_KEY
 
 TIMER_TOPIC = "rmq_sys_wheel_timer"
 """Java: TimerMessageStore.TIMER_TOPIC."""
@@ -142,6 +143,11 @@ def judge_delays(
         ((has_level | waits) & is_empty, NO_BODY),
     )
     return Waits(np.minimum(levels, len(delays_ms)) * has_level, waits, out_ms, refusals)
+
+
+def deletion_key(form: str, topic: str, unique_key: str) -> str:
+    """TIMER_DEL_UNIQKEY of a deletion, in one of the forms of `Release.timer_deletion_keys`. Java: TimerMessageStore.buildDeleteKey."""
+    return f"{topic}+{unique_key}" if form == TOPIC_AND_KEY else unique_key
 
 
 def timer_out_ms(deliver_ms: Numbers, precision_ms: int) -> Numbers:

@@ -231,17 +231,19 @@ def outgoing_messages(
     limits: Limits,
     *,
     appends_crc: bool = False,
+    indexes_tags: bool = False,
 ) -> Iterator[OutgoingMessages]:
     """The messages to store at `host`, in runs that one block can hold: born hosts of one kind, all with or all without queue entry.
 
-    With `appends_crc` there is room for a checksum in each record, and no former checksum stays in its properties.
+    With `appends_crc` there is room for a checksum in each record, and no former checksum stays in its properties. With
+    `indexes_tags` their tags are in the index.
     Raises MessageIllegalError for the first message that a record cannot hold; then nothing was yielded.
     """
     if appends_crc:
         messages = messages._replace(properties=with_crc_room(messages.properties))
     refuse_any_excess(sizes_of_messages(messages, len(host)), limits, is_timed=False)
     for run in _runs(messages):
-        yield _outgoing(run, delays_ms)._replace(has_crc=appends_crc)
+        yield _outgoing(run, delays_ms, indexes_tags)._replace(has_crc=appends_crc)
 
 
 def sizes_of_messages(messages: InnerMessages, host_size: int) -> Sizes:
@@ -255,7 +257,7 @@ def sizes_of_messages(messages: InnerMessages, host_size: int) -> Sizes:
     return Sizes.of(topics, properties, bodies, np.asarray(born_v6, np.int64) + is_v6)
 
 
-def _outgoing(messages: InnerMessages, delays_ms: tuple[int, ...]) -> OutgoingMessages:
+def _outgoing(messages: InnerMessages, delays_ms: tuple[int, ...], indexes_tags: bool) -> OutgoingMessages:
     count = messages.row_count
     topics = messages.topics.dictionary_encode()
     names = tuple(topics.dictionary.to_pylist())
@@ -278,7 +280,7 @@ def _outgoing(messages: InnerMessages, delays_ms: tuple[int, ...]) -> OutgoingMe
         messages.sys_flags,
         properties,
     )
-    keys = index_keys(batch)
+    keys = index_keys(batch, indexes_tags=indexes_tags)
     return OutgoingMessages(
         queues=tuple(queues),
         queue_codes=queue_codes.astype(np.int32),
@@ -402,7 +404,9 @@ def columns_of(messages: Sequence[EncodedMessage]) -> InnerMessages:
     )
 
 
-def few_block(messages: Sequence[EncodedMessage], host: bytes, limits: Limits) -> RecordBlock | None:
+def few_block(
+    messages: Sequence[EncodedMessage], host: bytes, limits: Limits, *, indexes_tags: bool = False
+) -> RecordBlock | None:
     """The records of these messages in a store at `host`; None if columns must make them, or report an error."""
     if len(host) != V4_HOST_SIZE or not all(map(_is_ordinary, messages)) or not _fit(messages, limits):
         return None
@@ -412,7 +416,8 @@ def few_block(messages: Sequence[EncodedMessage], host: bytes, limits: Limits) -
         data, sizes = join_records(messages, host)
     except struct.error:  # a number that does not fit into its field
         return None
-    key_counts, key_hashes = few_message_keys([message.topic for message in messages], [m.properties for m in messages])
+    topics, properties = [message.topic for message in messages], [message.properties for message in messages]
+    key_counts, key_hashes = few_message_keys(topics, properties, indexes_tags=indexes_tags)
     tags_codes = hashes_of([message.properties.get("TAGS", "") for message in messages])
     columns = BlockColumns(
         tuple(codes),

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from storage.errors import ColumnIllegalError
 from storage.format.arrays import as_texts, is_valid
 from storage.format.java_hash import queue_of_hash, string_hash, string_hashes
-from storage.format.keys import UniqueKeys, hashes_behind, index_hashes, message_keys
+from storage.format.keys import UniqueKeys, hashes_behind, index_hashes, message_keys, tag_hashes, with_tag_hashes
 from storage.format.properties import ROW_MARK, encode_columns
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_PREPARED, committed_flags
 from storage.format.record_block import OutgoingMessages
@@ -198,7 +198,7 @@ class MessageRows:
             properties[DELAY] = (
                 retries.dead_letter_levels() if own is None else pc.coalesce(own, retries.dead_letter_levels())
             )
-        key_counts, key_hashes = _keys_behind(prefixes, columns, unique)
+        key_counts, key_hashes = self._keys_behind(prefixes, columns, unique)
         return OutgoingMessages(
             queues=queues,
             queue_codes=queue_codes,
@@ -212,6 +212,18 @@ class MessageRows:
             key_hashes=key_hashes,
             reconsume_times=0 if retries is None else retries.reconsume_times,
         )
+
+    def _keys_behind(
+        self, prefixes: np.ndarray, columns: MessageColumns, unique: UniqueKeys
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """How many index keys each message has, and the hashes of all."""
+        hashes = unique.hashes_behind(prefixes)
+        if columns.unique_keys is not None:
+            hashes = hashes_behind(prefixes, _unique_texts(columns, unique))
+        found = message_keys(prefixes, index_hashes(hashes), columns.keys)
+        if columns.tags is None or not self._rules.indexes_tags:
+            return found
+        return with_tag_hashes(*found, tag_hashes(prefixes, columns.tags))
 
     def _marks(self, transactions: TransactionColumns) -> dict[str, pa.Array]:
         """Additional properties of rows whose end is decided; none for rows with an unknown end."""
@@ -240,7 +252,7 @@ class MessageRows:
     ) -> Commits:
         """The commits of these halves. Their properties are the halves', including REAL_TOPIC, as a broker's."""
         assert columns.transactions is not None
-        key_counts, key_hashes = _keys_behind(_prefixes(columns), columns, unique)
+        key_counts, key_hashes = self._keys_behind(_prefixes(columns), columns, unique)
         messages = halves._replace(
             queues=queues,
             queue_codes=queue_codes,
@@ -342,14 +354,6 @@ def _prefixes(columns: MessageColumns) -> np.ndarray:
     """The hash of the part before each row's keys; a single one if all rows have one topic."""
     prefixes = np.array([target.key_prefix_hash for target in columns.targets], np.uint32)
     return prefixes[columns.target_codes] if len(prefixes) > 1 else prefixes
-
-
-def _keys_behind(prefixes: np.ndarray, columns: MessageColumns, unique: UniqueKeys) -> tuple[np.ndarray, np.ndarray]:
-    """How many index keys each message has, and the hashes of all."""
-    hashes = unique.hashes_behind(prefixes)
-    if columns.unique_keys is not None:
-        hashes = hashes_behind(prefixes, _unique_texts(columns, unique))
-    return message_keys(prefixes, index_hashes(hashes), columns.keys)
 
 
 def _tags_codes(columns: MessageColumns) -> np.ndarray:

@@ -10,7 +10,7 @@ _FAQ = "https://rocketmq.apache.org/docs/bestPractice/06FAQ"
 
 
 class ResponseCode(IntEnum):
-    """The codes of responses in 5.3.3. A peer may send others: commands carry plain numbers."""
+    """The codes of responses in 5.5.0. A peer may send others: commands carry plain numbers."""
 
     SUCCESS = 0
     SYSTEM_ERROR = 1
@@ -72,6 +72,8 @@ class ResponseCode(IntEnum):
     CONTROLLER_BROKER_ID_INVALID = 2014
     CONTROLLER_JRAFT_INTERNAL_ERROR = 2015
     CONTROLLER_BROKER_LIVE_INFO_NOT_EXISTS = 2016
+    LMQ_QUOTA_EXCEEDED = 2017
+    LITE_SUBSCRIPTION_QUOTA_EXCEEDED = 2018
     USER_NOT_EXIST = 3001
     POLICY_NOT_EXIST = 3002
 

@@ -20,7 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from storage.errors import NameIllegalError
-from storage.names import RETRY_PREFIX, dead_letter_topic, is_system_group, retry_topic, validate_group
+from storage.names import (
+    GROUP_LENGTH_LIMIT,
+    RETRY_PREFIX,
+    dead_letter_topic,
+    is_system_group,
+    retry_topic,
+    validate_group,
+)
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig
 
@@ -132,9 +139,16 @@ def most_retries(config: SubscriptionGroupConfig | None, requested: int | None) 
 
 
 def find_group(
-    group: str, groups: Mapping[str, SubscriptionGroupConfig], *, auto_create: bool, create_system_groups: bool = True
+    group: str,
+    groups: Mapping[str, SubscriptionGroupConfig],
+    *,
+    auto_create: bool,
+    create_system_groups: bool = True,
+    longest: int = GROUP_LENGTH_LIMIT,
 ) -> SubscriptionGroupConfig | None:
     """The group's entry: the present one or, if the broker may make it, a new one (which is not in `groups`); else None.
+
+    A new one has at most `longest` characters (`Release.longest_group`). Java: SubscriptionGroupManager.findSubscriptionGroupConfig.
 
     Departure: a blank name is no group; Java makes an entry for it.
     """
@@ -142,7 +156,7 @@ def find_group(
     if found is not None or not (auto_create or (create_system_groups and is_system_group(group))):
         return found
     try:
-        return SubscriptionGroupConfig(validate_group(group))
+        return SubscriptionGroupConfig(validate_group(group, longest))
     except NameIllegalError:
         return None
 
@@ -198,9 +212,15 @@ class RetryRules:
     """Java: enableCreateSysGroup."""
     max_reconsume_times: int | None = None
     """How often the consumers try again; None = as their group's entry says."""
+    longest_group: int = GROUP_LENGTH_LIMIT
+    """Characters of a new group (`Release.longest_group`)."""
 
     def group(self, name: str) -> SubscriptionGroupConfig | None:
         """The group's entry, or its new one; None if it gets none."""
         return find_group(
-            name, self.groups, auto_create=self.auto_create, create_system_groups=self.create_system_groups
+            name,
+            self.groups,
+            auto_create=self.auto_create,
+            create_system_groups=self.create_system_groups,
+            longest=self.longest_group,
         )

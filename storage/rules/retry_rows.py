@@ -398,6 +398,8 @@ class ReturnRules:
     delays_ms: tuple[int, ...] = DEFAULT_DELAYS_MS
     limits: Limits = Limits()  # noqa: RUF009 (a frozen value)
     appends_crc: bool = False
+    indexes_tags: bool = False
+    """Whether the index has the messages' tags (`Release.indexes_tags`)."""
     broker_permission: int = PERM_READ | PERM_WRITE
     """Java: brokerPermission."""
 
@@ -470,7 +472,14 @@ class ReturnedRows:
         messages, dead = sent.messages, sent.dead
         if (too_large := self._too_large(messages, sent.rows, rejections)).any():
             messages, dead = messages.take(~too_large), dead[~too_large]
-        parts = outgoing_messages(messages, rules.host, rules.delays_ms, rules.limits, appends_crc=rules.appends_crc)
+        parts = outgoing_messages(
+            messages,
+            rules.host,
+            rules.delays_ms,
+            rules.limits,
+            appends_crc=rules.appends_crc,
+            indexes_tags=rules.indexes_tags,
+        )
         indices = np.array(sorted(rejections), np.int64)
         rejected = tuple(RejectedRow(first_row + row, *rejections[row]) for row in indices.tolist())
         return Returned(tuple(parts), rejected, indices, self._topics(dead))

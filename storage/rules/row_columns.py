@@ -50,6 +50,7 @@ from storage.rules.half_messages import (
     half_refusals,
     read_transactions,
 )
+from storage.rules.priorities import read_priorities
 from storage.rules.retry_rows import RETRY_COLUMNS, Retries, read_retries
 from storage.rules.row_rules import NAMED_QUEUES_LIMIT, MessageRules, TopicTarget
 from storage.rules.sizes import Excess, Limits, Sizes, excesses
@@ -157,6 +158,10 @@ def read_columns(
     keys = read_texts("keys", _joined_keys(given.get("keys"), rejections), SEPARATORS, rejections)
     sharding_keys = read_texts("sharding_key", given.get("sharding_key"), SEPARATORS, rejections)
     unique_keys = _unique_keys(given.get("unique_key"), rejections) if rules.keep_unique_key else None
+    priorities = None
+    if rules.honours_priority:
+        are_other = _are_of_other_type(given, sharding_keys, None if retried is None else retried[0], rules)
+        priorities = read_priorities(given.get("properties"), are_other)
     columns = MessageColumns(
         targets=targets,
         target_codes=codes,
@@ -170,13 +175,16 @@ def read_columns(
         sharding_keys=sharding_keys,
         unique_keys=unique_keys,
         maps=read_properties(
-            given.get("properties"),
+            given.get("properties") if priorities is None else priorities.properties,
             {"TAGS": tags, "KEYS": keys, "__SHARDINGKEY": sharding_keys},
             rules.strict_properties,
             rejections,
         ),
     )
     columns.retries = None if retried is None else retried[0]
+    if priorities is not None:
+        counts = _of_targets(targets, codes, [target.queue_count for target in targets], np.int64)[priorities.rows]
+        columns.queue_ids[priorities.rows] = np.minimum(priorities.priorities, counts - 1)
     _check_keys(columns, rejections)
     if rules.transaction is not None:
         state, group = given.get("transaction_state"), given.get("producer_group")
@@ -208,6 +216,19 @@ def overruled(batch: pa.RecordBatch, said: Mapping[str, str]) -> dict[str, str]:
             if (row := pc.index(others, True).as_py()) >= 0:
                 found[column] = texts[row : row + 1].cast(pa.large_binary())[0].as_py().decode(errors="replace")
     return found
+
+
+def _are_of_other_type(
+    given: Mapping[str, pa.Array], sharding_keys: pa.Array | None, retries: Retries | None, rules: MessageRules
+) -> np.ndarray:
+    """The rows whose priority does not count: they are halves, delayed, sent to a group again, or in order."""
+    are_other = np.full(len(given["body"]), rules.transaction is not None)
+    for texts in (sharding_keys, given.get("deliver_at")):
+        if texts is not None:
+            are_other |= is_valid(texts)
+    if (levels := given.get("delay_level")) is not None:
+        are_other |= np.asarray(pc.fill_null(pc.not_equal(levels, 0), False).to_numpy(zero_copy_only=False), bool)
+    return are_other if retries is None else are_other | retries.rows
 
 
 def _levels(columns: MessageColumns, column: pa.Array | None, rejections: Rejections) -> np.ndarray:

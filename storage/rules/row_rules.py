@@ -99,6 +99,10 @@ class MessageRules:
     """Bytes of the store's address and port: 8, or 20 for IPv6."""
     appends_crc: bool = False
     """Whether records end in a checksum of themselves, for which their properties need room."""
+    indexes_tags: bool = False
+    """Whether the index has the messages' tags (`Release.indexes_tags`)."""
+    honours_priority: bool = False
+    """Whether a row's priority chooses its queue (`Release.honours_priority`)."""
     compress_body_over: int | None = None
     """Bodies of at least so many bytes are compressed, as by a Java client (compressMsgBodyOverHowmuch)."""
     keep_unique_key: bool = False
@@ -151,7 +155,7 @@ class MessageRules:
             there_count=queue_limit(config),
             led=led,
             is_new=is_new,
-            needs_keys=config.attributes.get("cleanup.policy") == "COMPACTION",
+            needs_keys=config.is_compacted,
             sys_flag=MULTI_TAGS if config.topic_filter_type == "MULTI_TAG" else 0,
             key_prefix_hash=string_hash(f"{name}#") & 0xFFFFFFFF,
         )
@@ -176,7 +180,7 @@ class MessageRules:
         """The target of a group's retry topic, or of its dead letters'. A broker makes them regardless of `create_topic`."""
         config = self.retries.group(group)
         if config is None:
-            return TopicTarget("", refusal=_refusal_of_group(group))
+            return TopicTarget("", refusal=_refusal_of_group(group, self.retries.longest_group))
         made = dead_letter_topic_config(group, self.topics) if is_dead else retry_topic_config(config, self.topics)
         try:
             validate_topic(made.topic)
@@ -203,9 +207,9 @@ class MessageRules:
         return max(queue_limit(config), grown, NAMED_QUEUES_LIMIT if config.topic in self.growing else 0)
 
 
-def _refusal_of_group(group: str) -> str:
+def _refusal_of_group(group: str, longest: int) -> str:
     try:
-        validate_group(group)
+        validate_group(group, longest)
     except NameIllegalError as error:
         return error.describe()
     return f"there is no group {group!r}, and none may be made (autoCreateSubscriptionGroup)"

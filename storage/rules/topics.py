@@ -152,6 +152,8 @@ NOT_ALLOWED_SEND_TOPICS = frozenset(
         "SCHEDULE_TOPIC_XXXX",
         "RMQ_SYS_TRANS_HALF_TOPIC",
         "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC",
+        "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC",
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "SELF_TEST_TOPIC",
         "OFFSET_MOVED_EVENT",
@@ -375,7 +377,7 @@ class TopicRules:
 
 def has_batch_queues(config: TopicConfig | None) -> bool:
     """Whether a topic's consume queues are batch queues. Java: QueueTypeUtils.isBatchCq."""
-    return config is not None and config.attributes.get("queue.type") == "BatchCQ"
+    return config is not None and config.is_batched
 
 
 def check_route(config: TopicConfig, broker_permission: int) -> None:

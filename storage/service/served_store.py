@@ -199,9 +199,15 @@ class ServedStore:
         self._writer = writer = store.writer
         self._lock = threading.Lock()
         self._log = store.layout.commit_log(writer.file_system)
-        self._queues = store.layout.consume_queues(writer.file_system)
+        self._queues = store.layout.consume_queues(writer.file_system, batch_topics=store.queues.batch_topics)
         index = store.config.index
-        self._index = IndexStore(writer.file_system, store.root, index.max_hash_slot_num, index.max_index_num)
+        self._index = IndexStore(
+            writer.file_system,
+            store.root,
+            index.max_hash_slot_num,
+            index.max_index_num,
+            is_elsewhere=index.is_elsewhere,
+        )
         self._ends = self._new_ends()
 
     def _new_ends(self) -> DispatchedEnds:
@@ -220,7 +226,9 @@ class ServedStore:
         with self._lock:
             self._log.list_files()
             self._queues.close()
-            self._queues = self._store.layout.consume_queues(self._writer.file_system)
+            self._queues = self._store.layout.consume_queues(
+                self._writer.file_system, batch_topics=self._store.queues.batch_topics
+            )
             self._ends = self._new_ends()
 
     # Ends and times
@@ -304,14 +312,17 @@ class ServedStore:
                 return None
             return self._log.bytes_at(commitlog_offset, message.size_bytes)
 
-    def records_by_key(self, topic: str, key: str, most: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """The newest records, at most `most`, whose key has the key's hash, by log offset.
+    def records_by_key(
+        self, topic: str, key: str, most: int, begin_ms: int, end_ms: int, index_type: str | None = None
+    ) -> list[bytes]:
+        """The newest records, at most `most`, whose key has the key's hash, by log offset; with `index_type` "T" whose tags have it.
 
-        A client compares keys. Raises IndexGeometryUnknownError.
+        A client compares keys. Raises IndexGeometryUnknownError, IndexElsewhereError.
         """
         with self._lock:
             self._log.see(self._ends.dispatched_end)
-            hits = self._index.lookup(index_key_hash(index_key(topic, key)), begin_ms, end_ms)
+            self._index.require_files()
+            hits = self._index.lookup(index_key_hash(index_key(topic, key, index_type)), begin_ms, end_ms)
             places = sorted(hit.commitlog_offset for hit in islice(hits, max(0, most)))
         found = (self.record_at(place) for place in places)
         return [record for record in found if record is not None]
@@ -564,7 +575,9 @@ class LookUps:
         """`written_end` gives the end of whole records in the log's files; puts may go on meanwhile."""
         files, index = store.writer.file_system, store.config.index
         self._log: CommitLog = store.layout.commit_log(files)
-        self._index = IndexStore(files, store.root, index.max_hash_slot_num, index.max_index_num)
+        self._index = IndexStore(
+            files, store.root, index.max_hash_slot_num, index.max_index_num, is_elsewhere=index.is_elsewhere
+        )
         self._written_end = written_end
         self._lock = threading.Lock()
 
@@ -575,7 +588,10 @@ class LookUps:
             return self._log.message_at(commitlog_offset, end)
 
     def messages_by_key(self, topic: str, key: str, max_count: int) -> list[Message]:
-        """The newest `max_count` messages with that key or unique key, by log offset. Raises IndexGeometryUnknownError."""
+        """The newest `max_count` messages with that key or unique key, by log offset.
+
+        Raises IndexGeometryUnknownError, IndexElsewhereError.
+        """
         with self._lock:
             found = messages_with_key(self._index, self._log, self._see_end(), topic, key)
             return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)

@@ -1,18 +1,21 @@
-"""Every name that a broker of RocketMQ 5.3.3 understands in broker.conf, with its type and, if it is a constant, its default; also the
-settings that no request may change.
+"""Every name that a broker of RocketMQ 5.3.3 to 5.5.0 understands in broker.conf, with its type and, if it is a constant, its default;
+also the settings that no request may change.
 Java finds them by reflection (MixAll.properties2Object): each public setter with one plain parameter is a
 setting. One line each:
 
     name type [default]
 
 No default = none, or one that depends on the machine. `listenPort` and `haListenPort` have the values that
-BrokerStartup sets. A name that several classes have stands with the first.
+BrokerStartup sets. A name that several classes have stands with the first. "since" begins what a later release added, or a default that
+it changed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import NamedTuple
+
+from storage.settings.releases import BrokerVersion, parse_broker_version
 
 
 class JavaSetting(NamedTuple):
@@ -23,6 +26,10 @@ class JavaSetting(NamedTuple):
     name: str
     type: str
     default: str | None
+    since: BrokerVersion | None = None
+    """The first release that has it; None = 5.3 or an earlier one."""
+    former_default: str | None = None
+    """The default of earlier releases, if it was another."""
 
 
 _TABLE = """
@@ -508,17 +515,110 @@ tieredStoreMaxPendingLimit int 10000
 # Read by BrokerStartup itself, without a setter
 rmqAddressServerDomain String
 rmqAddressServerSubGroup String nsaddr
+# org.apache.rocketmq.common.BrokerConfig, since 5.4.0
+enableConnectionMetrics boolean true
+enableLagAndDlqMetrics boolean true
+enableMessageStoreMetrics boolean true
+enablePopMetrics boolean true
+enableRemotingMetrics boolean true
+enableRequestMetrics boolean true
+enableSplitMetadata boolean true
+enableStatsMetrics boolean true
+enableTransactionMetrics boolean true
+popFromRetryProbabilityForPriority int 0
+popPollingMapExpireTimeSeconds int 600
+popReviveConcurrency int 32
+priorityOrderAsc boolean true
+splitMetadataSize int 2000
+transactionMetricFlushInterval long 10000
+useSeparateRetryQueue boolean false
+useSingleRocksDBForAllConfigs boolean false
+# org.apache.rocketmq.store.config.MessageStoreConfig, since 5.4.0
+appendTopicForTimerDeleteKey boolean false
+combineAssignOffsetCQType String default
+combineCQEnableCheckSelf boolean false
+combineCQLoadingCQTypes String default;defaultRocksDB
+combineCQMaxExtraSearchCommitLogFiles int 3
+combineCQPreferCQType String default
+commitLogRecoverMaxNum int 10
+enableAcceleratedRecovery boolean false
+enableLogConsumeQueueRepeatedlyBuildWhenRecover boolean false
+enableRunningFlagsInFlush boolean false
+indexFileReadEnable boolean true
+indexFileWriteEnable boolean true
+indexRocksDBEnable boolean false
+maxRocksDBIndexQueryDays int 7
+sharedByteBufferNum int 16
+timerRecallToTimelineEnable boolean true
+timerRecallToTimeWheelEnable boolean true
+timerRocksDBEnable boolean false
+timerRocksDBPrecisionMs long 1000
+timerRocksDBRollIntervalHours int 1
+timerRocksDBRollMaxTps double 8000.0
+timerRocksDBRollRangeHours int 2
+timerRocksDBStopScan boolean false
+timerRocksDBTimeExpiredMaxTps double 200000.0
+timerWheelSnapshotFlush boolean false
+timerWheelSnapshotIntervalMs int 10000
+transRocksDBEnable boolean false
+transWriteOriginTransHalfEnable boolean true
+writeWithoutMmap boolean false
+# org.apache.rocketmq.common.BrokerConfig, since 5.5.0
+enableLiteEventMode boolean true
+enableLitePopLog boolean false
+liteEventCheckInterval long 10000
+liteEventFullDispatchDelayTime long 10000
+liteEventFullDispatchDelayTimeForWildcardGroup long 10000
+liteLagCountMetricsEnable boolean false
+liteLagLatencyCollectEnable boolean false
+liteLagLatencyMetricsEnable boolean false
+liteLagLatencyTopK int 50
+liteSubscriptionCheckInterval long 120000
+liteSubscriptionCheckTimeoutMills long 180000
+liteTtlCheckInterval long 120000
+maxClientEventCount int 100
+maxLiteSubscriptionCount long 100000
+maxMessageFilterNumForNotification int 64
+metricsExportBatchMaxDataPoints int 1000
+minLiteTTl long 900000
+persistConsumerOffsetIncrementally boolean false
+popReviveSkipIfGroupAbsent boolean true
+transactionCheckRocksdbCoreThreads int 2
+transactionCheckRocksdbMaxThreads int 5
+transactionCheckRocksdbQueueCapacity int 2000
+useMessageFilterForNotification boolean true
+# org.apache.rocketmq.store.config.MessageStoreConfig, since 5.5.0
+checkCommitLogOffsetOnRecover boolean false
+combineCQUseRocksdbForLmq boolean false
+enableLmqQuota boolean false
+iteratorWhenUseRocksdbConsumeQueue boolean true
+timerReputServiceCorePoolSize int 6
+timerReputServiceMaxPoolSize int 6
+timerReputServiceQueueCapacity int 10000
+useSeparateStorePathForRocksdbCQ boolean false
 """
 
 
-def _parse(line: str) -> JavaSetting:
-    name, kind, *default = line.split(" ", 2)
-    return JavaSetting(name, kind, default[0] if default else None)
+def _parse(table: str) -> dict[str, JavaSetting]:
+    settings: dict[str, JavaSetting] = {}
+    since = None
+    for line in table.strip().split("\n"):
+        if line[0] == "#":
+            _, is_later, release = line.partition(", since ")
+            since = parse_broker_version(release) if is_later else None
+            continue
+        name, kind, *default = line.split(" ", 2)
+        text = default[0] if default else None
+        former = settings.get(name)
+        settings[name] = (
+            JavaSetting(name, kind, text, since)
+            if former is None
+            else former._replace(default=text, former_default=former.default)
+        )
+    return settings
 
 
-JAVA_SETTINGS: dict[str, JavaSetting] = {
-    setting.name: setting for setting in map(_parse, (line for line in _TABLE.strip().split("\n") if line[0] != "#"))
-}
+JAVA_SETTINGS: dict[str, JavaSetting] = _parse(_TABLE)
 
 
 _PLACES = frozenset(
@@ -527,6 +627,10 @@ _PLACES = frozenset(
         *("storePathEpochFile", "storePathBrokerIdentity", "tieredStoreFilePath", "storeType", "configManagerVersion"),
         *("rocketmqHome", "brokerConfigPath", "authConfigPath", "configStorePath", "kvConfigPath", "configName"),
         *("controllerStorePath", "enableDLegerCommitLog", "controllerType"),
+        *("transRocksDBEnable", "transWriteOriginTransHalfEnable", "timerRocksDBEnable", "timerRocksDBStopScan"),
+        *("indexRocksDBEnable", "indexFileWriteEnable", "useSingleRocksDBForAllConfigs"),
+        *("useSeparateStorePathForRocksdbCQ", "combineCQUseRocksdbForLmq", "combineCQLoadingCQTypes"),
+        *("combineCQPreferCQType", "combineAssignOffsetCQType"),
         *("objectStoreBucket", "objectStoreEndpoint", "metricsGrpcExporterTarget"),
         *(
             "messageStorePlugIn",

@@ -17,12 +17,12 @@ import logging
 import posixpath
 import re
 import warnings
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, StoreRefusedError
 from storage.names import nearest
 from storage.settings.java_properties import Property, java_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
@@ -41,78 +41,11 @@ from storage.settings.nouns import (
     RetentionConfig,
     SendConfig,
     StoreModeConfig,
+    TieredConfig,
     TimerConfig,
     TransactionConfig,
 )
-
-VERSION_SETTING = "rocketmqVersion"
-"""Its name in broker.conf and as an option; Java has no such setting."""
-SHORT_TOPIC_LIMIT = 127
-"""The longest topic, in bytes, in a record with a one-byte length (magic V1)."""
-
-_TEXT = re.compile(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", re.ASCII)
-
-
-class BrokerVersion(NamedTuple):
-    """The RocketMQ release of a store's broker, such as 4.9.7. Compares as releases do.
-
-    Older releases cannot read all of what this package writes:
-
-        what is written                                first release that reads it   what an older broker does
-        timer messages (deliver_at)                    5.0.0                         never delivers them
-        records of topics of more than 127 bytes       5.1.0                         ends its log at the first one and cuts the rest
-        op messages that name several half messages    5.1.0                         asks again about ended transactions
-
-    A store does not say which release wrote it. So the user must name the release: `rocketmqVersion` in broker.conf, or an option.
-    A broker ignores that line. No Java class has this rule: a Java broker writes only what it can read.
-
-    Java: HookUtils.handleScheduleMessage, MessageDecoder.MESSAGE_MAGIC_CODE_V2, TransactionalMessageServiceImpl.fillOpRemoveMap.
-    """
-
-    major: int
-    minor: int
-    patch: int = 0
-
-    def __str__(self) -> str:
-        return ".".join(map(str, self))
-
-    @property
-    def has_timer(self) -> bool:
-        """Whether it delivers timer messages."""
-        return self >= (5, 0)
-
-    @property
-    def reads_op_lists(self) -> bool:
-        """Whether it reads op messages that name several halves. Older releases expect a single number."""
-        return self >= (5, 1)
-
-    def refusal_of_topic(self, topic: str) -> str | None:
-        """Why this release must not find a record of this topic in its log; None if it may."""
-        length = len(topic.encode())
-        if length <= SHORT_TOPIC_LIMIT or self >= (5, 1):
-            return None
-        return (
-            f"topic {topic!r} has {length} bytes: a broker of RocketMQ {self} ({VERSION_SETTING}) reads at most {SHORT_TOPIC_LIMIT}, "
-            "and would cut its log at this message; 5.1.0 is the first release that reads it"
-        )
-
-
-OLDEST_VERSION = BrokerVersion(4, 9)
-DEFAULT_VERSION = BrokerVersion(5, 3)
-
-
-def parse_broker_version(text: str) -> BrokerVersion:
-    """`4.9.7` or `5.3`. Raises ValueError with the rule for other texts, and for releases before 4.9, which are not tested."""
-    matched = _TEXT.fullmatch(text.strip())
-    if matched is None:
-        raise ValueError(f"{text!r} is no release of RocketMQ; write it as 4.9.7 or 5.3")
-    version = BrokerVersion(*(int(part or 0) for part in matched.groups()))
-    if version < OLDEST_VERSION:
-        raise ValueError(
-            f"{version} is older than {OLDEST_VERSION.major}.{OLDEST_VERSION.minor}, the oldest release that was tried"
-        )
-    return version
-
+from storage.settings.releases import TOPIC_AND_KEY, UNNAMED, VERSION_SETTING, Release, parse_broker_version, release_of
 
 ReadBytes = Callable[[str], bytes | None]
 """The whole content of a path, None if there is no such file."""
@@ -148,7 +81,8 @@ class StoreConfig:
     retention: RetentionConfig = field(default_factory=RetentionConfig)
     mode: StoreModeConfig = field(default_factory=StoreModeConfig)
     replication: ReplicationConfig = field(default_factory=ReplicationConfig)
-    version: BrokerVersion = DEFAULT_VERSION
+    tiered: TieredConfig = field(default_factory=TieredConfig)
+    release: Release = UNNAMED
     """The release of the broker that also uses the store; `of_version` sets it."""
     file: str | None = None
     """The broker.conf that was read, None if there was none."""
@@ -172,10 +106,16 @@ class StoreConfig:
             version = parse_broker_version(text)
         except ValueError as rule:
             raise ConfigurationError(None, None, VERSION_SETTING, str(rule)) from None
-        timer = self.timer if version.has_timer else replace(self.timer, timer_wheel_enable=False)
-        op_size = self.transaction.transaction_op_msg_max_size if version.reads_op_lists else 0
+        release = release_of(version)
+        timer = self.timer if release.has_timer else replace(self.timer, timer_wheel_enable=False)
+        op_size = self.transaction.transaction_op_msg_max_size if release.reads_op_lists else 0
         transaction = replace(self.transaction, transaction_op_msg_max_size=op_size)
-        return replace(self, version=version, timer=timer, transaction=transaction)
+        return replace(self, release=release, timer=timer, transaction=transaction)
+
+    @property
+    def timer_deletion_keys(self) -> tuple[str, ...]:
+        """The forms in which a deletion of a timer message is written."""
+        return (TOPIC_AND_KEY,) if self.timer.append_topic_for_timer_delete_key else self.release.timer_deletion_keys
 
     @classmethod
     def tiny(cls) -> StoreConfig:
@@ -248,12 +188,18 @@ def parse_config(
     """
     last = {found.key: found for found in parse_properties(content, file)}
     version = last.pop(VERSION_SETTING, None)
+    release = version.value if rocketmq_version is None and version is not None else rocketmq_version
     values: dict[str, Any] = {}
     notes: list[str] = []
     for found in last.values():
         if found.key not in JAVA_SETTINGS:
             if found.key not in known:
                 notes.append(f"{_place(file, found)}: {found.key}: no broker knows this name{_nearest(found.key)}")
+            continue
+        if release is not None and _is_later(JAVA_SETTINGS[found.key], release):
+            first = f"RocketMQ {JAVA_SETTINGS[found.key].since} is the first that knows this name"
+            named = f"{VERSION_SETTING} is {release.strip()}, and {first}"
+            notes.append(f"{_place(file, found)}: {found.key}: {named}; a broker ignores the line")
             continue
         try:
             values[found.key] = _java_value(found)
@@ -276,11 +222,11 @@ def parse_config(
             retention=_from_values(RetentionConfig, values),
             mode=_from_values(StoreModeConfig, values),
             replication=_from_values(ReplicationConfig, values),
+            tiered=_from_values(TieredConfig, values),
             file=file,
             settings={name: last[name].value for name in values},
             warnings=tuple(notes),
         )
-        release = version.value if rocketmq_version is None and version is not None else rocketmq_version
         return config if release is None else config.of_version(release)
     except ConfigurationError as error:
         found_at = (
@@ -308,6 +254,14 @@ def _java_value(found: Property) -> int | float | bool | str:
     return value
 
 
+def _is_later(setting: JavaSetting, release: str) -> bool:
+    """Whether a later release than this one added the setting; False for a text that names no release."""
+    try:
+        return setting.since is not None and parse_broker_version(release) < setting.since
+    except ValueError:
+        return False  # `of_version` refuses it
+
+
 def _place(file: str | None, found: Property) -> str:
     return f"{file or 'broker.conf'}, line {found.line}"
 
@@ -324,9 +278,13 @@ def configured_log_directories(config: StoreConfig) -> tuple[str, ...]:
     directory, as storePathRootDir is. For a URL, paths are relative to the file's place, as no process works in a URL's directory.
     `log_place.py` decides whether they are this store's. Java: MultiPathMappedFileQueue.
     """
+    return tuple(dict.fromkeys(_resolve(_base(config), path) for path in _configured_log_paths(config)))
+
+
+def _base(config: StoreConfig) -> str:
+    """What a configuration's relative paths are relative to."""
     is_remote = config.file is not None and config.file.partition("://")[0] not in (config.file, "file", "local")
-    base = _resolve(config.file or "", "..") if is_remote else ""
-    return tuple(dict.fromkeys(_resolve(base, path) for path in _configured_log_paths(config)))
+    return _resolve(config.file or "", "..") if is_remote else ""
 
 
 def _configured_log_paths(config: StoreConfig) -> list[str]:
@@ -351,14 +309,47 @@ def _resolve(base: str, path: str) -> str:
     return scheme + separator + joined
 
 
+ROCKSDB_STORE = "defaultrocksdb"
+IN_ROCKSDB = "its consume queues lie in RocksDB, which only its broker writes"
+ROCKSDB_CURE = "send through its broker; reading needs no change"
+
+
+def dledger_directories(root: str, config: StoreConfig, names: Iterable[str]) -> tuple[str, ...]:
+    """The directories with the files of a DLedger group's log, for a ROOT that has these `names` in it; empty if it has no such log.
+
+    The settings need not say that it has one: a peer's directory in ROOT does. Raises StoreRefusedError if ROOT has several and
+    dLegerSelfId does not say which. Java: DLedgerConfig.getDataStorePath.
+    """
+    own = config.mode.d_leger_self_id
+    peers = [name for name in sorted(names) if name.startswith(DLEDGER_PEER)]
+    if not peers and not config.mode.enable_dleger_commit_log:
+        return ()
+    if config.mode.store_path_dledger_commit_log:
+        paths = config.mode.store_path_dledger_commit_log
+        if "," in paths:  # as for the plain log
+            paths += "," + (config.commit_log.read_only_commit_log_store_paths or "")
+        return tuple(dict.fromkeys(_resolve(_base(config), path) for path in paths.split(",") if path))
+    if own is None and len(peers) > 1:
+        rule = f"{', '.join(peers)}: the logs of several peers, and dLegerSelfId does not say which is this broker's"
+        raise StoreRefusedError(
+            root, rule, hint="give this broker's broker.conf, or move the other peers' directories away"
+        )
+    peer = peers[0] if own is None and peers else f"{DLEDGER_PEER}{own or 'n0'}"
+    return (f"{root}/{peer}/data",) if peer in peers else ()
+
+
+DLEDGER_PEER = "dledger-"
+"""Begins the name of a peer's directory; its dLegerSelfId follows."""
+
+
 def refuse_for_reading(config: StoreConfig) -> list[str]:
     """Why a store with these settings must not be read: it would appear empty. Empty list = go on."""
-    reasons = []
-    if config.mode.store_type.lower() == "defaultrocksdb":
-        reasons.append(f"storeType={config.mode.store_type}: its consume queues lie in RocksDB")
-    if config.mode.enable_dleger_commit_log:
-        reasons.append("enableDLegerCommitLog=true: its log is DLedger's")
+    reasons: list[str] = []
     return reasons
+
+
+OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
+"""Why and what instead, after the error that a log is DLedger's."""
 
 
 def refuse_for_writing(
@@ -371,6 +362,10 @@ def refuse_for_writing(
     """
     mode = config.mode
     reasons = refuse_for_reading(config)
+    if mode.store_type.lower() == ROCKSDB_STORE:
+        reasons.append(f"storeType={mode.store_type}: {IN_ROCKSDB}")
+    if mode.enable_dleger_commit_log:
+        reasons.append(f"enableDLegerCommitLog=true: its log is DLedger's. {OF_A_GROUP}")
     if mode.duplication_enable:
         reasons.append("duplicationEnable=true: records need the property DUP_INFO")
     if mode.enable_controller_mode and not is_controlled:
@@ -379,6 +374,14 @@ def refuse_for_writing(
         reasons.append(f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB")
     if mode.rocksdb_cq_double_write_enable:
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")
+    if mode.trans_rocks_db_enable:
+        reasons.append(
+            "transRocksDBEnable=true: RocksDB holds open transactions, so they would be neither checked nor ended"
+        )
+    if mode.timer_rocks_db_enable and not follows:
+        reasons.append(
+            "timerRocksDBEnable=true: RocksDB holds the timer, so two timers would deliver the same messages"
+        )
     if mode.broker_role == "SLAVE" and not (follows or is_controlled):
         reasons.append("brokerRole=SLAVE: only its master writes")
     copies = config.replication.in_sync_replicas  # with 1 CommitLog.handleHA does not wait
@@ -396,7 +399,7 @@ process that opens the store for writing or reads it with Spark. Commands that o
 OF_A_BROKERS_PROCESS = frozenset(
     (
         *("namesrvAddr", "bindAddress", "storePathRootDir", "rmqAddressServerDomain"),
-        *("brokerId", "haMasterAddress", "controllerAddr"),
+        *("brokerId", "haMasterAddress", "controllerAddr", "dLegerGroup", "dLegerPeers"),
     )
 )
 """Unread settings about a broker process's place and ports. Every broker.conf has some, so only `doctor` names them."""
@@ -420,6 +423,8 @@ def _differs(setting: JavaSetting, text: str) -> bool:
     """Whether a valid text means something else than the default; if the default is unknown, it always does."""
     if setting.default is None:
         return True
+    if setting.former_default is not None and text.strip() == setting.former_default:
+        return False
     if setting.type in ("int", "long", "double"):
         return float(text) != float(setting.default)
     if setting.type == "boolean":

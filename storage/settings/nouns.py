@@ -81,11 +81,23 @@ class IndexConfig:
 
     message_index_enable: bool = setting("messageIndexEnable", True)
     message_index_safe: bool = setting("messageIndexSafe", False)
+    index_rocks_db_enable: bool = setting("indexRocksDBEnable", False)
+    index_file_write_enable: bool = setting("indexFileWriteEnable", True)
     max_hash_slot_num: int = setting("maxHashSlotNum", 5_000_000, unit="slots")
     max_index_num: int = setting("maxIndexNum", 20_000_000, unit="items")
 
     def __post_init__(self) -> None:
         _require_positive(self, "max_hash_slot_num", "max_index_num")
+
+    @property
+    def has_files(self) -> bool:
+        """Whether the index files get every key. Java: CommitLogDispatcherBuildIndex."""
+        return self.message_index_enable and self.index_file_write_enable
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether look-ups by key would find nothing in the files, because a broker enters keys into RocksDB alone."""
+        return self.message_index_enable and self.index_rocks_db_enable and not self.index_file_write_enable
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +246,7 @@ class TimerConfig:
     timer_max_delay_sec: int = setting("timerMaxDelaySec", 3 * 24 * 3600, unit="s")
     timer_roll_window_slot: int = setting("timerRollWindowSlot", 2 * 24 * 3600, unit="slots")
     timer_congest_num_each_slot: int = setting("timerCongestNumEachSlot", 2**31 - 1, unit="messages in a slot")
+    append_topic_for_timer_delete_key: bool = setting("appendTopicForTimerDeleteKey", False)
     timer_stop_enqueue: bool = setting("timerStopEnqueue", False)
     mapped_file_size_timer_log: int = setting("mappedFileSizeTimerLog", 100 * 1024 * 1024, unit="bytes")
 
@@ -278,9 +291,13 @@ class StoreModeConfig:
     broker_role: str = setting("brokerRole", "ASYNC_MASTER")
     config_manager_version: str = setting("configManagerVersion", "v1")
     enable_dleger_commit_log: bool = setting("enableDLegerCommitLog", False)
+    d_leger_self_id: str | None = setting("dLegerSelfId", None)
+    store_path_dledger_commit_log: str | None = setting("storePathDLedgerCommitLog", None)
     enable_controller_mode: bool = setting("enableControllerMode", False)
     duplication_enable: bool = setting("duplicationEnable", False)
     rocksdb_cq_double_write_enable: bool = setting("rocksdbCQDoubleWriteEnable", False)
+    trans_rocks_db_enable: bool = setting("transRocksDBEnable", False)
+    timer_rocks_db_enable: bool = setting("timerRocksDBEnable", False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +328,16 @@ class ReplicationConfig:
         _require_positive(self, *names)
 
 
+@dataclass(frozen=True, slots=True)
+class TieredConfig:
+    """Where a broker moves old messages (messageStorePlugIn=…TieredMessageStore)."""
+
+    tiered_backend_service_provider: str = setting(
+        "tieredBackendServiceProvider", "org.apache.rocketmq.tieredstore.provider.MemoryFileSegment"
+    )
+    tiered_store_file_path: str | None = setting("tieredStoreFilePath", None)
+
+
 NOUNS: tuple[type, ...] = (
     BrokerIdentity,
     CommitLogConfig,
@@ -327,4 +354,5 @@ NOUNS: tuple[type, ...] = (
     RetentionConfig,
     StoreModeConfig,
     ReplicationConfig,
+    TieredConfig,
 )

@@ -7,6 +7,7 @@ may be another store's: people copy, restore and pass on broker.conf. So its pat
     ROOT has no log of its own           the configured directories are read, with a warning; nothing is written
     … and ROOT is bound to that log      they are read and written (`surroundings.py`)
     a directory lies in another store    it is read, and never written
+    ROOT has a DLedger group's log       it is read, behind the plain one if that has files; nothing is written
 
 What counts is where a directory really lies: links are followed, and two names of one directory are one directory.
 
@@ -15,6 +16,7 @@ Java: DefaultMessageStore takes every path as it is written.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -94,6 +96,26 @@ class LogPlace:
     """The directories that do not lie in ROOT."""
     missing: tuple[str, ...] = ()
     """Parts of a store that ROOT lacks; () = there is a store."""
+    entry_directories: tuple[str, ...] = ()
+    """Those of `directories` that hold a DLedger group's files. Such a log is read, and never written."""
+
+
+def with_group_log(place: LogPlace, groups: tuple[str, ...], has_files: Callable[[str], bool]) -> LogPlace:
+    """The decision for a store that has a DLedger group's log in the directories `groups`; the same without one.
+
+    The group's log continues the plain one that the broker had before, if that still has files.
+    Java: DLedgerCommitLog, dividedCommitlogOffset.
+    """
+    if not groups:
+        return place
+    plain = tuple(directory for directory in place.directories if has_files(directory))
+    refusal = Refusal(
+        groups[0],
+        f"{groups[0]} is a DLedger group's log: only the group writes it",
+        "run `spark-mq convert STORE NEW_STORE`, which makes a plain store of it",
+    )
+    note = place.note if plain else None
+    return LogPlace((*plain, *groups), note, refusal, place.outside, entry_directories=groups)
 
 
 def decide(seen: Surroundings) -> LogPlace:

@@ -18,14 +18,28 @@ from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, St
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
+from storage.format.delay import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
+from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
-from storage.queues.store import ConsumeQueueStore, has_queue_file
-from storage.settings.load import StoreConfig, configured_log_directories, refuse_for_reading, refuse_for_writing
-from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide
+from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file, plain_queue
+from storage.settings.load import (
+    DLEDGER_PEER,
+    IN_ROCKSDB,
+    OF_A_GROUP,
+    ROCKSDB_CURE,
+    ROCKSDB_STORE,
+    StoreConfig,
+    configured_log_directories,
+    dledger_directories,
+    refuse_for_reading,
+    refuse_for_writing,
+)
+from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
+from storage.tables.moved import moved_directory
 
 
 def own_directory(root: str) -> str:
@@ -122,7 +136,10 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
     """Where the log of the store at ROOT lies, and whether it may be written. Reads only."""
-    return decide(look_around(root, config, file_system))
+    place = decide(look_around(root, config, file_system))
+    names = [entry.name for entry in file_system.list_directory(root) if entry.is_directory]
+    groups = dledger_directories(root, config, names)
+    return with_group_log(place, groups, lambda path: bool(_log_files(file_system.list_directory(path))))
 
 
 def find_log(
@@ -184,15 +201,46 @@ def refuse_foreign_store(
     else:
         reasons = refuse_for_reading(config)
     names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
-    reasons += [f"{name}/: its log is DLedger's" for name in sorted(names) if name.startswith("dledger-")]
+    in_rocksdb = rocksdb_queues(root, config, file_system) if to_write and not reasons else None
+    if to_write and not config.mode.enable_dleger_commit_log:
+        peers = sorted(name for name in names if name.startswith(DLEDGER_PEER))
+        reasons += [f"{name}/: its log is DLedger's. {OF_A_GROUP}" for name in peers]
     if "consumequeue_r" in names and "consumequeue" not in names:
         reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
     if reasons:
-        raise StoreRefusedError(root, "; ".join(reasons))
+        raise StoreRefusedError(root, "; ".join(reasons), ROCKSDB_CURE if IN_ROCKSDB in reasons[0] else None)
+    refuse_rocksdb(root, in_rocksdb)
+
+
+def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> str | None:
+    """The RocksDB directory with the consume queues of the store at ROOT; None where they lie in files.
+
+    A broker that writes both (rocksdbCQDoubleWriteEnable) serves the files, so a configuration without storeType=defaultRocksDB
+    decides for them. Without a configuration RocksDB is taken: a broker may have changed from files to it, and what it lacks comes
+    from the log.
+    """
+    directories = (f"{root}/consumequeue_rocksdb", f"{root}/consumequeue")
+    found = next((path for path in directories if _has_rocksdb(file_system, path)), None)
+    if config.mode.store_type.lower() == ROCKSDB_STORE:
+        return found or directories[-1]
+    if found is not None and config.file is not None and has_queue_file(root, file_system):
+        return None
+    return found
+
+
+def _has_rocksdb(file_system: FileSystem, directory: str) -> bool:
+    return any(entry.name == "CURRENT" and not entry.is_directory for entry in file_system.list_directory(directory))
+
+
+def refuse_rocksdb(root: str, directory: str | None) -> None:
+    """Raises StoreRefusedError for a caller that will write in a store whose queues lie in RocksDB."""
+    if directory is not None:
+        raise StoreRefusedError(root, f"{directory}: {IN_ROCKSDB}", ROCKSDB_CURE)
 
 
 def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
-    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError."""
+    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError."""
+    refuse_rocksdb(root, rocksdb_queues(root, config, file_system))
     place = log_place(root, config, file_system)
     if place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
@@ -445,17 +493,29 @@ class StoreLayout:
     queue_file_size_bytes: int | None = None
     ext_file_size_bytes: int | None = None
     force_property_crc: bool = False
+    rocksdb: RocksDBPlace | None = None
+    """None = the queues lie in files."""
+    entry_directories: tuple[str, ...] = ()
+    """Those of `log_directories` that hold DLedger's files."""
+    moved_directory: str | None = None
+    """Of tiered storage, where that is a directory."""
 
     @classmethod
-    def of(cls, root: str, log_directories: tuple[str, ...], config: StoreConfig) -> StoreLayout:
-        """The layout by the configuration."""
+    def of(cls, root: str, place: LogPlace, config: StoreConfig, file_system: FileSystem) -> StoreLayout:
+        """The layout by the configuration, and by what is there."""
+        in_rocksdb = rocksdb_queues(root, config, file_system)
         return cls(
             root,
-            log_directories,
+            place.directories,
             config.commit_log.mapped_file_size_commit_log,
             config.consume_queue.mapped_file_size_consume_queue,
             config.consume_queue.mapped_file_size_consume_queue_ext,
             config.commit_log.force_verify_prop_crc,
+            None
+            if in_rocksdb is None
+            else RocksDBPlace(in_rocksdb, parse_delay_levels(config.delay.message_delay_level)),
+            place.entry_directories,
+            moved_directory(config),
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
@@ -466,20 +526,45 @@ class StoreLayout:
             self.log_file_size_bytes,
             scratch,
             force_property_crc=self.force_property_crc,
+            entry_directories=self.entry_directories,
         )
 
-    def consume_queues(self, file_system: FileSystem, *, writes_ext: bool = False) -> ConsumeQueueStore:
+    def consume_queues(
+        self,
+        file_system: FileSystem,
+        *,
+        writes_ext: bool = False,
+        reads_batches: bool = False,
+        batch_topics: frozenset[str] = frozenset(),
+    ) -> ConsumeQueueStore:
+        """The queues; without `reads_batches`, for a writer, only the ordinary ones: those of `batch_topics` are none."""
+        if self.rocksdb is not None:
+            from storage.queues.derived import DerivedQueueStore  # such stores are rare
+
+            return DerivedQueueStore(file_system, self.root, self.rocksdb, self.commit_log(file_system))
         return ConsumeQueueStore(
             file_system,
             self.root,
             file_size_bytes=self.queue_file_size_bytes,
             ext_file_size_bytes=self.ext_file_size_bytes,
             writes_ext=writes_ext,
+            reads_batches=reads_batches,
+            moved_directory=self.moved_directory if reads_batches else None,
+            batch_topics=batch_topics,
         )
 
     def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:
+        """A queue for reading, of the kind that is there."""
+        if self.rocksdb is not None:
+            from storage.queues.derived import DerivedQueue
+
+            log = self.commit_log(file_system)
+            return DerivedQueue.alone(file_system, self.root, self.rocksdb, log, (topic, queue_id))
+        directory = f"{self.root}/batchconsumequeue/{topic}/{queue_id}"
+        if file_system.list_directory(directory):
+            return BatchConsumeQueue(file_system, directory, topic, queue_id)
         directory = f"{self.root}/consumequeue/{topic}/{queue_id}"
-        return ConsumeQueue(file_system, directory, topic, queue_id, self.queue_file_size_bytes)
+        return plain_queue(file_system, directory, topic, queue_id, self.queue_file_size_bytes, self.moved_directory)
 
     def consume_queue_ext(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueueExt:
         directory = f"{self.root}/consumequeue_ext/{topic}/{queue_id}"

@@ -67,6 +67,11 @@ class TopicTable:
         topics = {topic: decode_entry(TopicConfig, topic, entry, file) for topic, entry in entries}
         return cls(DataVersion.from_document(document, file), topics, document)
 
+    @property
+    def batch_topics(self) -> frozenset[str]:
+        """The topics whose settings say that they have batch queues."""
+        return frozenset(name for name, config in self.topics.items() if config.is_batched)
+
     def to_text(self) -> str:
         """The text for the file."""
         return fastjson.to_text(self.document)

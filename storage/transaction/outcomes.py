@@ -27,7 +27,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from storage.errors import IndexGeometryUnknownError
+from storage.errors import IndexElsewhereError, IndexGeometryUnknownError
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.properties import decode_property_maps
 from storage.format.record import TRANSACTION_COMMIT, TRANSACTION_MASK, Message
@@ -122,7 +122,7 @@ def _is_in_index(store: MessageStore, topic: str, key: str, halves: Halves, copi
     """Whether the index has a commit record of one transaction. False proves nothing: an index may have gaps."""
     try:
         found = store.messages_by_key(topic, key)
-    except IndexGeometryUnknownError:
+    except (IndexElsewhereError, IndexGeometryUnknownError):
         return False
     started_at, next_at, born_ms = int(copies.started_at[0]), int(copies.next_at[0]), int(halves.born_times_ms[0])
     return any(is_commit_of(message, key, born_ms, started_at, next_at) for message in found)
@@ -221,7 +221,7 @@ def find_transaction(store: ByKey, half: Message, indexed_from: int) -> KeyedTra
             for topic in topics
             for message in _with_key(store, topic, key)
         )
-    except IndexGeometryUnknownError:
+    except (IndexElsewhereError, IndexGeometryUnknownError):
         return None
     offsets, places = (tuple(getattr(copy, name) for copy in halves) for name in ("queue_offset", "commitlog_offset"))
     return KeyedTransaction(started_at, offsets, places, is_committed)

@@ -55,9 +55,10 @@ def test_those_that_stay_hear_of_one_that_leaves_or_hangs_up() -> None:
     assert table.unregister("team", BOB, notifies=True) == (False, Change("team", (ANN,)))
     table.register(data("T"), client(BOB), notifies=True)
     assert table.closed(BOB) == ([], [Change("team", (ANN,))])
+    assert table.groups_of("T") == {"team"}
     assert table.unregister("team", ANN, notifies=True) == (True, Change("team", ()))
     assert not table.groups
-    assert table.groups_of("T") == {"T"}  # Java keeps the topic's own name under it
+    assert table.groups_of("T") == set()
 
 
 def test_silent_clients_are_dropped_after_two_minutes_and_nobody_hears_of_it() -> None:

@@ -31,8 +31,17 @@ CONF = {
     "messageDelayLevel": "1s 2s 3s 4s 5s 6s 7s 8s 9s 10s 20s 30s 1m 2m 5m 10m 1h 2h",
     "transactionTimeOut": "2000",
 } | SETTINGS
+AS_IN_5_5 = {"groups of a subscribed topic (300)", "system topics (305)"}
+"""Steps in which ours says what newer releases say, whatever the release is."""
 NOT_ASKED = {28, 43, 45, 60, 61, 323, 324, 329, 402, 906, 1007, *range(3001, 3011)}
 """Requests of the table that the conversation has no step for."""
+
+
+def said_by(release: str) -> list[str]:
+    """The lines of what a broker of that release said: those of 5.3.3, and those in which a later one differs."""
+    lines, later = APACHES.read_text("utf-8").splitlines(), APACHES.with_name(f"conversation-{release}.jsonl")
+    changed = {json.loads(line)[0]: line for line in later.read_text("utf-8").splitlines()} if later.exists() else {}
+    return [changed.get(json.loads(line)[0], line) for line in lines]
 
 
 def differences(theirs: object, ours: object, place: str = "") -> list[str]:
@@ -53,7 +62,10 @@ def test_a_broker_says_what_the_apache_broker_says(tmp_path: Path) -> None:
     store = open_store(tmp_path / "store", config=config, read_only=False, create=True, clock=clock)
     with PutService(store, starts_duties=False) as service, Broker(service, clock=clock, steady=clock) as broker:
         ours = Conversation(BrokerPeers(broker, clock), PORT).all()
-    theirs = [Exchange(*json.loads(line)) for line in APACHES.read_text("utf-8").splitlines()]
+    theirs = [
+        Exchange(*json.loads(newer if json.loads(line)[0] in AS_IN_5_5 else line))
+        for line, newer in zip(said_by("5.3.3"), said_by("5.5.0"), strict=True)
+    ]
     mine = [Exchange(*json.loads(line)) for line in as_text(ours).splitlines()]
     assert [exchange.step for exchange in mine] == [exchange.step for exchange in theirs]
     pairs = zip(theirs, mine, strict=True)

@@ -19,6 +19,7 @@ from spark_mq.remoting.request_runs import LEAST, RequestRun, RunReader, encode_
 from storage import MessageStore, open_store
 from storage.pending import Pending
 from storage.rules.inner_messages import InnerMessage
+from storage.rules.priorities import PRIORITY
 from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
@@ -208,6 +209,14 @@ def test_any_property_has_the_effect_that_it_has_alone(brokers: tuple[Broker, Br
             replace(each, properties={**each.properties, name: value if n else "1"}) for n, each in enumerate(with_name)
         ]
         assert_equal(brokers, differs)
+
+
+def test_a_priority_is_the_queue_also_in_a_run(tmp_path: Path) -> None:
+    with open_pair(tmp_path, rocketmqVersion="5.4.0") as brokers:
+        for value, queue_id in (("2", 2), ("9", 3)):
+            assert_equal(brokers, orders(**{PRIORITY: value}))
+            for broker in brokers:
+                assert {message.queue_id for message in records(broker, 0)[-COUNT:]} == {queue_id}
 
 
 WRONG: Mapping[str, dict[str, Any]] = {

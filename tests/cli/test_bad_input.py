@@ -21,6 +21,7 @@ FIRST_LINE = 300
 # Each command as it is called on PATH; `demo` and `doctor` take none.
 CALLS = {
     "bind-log": ["bind-log", "PATH"],
+    "convert": ["convert", "PATH", "TARGET"],
     "confirm-sink": ["confirm-sink", "PATH", "sink-a"],
     "close": ["close", "PATH"],
     "create-topic": ["create-topic", "PATH", "T"],
@@ -41,7 +42,7 @@ CALLS = {
     "verify": ["verify", "PATH"],
 }
 MAKES_A_STORE = {"produce", "create-topic", "follow"}
-WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "promote", "recover", "repair"}
+WRITES = MAKES_A_STORE | {"bind-log", "close", "confirm-sink", "convert", "promote", "recover", "repair"}
 
 
 def test_every_command_is_tried_here() -> None:
@@ -131,7 +132,7 @@ def test_no_store_is_made_among_other_things(command: str, tmp_path: Path) -> No
     assert [path.name for path in tmp_path.rglob("*")] == ["notes.txt"]
 
 
-HOLD = {name: CALLS[name] for name in sorted(WRITES - {"bind-log", "follow", "promote"})}
+HOLD = {name: CALLS[name] for name in sorted(WRITES - {"bind-log", "convert", "follow", "promote"})}
 """Commands that wait for the store's lock."""
 
 

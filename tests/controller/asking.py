@@ -10,6 +10,7 @@ from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ControllerState, Event, Group
 from spark_mq.remoting import (
     Header,
+    ProtocolVersion,
     RemotingCommand,
     RequestCode,
     WireBody,
@@ -84,11 +85,13 @@ class Asked:
         *,
         host: str = "127.0.0.1",
         channel: Hashable = "channel",
+        version: int = ProtocolVersion.V5_3_3,
     ) -> RemotingCommand:
         """The answer."""
         fields = write_header(header) if isinstance(header, Header) else header
         content = body if isinstance(body, bytes) else write_body(body)
-        return self.controller.answer(make_request(code, fields, content), Caller(channel, host), self.now_ms)
+        request = make_request(code, fields, content)._replace(version=version)
+        return self.controller.answer(request, Caller(channel, host), self.now_ms)
 
     def apply(
         self, broker_id: int, code: str | None = None, name: str = NAME, host: str = "127.0.0.1"
@@ -130,12 +133,19 @@ class Asked:
         )
         return self.ask(RequestCode.BROKER_HEARTBEAT, header, channel=channel)
 
-    def elect(self, broker_id: int, *, designate: bool = False, host: str = "127.0.0.1") -> RemotingCommand:
+    def elect(
+        self,
+        broker_id: int,
+        *,
+        designate: bool = False,
+        host: str = "127.0.0.1",
+        version: int = ProtocolVersion.V5_3_3,
+    ) -> RemotingCommand:
         """1002."""
         header = ElectMasterRequest(
             cluster_name=CLUSTER, broker_name=NAME, broker_id=broker_id, designate_elect=designate
         )
-        return self.ask(RequestCode.CONTROLLER_ELECT_MASTER, header, host=host)
+        return self.ask(RequestCode.CONTROLLER_ELECT_MASTER, header, host=host, version=version)
 
     def alter(
         self, broker_ids: Sequence[int], *, master: int = 1, master_epoch: int = 1, set_epoch: int = 1

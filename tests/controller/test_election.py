@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
-from spark_mq.remoting import RequestCode
+from spark_mq.remoting import ProtocolVersion, RequestCode
 from spark_mq.remoting.controllers import SyncStateSet
 from spark_mq.remoting.routes import BrokerHeartbeatRequest
 from tests.controller.asking import (
@@ -30,6 +32,14 @@ def test_the_first_master_is_who_asks() -> None:
     assert body.group is not None
     assert body.group.broker_addresses == {1: "h:1", 2: "h:2"}
     assert asked.master == (2, 1, {2}, 1)
+
+
+def test_mqadmin_of_5_4_is_answered_in_json_that_it_can_skip() -> None:
+    asked = Asked()
+    asked.enter(1, 2)
+    answer = asked.elect(2, version=ProtocolVersion.V5_4_0)
+    assert json.loads(bytes(answer.body))["brokerMemberGroup"]["brokerAddrs"] == {"1": "h:1", "2": "h:2"}
+    assert elected_body(answer).broker_ids == (2,)
 
 
 def test_who_is_not_registered_is_not_the_first_master() -> None:

@@ -53,7 +53,7 @@ def queue(queue_id: int, topic: str = "Sent") -> MessageQueue:
 
 
 def test_the_name_server_tells_brokers_topics_and_routes(
-    admin: Admin, live_broker: RunningBroker, sent: list[dict[str, Any]]
+    admin: Admin, live_broker: RunningBroker, sent: list[dict[str, Any]], oracle: Oracle
 ) -> None:
     info = admin.cluster_info()
     assert {name: tuple(found) for name, found in info.cluster_address_table.items()} == {"LabCluster": (BROKER_NAME,)}
@@ -64,7 +64,7 @@ def test_the_name_server_tells_brokers_topics_and_routes(
     route = admin.route("Sent")
     assert route.publish_queues == route.subscribe_queues == (queue(0), queue(1))
     assert route.master_addresses == (live_broker.address,)
-    assert admin.runtime_info(live_broker.address)["brokerVersionDesc"] == "V5_3_3"
+    assert admin.runtime_info(live_broker.address)["brokerVersionDesc"] == oracle.version_name
     with pytest.raises(ClientError, match=r"cluster='Absent'.*LabCluster"):
         admin.broker_addresses("Absent")
 

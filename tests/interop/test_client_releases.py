@@ -51,7 +51,7 @@ def guarded_4_9(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningBro
     directory = tmp_path_factory.mktemp("acl-1-")
     home = directory / "home"
     oracle = released(directory, "4.9.7", f"-Drocketmq.home.dir={home}")
-    shutil.copytree(oracle.home / "4.9.7" / "conf", home / "conf")
+    shutil.copytree(oracle.release_home / "conf", home / "conf")
     account = {"accessKey": OPERATOR.access_key, "secretKey": OPERATOR.secret_key, "admin": "true"}
     lines = [
         "accounts:",

@@ -37,7 +37,7 @@ from spark_mq.sink.options import LiveSinkOptions
 from storage.batch.ledger import Batch
 from storage.batch.staged_segment import sink_digest
 from storage.format.table_entries import SubscriptionGroupConfig
-from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until
+from tests.support.java_broker import RELEASE, Oracle, OracleError, RunningBroker, wait_until
 from tests.support.live_writer import QUERY
 from tests.support.live_writer import main as send_batch
 from tests.support.places import PROJECT
@@ -340,14 +340,14 @@ def test_a_batch_whose_writer_died_is_finished_on_an_older_broker(oracle: Oracle
     assert len(messages) == len({line["keys"] for line in messages}) == 2 * 100
 
 
-@pytest.mark.parametrize("version", ["5.3.3", pytest.param("4.9.7", marks=pytest.mark.long)])
+@pytest.mark.parametrize("version", [RELEASE, pytest.param("4.9.7", marks=pytest.mark.long)])
 def test_rows_that_wait_are_delivered_once_wherever_the_commit_dies(
     version: str, oracle: Oracle, tmp_path: Path
 ) -> None:
     """With a delay level, a deliver time, a retry group: found where Apache's broker has put them, delivered or not."""
     timer = {"timerWheelEnable": "true", "mappedFileSizeTimerLog": 10_400} if version.startswith("5.") else {}
     try:
-        own = oracle if version == "5.3.3" else oracle.release(version)
+        own = oracle.release(version)
     except OracleError as error:
         pytest.skip(f"RocketMQ {version} could not be had from Maven: {str(error).strip().splitlines()[-1]}")
     with oracle.namesrv() as name_server, own.broker(tmp_path / "store", name_server, **timer) as broker:

@@ -98,16 +98,17 @@ def test_a_java_client_meets_our_broker_by_apaches_name_server(oracle: Oracle, t
             got = client.until(lambda lines: len(lines) >= 60, "message")
         assert Counter(line["msgId"] for line in got) == Counter(line["msgId"] for line in sent)
         listed = LISTED.findall(oracle.java(MQADMIN, "clusterList", "-n", name_server))
-        assert listed == [("broker-lab", broker.address, "V5_3_3")]
+        assert listed == [("broker-lab", broker.address, ours.version_name)]
         assert "success" in oracle.java(MQADMIN, "updateTopic", "-n", name_server, "-c", "LabCluster", "-t", "Made")
         with Admin(ClientSettings((name_server,))) as admin:
             wait_until(lambda: has_route(admin, "Made", 8), "the new topic's route")
 
 
-def test_both_name_servers_tell_of_both_brokers(oracle: Oracle, mixed: Mixed) -> None:
+def test_both_name_servers_tell_of_both_brokers(oracle: Oracle, mixed: Mixed, tmp_path: Path) -> None:
+    of_ours = Oracle(tmp_path, is_ours=True).version_name
     for address in mixed.name_servers:
         listed = LISTED.findall(oracle.java(MQADMIN, "clusterList", "-n", address))
-        brokers = {(APACHES, mixed.apaches.address, "V5_3_3"), (OURS, mixed.ours.address, "V5_3_3")}
+        brokers = {(APACHES, mixed.apaches.address, oracle.version_name), (OURS, mixed.ours.address, of_ours)}
         assert set(listed) == brokers
 
 

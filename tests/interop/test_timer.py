@@ -18,12 +18,15 @@ from storage import MessageStore, open_store
 from storage.delay.timer_store import deliver_timed
 from storage.rules.delays import TIMER_TOPIC
 from storage.rules.inner_messages import InnerMessage
+from storage.settings.releases import TOPIC_AND_KEY
 from storage.tables.topics import TopicConfig
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, send_arguments
+from tests.support.releases import CHOSEN
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 TOPIC = "Timed"
+DELETION_KEY = f"{TOPIC}+deleted" if CHOSEN.timer_deletion_keys == (TOPIC_AND_KEY,) else "deleted"
 TIMER_SETTINGS: dict[str, Any] = {
     "timerWheelEnable": "true",
     "mappedFileSizeTimerLog": 512,  # 9 units a file
@@ -84,7 +87,7 @@ def test_a_broker_delivers_exactly_what_our_timer_has_left(oracle: Oracle, tmp_p
                 *(timed(f"soon-{number}", now + 3_000 + 1_000 * (number % 3)) for number in range(20)),
                 timed("kept", now + 2_000),
                 timed("deleted", now + 2_000),
-                timed("deleter", now + 2_000, TIMER_DEL_UNIQKEY=f"{TOPIC}+deleted"),
+                timed("deleter", now + 2_000, TIMER_DEL_UNIQKEY=DELETION_KEY),
                 *(timed(f"rolled-{number}", now + 8_000) for number in range(3)),
                 timed("unreadable", "soon"),
             ]

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The real Apache RocketMQ on this machine, from Maven Central, loopback only: a judge for our own store and server.
-# ROCKETMQ_VERSION (5.3.3) chooses the release of broker and client; name server and dump are always 5.3.3's.
+# RELEASE (5.3.3) chooses the release of everything: broker, client, name server, tools, dump; with the libraries of its own poms.
+# Of releases before 5.3 only broker and client run; name server and dump are then 5.3.3's.
 #   oracle.sh build                          download jars (mvn), compile src/ (once for these sources; into $ORACLE_HOME)
 #   oracle.sh namesrv DIR                    start a name server on 127.0.0.1:9876 (pid in DIR/pid)
 #   oracle.sh conf STORE CL CQ [k=v ...]     print a broker.conf (file sizes in bytes)
@@ -12,20 +13,20 @@
 # valid records in the log (both only with strict=1: always use it to judge a store); 6 dispatch stuck.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-default_version=5.3.3
-version=${ROCKETMQ_VERSION:-$default_version}
-case ${1:-} in namesrv | dump) version=$default_version ;; esac
-home=${ORACLE_HOME:-$HOME/.cache/rocketmq-oracle}
-[ "$version" = $default_version ] || home=$home/$version
-export ROCKETMQ_HOME=$home
+default_release=5.3.3
+release=${RELEASE:-$default_release}
+base=${ORACLE_HOME:-$HOME/.cache/rocketmq-oracle}
 sources=("$here"/src/*.java)
-case $version in  # what compiles with the release
-  "$default_version") ;;
+case $release in  # what compiles with the release
   4.[0-8].*) sources=("$here"/src/ClientRound.java) ;;
-  *) sources=("$here"/src/{Send,ConsumeAll,TransactionSide,LoopbackBroker,ClientRound}.java) ;;
+  4.* | 5.[0-2].*) sources=("$here"/src/{Send,ConsumeAll,TransactionSide,LoopbackBroker,ClientRound}.java) ;;
 esac
+case $release-${1:-} in 4.*-namesrv | 4.*-dump | 5.[0-2].*-namesrv | 5.[0-2].*-dump) RELEASE=$default_release exec "$0" "$@" ;; esac
+home=$base
+[ "$release" = $default_release ] || home=$base-$release
+export ROCKETMQ_HOME=$home
 main=org.apache.rocketmq.broker.BrokerStartup
-[[ $version != 4.* ]] || main=LoopbackBroker
+[[ $release != 4.* ]] || main=LoopbackBroker
 classes=$home/classes-$(cat "$here/pom.xml" "$here"/src/*.java | cksum | cut -d' ' -f1)
 java_options=(
   -Drmq.logback.configurationFile="$home/conf/logback.xml" -XX:-UsePerfData -Dfile.encoding=UTF-8
@@ -38,7 +39,7 @@ java_options=(
 build() {
   if [ ! -e "$home/built" ]; then
     mkdir -p "$home/conf"
-    mvn -q -B -f "$here/pom.xml" -Drocketmq.version="$version" dependency:copy-dependencies -DoutputDirectory="$home/lib"
+    mvn -q -B -f "$here/pom.xml" -Drocketmq.version="$release" dependency:copy-dependencies -DoutputDirectory="$home/lib"
     cat > "$home/conf/logback.xml" <<'X'
 <configuration>
   <appender name="F" class="ch.qos.logback.core.FileAppender"><file>${user.home}/rmq.log</file><append>true</append>
@@ -48,6 +49,10 @@ build() {
 X
     cp "$home/conf/logback.xml" "$home/conf/logback_broker.xml"  # where releases up to 5.0 look for it
     touch "$home/built"
+  fi
+  if ! compgen -G "$home/lib/fastjson2-*" > /dev/null; then  # our programs write with it; 5.3 is the first release that brings it
+    RELEASE=$default_release "$0" build
+    cp "$base"/lib/fastjson2-*.jar "$home/lib/"
   fi
   if [ ! -e "$classes" ]; then  # compiled aside and renamed: two builds at once do not disturb each other
     local aside; aside=$(mktemp -d "$home/compiling.XXXXXX")
@@ -112,5 +117,5 @@ X
     echo "pid $pid is still alive" >&2; exit 1 ;;
   dump) build; shift; exec java -Xmx512m -Duser.home="${TMPDIR:-/tmp}" "${java_options[@]}" DumpStore "$@" ;;
   java) build; shift; exec java -Xmx512m -Duser.home="${TMPDIR:-/tmp}" -Drocketmq.client.logRoot="${TMPDIR:-/tmp}/rocketmq-client" "${java_options[@]}" "$@" ;;
-  *) sed -n '2,14p' "$0"; exit 2 ;;
+  *) sed -n '2,15p' "$0"; exit 2 ;;
 esac

@@ -154,7 +154,9 @@ def test_booleans_are_true_in_any_case_and_false_otherwise() -> None:
 def test_the_table_names_what_the_codes_of_the_reference_have() -> None:
     """Java's names, taken down from the classes of 5.3.3; `!` is @CFNotNull, a type follows a colon."""
     expected = {
-        12: "topic! key! maxNum:i! beginTimestamp:l! endTimestamp:l!",
+        12: "topic! key! maxNum:i! beginTimestamp:l! endTimestamp:l! indexType lastKey",
+        21: "topicSeq:i dataVersion maxTopicNum:i",
+        201: "groupSeq:i dataVersion maxGroupNum:i",
         33: "topic offset:l!",
         14: "consumerGroup! topic! queueId:i! setZeroIfNotFound:b",
         15: "consumerGroup! topic! queueId:i! commitOffset:l!",

@@ -68,6 +68,9 @@ class FakePositions:
                 return offset
         return None
 
+    def moved_away(self, queue: QueueId) -> str:
+        return ""
+
     def group_offset(self, group: str, queue: QueueId) -> int | None:
         return self.group_offsets.get(queue) if group == "g" else None
 

@@ -178,13 +178,10 @@ def refused(read: Callable[[], object]) -> str:
 @pytest.mark.parametrize(
     ("make_foreign", "name"),
     [
-        (lambda root: (root / "broker.conf").write_text("storeType=defaultRocksDB\n"), "RocksDB"),
         (lambda root: (root / "consumequeue").rename(root / "consumequeue_r"), "RocksDB"),
-        (lambda root: (root / "broker.conf").write_text("enableDLegerCommitLog=true\n"), "DLedger"),
-        (lambda root: (root / "dledger-n0" / "data").mkdir(parents=True), "DLedger"),
         (lambda root: (root / "batchconsumequeue" / "Topic" / "0").mkdir(parents=True), "BatchCQ"),
     ],
-    ids=["RocksDB by setting", "RocksDB by directory", "DLedger by setting", "DLedger by directory", "BatchCQ"],
+    ids=["RocksDB by directory", "BatchCQ"],
 )
 def test_stores_of_another_kind_are_refused_by_name(
     make_foreign: Callable[[Path], object], name: str, tmp_path: Path

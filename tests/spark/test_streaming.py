@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from pyspark.errors import StreamingQueryException
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 
+from .conftest import ReadStore
 from .golden_rows import golden_rows
 from .streams import Stream
 
@@ -103,6 +106,31 @@ def test_a_new_query_at_the_end_of_an_idle_store_has_an_empty_first_batch(
     later = store.send_many("Topic", 2)
     stream.run()
     assert stream.bodies() == later
+
+
+@pytest.mark.slow
+def test_a_query_over_batch_queues_stops_within_a_batch_and_goes_on(
+    pristine_store: Callable[[str], Fixture], read_store: ReadStore, stream_store: StreamStore
+) -> None:
+    fixture = pristine_store("batches")
+    assert fixture.served is not None
+    lines = [json.loads(line) for line in fixture.served.read_text("utf-8").splitlines()]
+    served = sorted(
+        (line["queueId"], line["queueOffset"], line["bodySha256"])
+        for line in lines
+        if line["type"] == "message" and line["topic"] == "Batches"
+    )
+    rows = read_store(fixture.root, topic="Batches").select("queue_id", "queue_offset", "body").collect()
+    assert sorted((*row[:2], hashlib.sha256(row.body).hexdigest()) for row in rows) == served
+    stream = stream_store(fixture.root, topic="Batches", startingOffsets="earliest", maxOffsetsPerTrigger="17")
+    stream.run()
+    last = stream.runs[-1]
+    stream.forget_commit(last)
+    stream.run()
+    assert last > 2
+    assert stream.runs[-2:] == [last, last], "the restart repeats the batch"
+    found = [row for batch in stream.batches.values() for row in batch]
+    assert sorted((*row[1:3], hashlib.sha256(row.body).hexdigest()) for row in found) == served
 
 
 @pytest.mark.slow

@@ -266,8 +266,8 @@ def test_where_no_store_is_none_is_opened(tmp_path: Path, missing: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "read_only"),
     [
-        ({"store_type": "defaultRocksDB"}, True),
-        ({"enable_dleger_commit_log": True}, True),
+        ({"store_type": "defaultRocksDB"}, False),
+        ({"enable_dleger_commit_log": True}, False),
         ({"broker_role": "SLAVE"}, False),
         ({"duplication_enable": True}, False),
         ({"enable_controller_mode": True}, False),
@@ -285,13 +285,13 @@ def test_foreign_directories_are_refused(store: StoreBuilder) -> None:
     store.put()
     (store.root / "dledger-n0").mkdir()
     with pytest.raises(StoreRefusedError, match="DLedger"):
-        store.open()
+        store.open(read_only=False)
 
 
-def test_a_topic_with_batch_queues_is_refused_by_name(store: StoreBuilder) -> None:
+def test_a_topic_with_batch_queues_is_refused_by_name_for_writing(store: StoreBuilder) -> None:
     store.put()
     (store.root / "batchconsumequeue" / "TopicBatch" / "0").mkdir(parents=True)
-    with store.open() as opened:
+    with store.open(read_only=False) as opened:
         assert opened.queue_ids("TopicA") == [0]
         with pytest.raises(StoreRefusedError, match="BatchCQ"):
             opened.queue_ids("TopicBatch")

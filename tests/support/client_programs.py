@@ -83,7 +83,7 @@ def java(version: str) -> ClientProgram:
             client.build()
         except OracleError as error:
             raise NotHereError(str(error).strip().splitlines()[-1]) from None
-        return ["env", f"ROCKETMQ_VERSION={version}", f"ORACLE_HOME={client.home}", str(SCRIPT), "java", "ClientRound"]
+        return ["env", f"RELEASE={version}", f"ORACLE_HOME={client.home}", str(SCRIPT), "java", "ClientRound"]
 
     return ClientProgram(f"java-{version}", command)
 

@@ -24,6 +24,8 @@ import pytest
 from tests.support.places import VECTORS
 
 STORES = VECTORS / "stores"
+KINDS = VECTORS / "kinds"
+"""Stores of kinds that are read and not written: batch queues, tiered storage, compacted topics."""
 FIXTURE_NAMES = tuple(sorted(path.name[len("store-") : -len(".tgz")] for path in STORES.glob("store-*.tgz")))
 
 
@@ -42,7 +44,7 @@ class Fixture:
 
 def unpack_fixture(name: str, directory: Path) -> Fixture:
     """Unpack store-NAME.tgz into `directory`, which is created when missing; modification times are kept."""
-    archive = STORES / f"store-{name}.tgz"
+    archive = next((place for of in (STORES, KINDS) if (place := of / f"store-{name}.tgz").exists()), STORES / name)
     if not archive.exists():
         raise FileNotFoundError(f"no fixture {name!r} in {STORES}; there are {', '.join(FIXTURE_NAMES)}")
     directory.mkdir(parents=True, exist_ok=True)
@@ -62,6 +64,16 @@ def unpack_left(folder: str, name: str, directory: Path) -> Path:
     with tarfile.open(VECTORS / folder / f"{name}.tgz") as archive:
         archive.extractall(place, filter="data")
     return place / "store"
+
+
+def unpack_group(name: str, directory: Path) -> dict[str, Fixture]:
+    """Unpack store-NAME.tar.xz, two stores of one DLedger group: its `leader`'s and a `follower`'s, with what both had to serve."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _extract(STORES / f"store-{name}.tar.xz", directory)
+    for peer in ("leader", "follower"):
+        for known in ("sent.jsonl", "served.jsonl"):
+            shutil.copy(directory / known, directory / peer)
+    return {peer: _fixture_in(f"{name}-{peer}", directory / peer) for peer in ("leader", "follower")}
 
 
 def copy_fixture(fixture: Fixture, directory: Path) -> Fixture:

@@ -1,4 +1,6 @@
-"""The real Apache RocketMQ (5.3.3, or another release) as a judge, run by tests/oracle/oracle.sh: server, client, store classes.
+"""The real Apache RocketMQ as a judge, run by tests/oracle/oracle.sh: server, client, store classes.
+
+The environment's RELEASE chooses the release, else it is 5.3.3.
 
 Everything listens on 127.0.0.1, on ports that are free when asked for, so that runs side by side do not meet.
 What is started is ended by its own process id when its context ends, also when the test fails in between.
@@ -21,9 +23,11 @@ from typing import Any
 
 import pytest
 
+from spark_mq.broker.send_back import CURRENT_VERSION
 from spark_mq.client.admin import Admin, NewTopic
 from spark_mq.client.errors import ClientError
 from spark_mq.client.settings import ClientSettings, Credentials
+from spark_mq.remoting.codes import ProtocolVersion
 from storage.errors import StateFileError
 from storage.names import address_text, same_address
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
@@ -34,6 +38,9 @@ from tests.support.waiting import wait_until
 from .fixture_stores import golden_lines
 from .ports import free_ports as free_ports
 
+_DEFAULT_RELEASE = "5.3.3"
+RELEASE = os.environ.get("RELEASE") or _DEFAULT_RELEASE
+"""The release that tests run beside, unless they name another one."""
 SCRIPT = PROJECT / "tests" / "oracle" / "oracle.sh"
 
 DUMP_VERDICTS = {
@@ -137,7 +144,7 @@ class Oracle:
         self,
         directory: Path,
         home: Path | None = None,
-        version: str = "5.3.3",
+        version: str = RELEASE,
         java_properties: Sequence[str] = (),
         *,
         is_ours: bool | None = None,
@@ -149,6 +156,18 @@ class Oracle:
         default = os.environ.get("ORACLE_HOME") or Path.home() / ".cache" / "rocketmq-oracle"
         self.home = home if home is not None else Path(default)
 
+    @property
+    def release_home(self) -> Path:
+        """Where the release's jars and settings of its log lie."""
+        return (
+            self.home if self.version == _DEFAULT_RELEASE else self.home.with_name(f"{self.home.name}-{self.version}")
+        )
+
+    @property
+    def version_name(self) -> str:
+        """The release as its broker tells it, `V5_3_3`; of ours, the release whose words it speaks."""
+        return ProtocolVersion(CURRENT_VERSION).name if self.is_ours else f"V{self.version.replace('.', '_')}"
+
     @staticmethod
     def available() -> str | None:
         """None when the oracle can run here, else the reason why not, for `pytest.skip`."""
@@ -157,7 +176,7 @@ class Oracle:
             if shutil.which(program) is None:
                 return f"the Apache oracle needs {what} ({program} is not on the PATH)"
         oracle = Oracle(Path(tempfile.gettempdir()))
-        if (oracle.home / "built").exists():
+        if (oracle.release_home / "built").exists():
             return None
         try:
             oracle.build()
@@ -166,7 +185,7 @@ class Oracle:
         return None
 
     def release(self, version: str) -> Oracle:
-        """Broker and client of another release. Name server and `dump` stay those of 5.3.3. Raises OracleError."""
+        """Another release; of those before 5.3 broker and client only, with name server and `dump` of 5.3.3. Raises OracleError."""
         other = Oracle(self.directory, self.home, version)
         other.build()
         return other
@@ -374,7 +393,7 @@ class Oracle:
         return {
             **os.environ,
             "ORACLE_HOME": str(self.home),
-            "ROCKETMQ_VERSION": self.version,
+            "RELEASE": self.version,
             "TMPDIR": str(workspace),
             "JDK_JAVA_OPTIONS": " ".join(
                 (f"-Djava.io.tmpdir={workspace}", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", *self.java_properties)

@@ -1,12 +1,19 @@
-"""The releases of RocketMQ that are tried: their stores (fixtures `v*`), their brokers (test_older_brokers.py), the table of both."""
+"""The releases of RocketMQ that are tried: their stores (fixtures `v*`), their brokers, and the table of both."""
 
 from __future__ import annotations
 
-from storage.settings.load import SHORT_TOPIC_LIMIT, parse_broker_version
+from storage.settings.releases import SHORT_TOPIC_LIMIT, parse_broker_version, release_of
+from tests.support.java_broker import RELEASE
 
-RELEASES = ("4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3")
+RELEASES = ("4.9.7", "5.0.0", "5.1.4", "5.2.0", "5.3.3", "5.4.0", "5.5.0")
 ENDS = ("", "-killed")
 """Of a fixture's name: stopped cleanly, or killed while it took messages."""
+
+CHOSEN = release_of(parse_broker_version(RELEASE))
+"""What the broker does that interop tests run beside; tests expect by this table, not by numbers of releases."""
+LOSES_KEYS_AFTER_A_KILL = ("v5.5.0",)
+"""Fixtures whose broker has recovered a killed store, and no longer finds some keys: it deletes the last index file and begins behind
+the file's first items (`messageIndexSafe=false`, and the checkpoint's `logicsPhysicalOffset`)."""
 
 
 def release_table() -> str:
@@ -19,11 +26,11 @@ def release_table() -> str:
 
 
 def refused(release: str) -> list[str]:
-    """What is not written for it, as the rules of `BrokerVersion` say."""
-    version = parse_broker_version(release)
+    """What is not written for it, as the table of `storage.settings.releases` says."""
+    broker = release_of(parse_broker_version(release))
     parts = []
-    if not version.has_timer:
+    if not broker.has_timer:
         parts.append("rows with `deliver_at`")
-    if version.refusal_of_topic("T" * (SHORT_TOPIC_LIMIT + 1)) is not None:
+    if broker.refusal_of_topic("T" * (SHORT_TOPIC_LIMIT + 1)) is not None:
         parts.append(f"records of topics of more than {SHORT_TOPIC_LIMIT} bytes")
     return parts

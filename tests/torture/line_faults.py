@@ -55,6 +55,8 @@ _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
 _PATIENT = _Room("spark_mq.client.calls", "tests/sink/test_live_brokers.py")
 _PLACES = _Room("spark_mq.sink.send_plan", "tests/sink/test_rows_that_wait.py")
 _SHOWN_LEVELS = _Room("storage.rules.delays", "tests/sink/test_rows_that_wait.py")
+_ROCKSDB = _Room("storage.files.rocksdb", "tests/storage/queues/test_rocksdb_queues.py")
+_DERIVED = _Room("storage.queues.derived", "tests/storage/queues/test_rocksdb_queues.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
 _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
 _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
@@ -82,9 +84,33 @@ _CHECKED = _Room("storage.transaction.check_plan", "tests/broker/test_end_transa
 _KEYS = _Room("storage.format.keys", "tests/format/test_keys.py")
 _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
+_TIMED = _Room("storage.delay.timer_records", "tests/storage/delay/test_timer_delivery.py")
+_TAGGED = _Room("storage.recovery.verify", "tests/storage/index/test_tag_items.py")
+_CHECKPOINT = _Room("storage.put.store_writer", "tests/storage/log/test_checkpoint.py")
+_GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
+_CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
+        # Another release's store
+        "a deletion of a timer message is compared in one form only": _TIMED.line(
+            "cancelled_rows",
+            'for form in (whole, pc.replace_substring_regex(whole, r"^[^+]*\\+", "")):',
+            "for form in (whole,):",
+            "test_a_deletion_takes_its_message_out_of_its_slot",
+        ),
+        "verify calls an index item of a tag wrong": _TAGGED.line(
+            "IndexAudit._compare_file",
+            "np.concatenate([wanted_pairs, tag_pairs])",
+            "wanted_pairs",
+            "test_a_store_of_two_releases_is_healthy",
+        ),
+        "the queues' position that a broker wrote is overwritten with zero": _CHECKPOINT.line(
+            "StoreWriter._queue_position",
+            "return max(known, dispatched_record) if self._keeps_queue_position else known",
+            "return 0",
+            "test_the_queues_position_that_a_broker_wrote_goes_on",
+        ),
         # Many rows
         "unique keys begin anew after 65,536 rows": _KEYS.line(
             "UniqueKeys.__init__",
@@ -168,6 +194,31 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "if True",
             "test_no_queue_file_is_asked_for_its_length_behind_the_listing_that_told_it",
         ),
+        # DLedger
+        "a stale entry of an earlier term continues the log": _GROUP_LOG.line(
+            "entries_in",
+            "(np.diff(terms) >= 0)",
+            "(np.diff(terms) > -99)",
+            "test_an_entry_that_a_broker_cuts_off_ends_the_log",
+        ),
+        "a converted store ends where a bad record is": _CONVERTED.line(
+            "_Converter._walk",
+            "if walk.end < end:",
+            "if False:",
+            "test_what_cannot_be_converted_is_refused_by_name",
+        ),
+        "a converted message names where its half was": _CONVERTED.line(
+            "_Converter._patch",
+            "self._moved(halves[rows])",
+            "halves[rows]",
+            "test_a_converted_store_holds_the_same_records_at_other_places[leader-dledger]",
+        ),
+        "a converted timer delivers what is at the former places": _CONVERTED.line(
+            "_Converter._copy_timer_log",
+            "self._moved(units[_PLACE][rows].astype(np.int64))",
+            "units[_PLACE][rows].astype(np.int64)",
+            "test_a_conversion_moves_the_places_that_the_timer_names",
+        ),
         # Fail-over
         "a replica joins without having caught up": _SET.line(
             "SyncState._ready",
@@ -222,7 +273,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a cut leaves a checkpoint that vouches for what was cut": _CUT.line(
             "truncate_store",
-            "min(checkpoint.physic_msg_timestamp, last_ms)",
+            "min(checkpoint.physic_msg_timestamp, last.store_time_ms)",
             "checkpoint.physic_msg_timestamp",
             "test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
         ),
@@ -437,6 +488,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
             ", wait=True",
             "",
             "test_what_a_pull_consumer_stores_for_good_waits_for_its_answer[commit]",
+        ),
+        "a damaged block of RocksDB is taken for the end of a queue": _ROCKSDB.line(
+            "RocksDB.first_key",
+            "if key is None:",
+            "if False:",
+            "test_a_data_block_with_a_flipped_byte_costs_no_message",
+        ),
+        "messages that RocksDB lacks are not taken from the log": _DERIVED.line(
+            "DerivedQueueStore._stored_ends",
+            "in (None, end[:2])], dispatched",
+            "in (None, end[:2])], 1 << 62",
+            "test_what_is_read_is_what_the_broker_served[5.5.0-behind]",
         ),
         "an orderly queue is handed over before its offset is stored": _REBALANCE.line(
             "Rebalancer._hand_over",

@@ -9,7 +9,22 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /** CleanStore STORE CONF: one round of a broker's cleaning, asked for by hand, in the store itself; prints the log's minimum after it. */
 public class CleanStore {
-  public static void main(String[] a) throws Exception {
+  public static void main(String[] a) {
+    try {
+      clean(a);
+    } catch (Throwable e) { // some releases have threads that keep the process
+      e.printStackTrace();
+      Runtime.getRuntime().halt(1);
+    }
+  }
+
+  private static void periodically(Object of, String name) throws Exception {
+    java.lang.reflect.Method round = of.getClass().getDeclaredMethod(name);
+    round.setAccessible(true);
+    round.invoke(of);
+  }
+
+  private static void clean(String[] a) throws Exception {
     Properties p = new Properties();
     try (FileInputStream in = new FileInputStream(a[1])) { p.load(in); }
     p.setProperty("storePathRootDir", a[0]);
@@ -26,10 +41,11 @@ public class CleanStore {
         store, new BrokerStatsManager("clean", true), (x1, x2, x3, x4, x5, x6, x7) -> { }, broker, new ConcurrentHashMap<>());
     if (!opened.load()) Runtime.getRuntime().halt(3);
     opened.executeDeleteFilesManually();
-    for (String name : new String[] {"cleanFilesPeriodically", "cleanQueueFilesPeriodically"}) {
-      java.lang.reflect.Method round = DefaultMessageStore.class.getDeclaredMethod(name);
-      round.setAccessible(true);
-      round.invoke(opened);
+    periodically(opened, "cleanFilesPeriodically");
+    try {
+      periodically(opened, "cleanQueueFilesPeriodically");
+    } catch (NoSuchMethodException e) { // from 5.4 on it is the queues' own
+      periodically(opened.getQueueStore(), "cleanQueueFilesPeriodically");
     }
     System.out.println(opened.getMinPhyOffset());
     Runtime.getRuntime().halt(0);

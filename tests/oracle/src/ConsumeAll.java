@@ -15,7 +15,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
  *  says them), `message` (pulled, from each queue's least offset to its greatest, in order), `lookUp` (as mqadmin queryMsgByKey and queryMsgByUniqueKey).
  *  Exit 0 when each queue was pulled to its end, 1 when not. */
 public class ConsumeAll {
-  static final int NO_MESSAGE = 22; // ResponseCode, whose package depends on the release
+  static final List<Integer> NO_MESSAGE = List.of(22, 208); // ResponseCode, whose package depends on the release; a broker that was killed may have lost items of its index
   static Writer out;
   static void write(Object... pairs) throws IOException {
     JSONObject line = new JSONObject();
@@ -82,7 +82,7 @@ public class ConsumeAll {
     try {
       QueryResult r = unique ? byUniqueKey(admin, topic, key) : admin.queryMessage(topic, key, 64, 0, Long.MAX_VALUE);
       for (MessageExt m : r.getMessageList()) places.add(m.getCommitLogOffset());
-    } catch (MQClientException e) { if (e.getResponseCode() != NO_MESSAGE) throw e; }
+    } catch (MQClientException e) { if (!NO_MESSAGE.contains(e.getResponseCode())) throw e; }
     write("type", "lookUp", "topic", topic, "key", key, "unique", unique, "commitLogOffsets", places);
   }
 

@@ -11,7 +11,7 @@ import org.apache.rocketmq.tools.admin.DefaultMQAdminExt;
 
 /** Send OUT.jsonl topic=NAME [key=value ...]: a plain producer that writes one line for each acknowledged message.
  *  ns (127.0.0.1:9876), broker (127.0.0.1:10911), queues (4), count (100), minBody (1), maxBody (400), seed (1), interval (0 ms between sends),
- *  keys (distinct keys, 50; 0 = none), onlyQueues (comma list of queue ids to send to; default all in turn), delayLevels and delaysMs (comma lists: message n
+ *  keys (distinct keys, 50; 0 = none), alwaysKeys (every message has a key), onlyQueues (comma list of queue ids to send to; default all in turn), delayLevels and delaysMs (comma lists: message n
  *  gets element n modulo their length; 0 = none; delaysMs go through the timer), batch (so many messages by one request, 1).
  *  The topic is created first when it has no route. Bodies, tags and keys follow from the seed. Exit 0 when all were acknowledged, 1 at the first failure. */
 public class Send {
@@ -37,7 +37,7 @@ public class Send {
         byte[] body = new byte[minBody + random.nextInt(Math.max(1, maxBody - minBody + 1))]; random.nextBytes(body);
         Message m = new Message(topic, body);
         if (random.nextInt(4) > 0) m.setTags("Tag" + (char) ('A' + random.nextInt(3)));
-        if (keys > 0 && random.nextInt(3) > 0) m.setKeys("key" + random.nextInt(keys));
+        if (keys > 0 && (random.nextInt(3) > 0 || opt.containsKey("alwaysKeys"))) m.setKeys("key" + random.nextInt(keys));
         m.putUserProperty("n", String.valueOf(i));
         long level = turn(opt, "delayLevels", i), delayMs = turn(opt, "delaysMs", i);
         if (level > 0) m.setDelayTimeLevel((int) level);
@@ -53,7 +53,7 @@ public class Send {
         String[] msgIds = r.getMsgId().split(","), offsetMsgIds = r.getOffsetMsgId().split(",");
         for (int j = 0; j < lines.size(); j++) {
           JSONObject sent = lines.get(j); sent.put("queueId", r.getMessageQueue().getQueueId()); sent.put("queueOffset", r.getQueueOffset() + j);
-          sent.put("status", r.getSendStatus().name()); sent.put("msgId", msgIds[j]); sent.put("offsetMsgId", offsetMsgIds[j]);
+          sent.put("status", r.getSendStatus().name()); sent.put("msgId", msgIds[Math.min(j, msgIds.length - 1)]); sent.put("offsetMsgId", offsetMsgIds[Math.min(j, offsetMsgIds.length - 1)]); // a batch record has one of each
           out.write(sent.toJSONString()); out.write("\n");
         }
         out.flush(); batch.clear(); lines.clear();

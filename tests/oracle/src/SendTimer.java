@@ -41,7 +41,7 @@ public class SendTimer {
             case "cancel":
               JSONObject target = sent.get((int) value);
               m.setDeliverTimeMs(target.getLongValue("value")); line.put("value", target.getLongValue("value")); line.put("cancels", target.getString("msgId"));
-              MessageAccessor.putProperty(m, MessageConst.PROPERTY_TIMER_DEL_UNIQKEY, topic + "+" + target.getString("msgId")); break;
+              MessageAccessor.putProperty(m, MessageConst.PROPERTY_TIMER_DEL_UNIQKEY, deletionKey(topic, target.getString("msgId"))); break;
             default: throw new IllegalArgumentException(step);
           }
           line.put("sentAt", System.currentTimeMillis());
@@ -53,5 +53,11 @@ public class SendTimer {
       }
     } catch (Exception e) { System.err.println("stopped: " + e); status = 1; }
     producer.shutdown(); admin.shutdown(); System.out.flush(); System.exit(status);
+  }
+
+  /** From 5.4 on the broker names a message by its id alone, unless a setting says otherwise. */
+  static String deletionKey(String topic, String msgId) {
+    for (java.lang.reflect.Method m : org.apache.rocketmq.store.config.MessageStoreConfig.class.getMethods()) if (m.getName().equals("setAppendTopicForTimerDeleteKey")) return msgId;
+    return topic + "+" + msgId;
   }
 }

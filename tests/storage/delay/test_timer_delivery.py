@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.delay.timer_records import due_messages, read_timer_records
+from storage.delay.timer_records import LastRolls, due_messages, read_timer_records
 from storage.delay.timer_store import NOTHING_TIMED
 from storage.format.java_hash import string_hash
 from storage.format.properties import decode_properties
@@ -192,23 +192,26 @@ def test_nothing_is_done_where_the_timer_is_off_or_was_never_used(tmp_path: Path
 
 
 def test_a_deletion_takes_its_message_out_of_its_slot(timed: TimedStore) -> None:
-    """TimerDequeueGetMessageService, buildDeleteKey: real topic + unique key, in the same slot, before or after its message."""
+    """TimerDequeueGetMessageService, buildDeleteKey: real topic + unique key, in the same slot, before or after its message.
+    From 5.4 on it names the unique key alone.
+    """
     timed.park("deletes-b", NOW + 5_000, TIMER_DEL_UNIQKEY="TopicA+b")
-    for name in "abcd":
+    for name in "abcde":
         timed.park(name, NOW + 5_000)
     timed.park("deletes-c", NOW + 5_000, TIMER_DEL_UNIQKEY="TopicA+c")
+    timed.park("deletes-e", NOW + 5_000, TIMER_DEL_UNIQKEY="e")
     assert timed.deliver(NOW + 2_000).pending == 2
     assert timed.counts() == {"TopicA": 2}
     report = timed.deliver(NOW + 7_000)
     assert timed.delivered == ["a", "d"]
-    assert (report.delivered, report.cancelled, report.pending) == (2, 2, 0)
+    assert (report.delivered, report.cancelled, report.pending) == (2, 3, 0)
     assert timed.counts() == {"TopicA": 0}
 
 
 @pytest.mark.parametrize(
     ("key", "second"),
-    [("TopicA+m", 6), ("m", 5), ("TopicB+m", 5), ("TopicA+M", 5)],
-    ids=["another slot", "no topic", "another topic", "another key"],
+    [("TopicA+m", 6), ("m", 6), ("TopicB+m", 5), ("TopicA+M", 5), ("M", 5)],
+    ids=["another slot", "another slot, no topic", "another topic", "another key", "another key, no topic"],
 )
 def test_another_deletion_does_nothing_and_goes_nowhere(key: str, second: int, timed: TimedStore) -> None:
     """doPut: PUT_NO_RETRY for a deletion. The count of its topic is right again (Java's avoidDeleteLose)."""
@@ -218,6 +221,30 @@ def test_another_deletion_does_nothing_and_goes_nowhere(key: str, second: int, t
     assert timed.delivered == ["m"]
     assert (report.cancelled, report.undeliverable_count) == (0, 0)
     assert timed.counts().get("TopicA", 0) == 0
+
+
+def test_two_deletions_of_one_message_in_both_forms_count_as_one(timed: TimedStore) -> None:
+    """So a broker writes them that does not know which release delivers."""
+    timed.park("m", NOW + 5_000)
+    for key in ("TopicA+m", "m"):
+        timed.park("m", NOW + 5_000, TIMER_DEL_UNIQKEY=key)
+    report = timed.deliver(NOW + 10_000)
+    assert (timed.delivered, report.cancelled, report.pending) == ([], 1, 0)
+    assert timed.counts().get("TopicA", 0) == 0
+
+
+def test_a_deletion_with_the_key_of_a_message_that_was_rolled_is_another_message(timed: TimedStore) -> None:
+    """A recall gives the deletion the unique key of its message; a timer that starts anew enters each copy's last roll only."""
+    timed.park("m", NOW + 100_000)
+    for second in (0, 61):
+        timed.deliver(NOW + second * 1_000)
+    timed.park("m", NOW + 100_000, TIMER_DEL_UNIQKEY="m")
+    queue = timed.store.queues.get(TIMER_TOPIC, 0)
+    assert queue is not None
+    slices = scan_queue(queue, timed.store.log, timed.store.log_end, 0, timed.store.max_offset(TIMER_TOPIC, 0))
+    (records,) = [read_timer_records(each.records, 4_096) for each in slices]
+    assert records.is_deletion.tolist() == [False, False, True]
+    assert LastRolls([records]).are_older(records).tolist() == [True, False, False]
 
 
 def test_a_deletion_needs_no_place_of_its_own(timed: TimedStore) -> None:

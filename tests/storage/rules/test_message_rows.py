@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 from spark_mq.source.rows import COLUMNS as SOURCE_COLUMNS
 from spark_mq.source.rows import KAFKA_COLUMNS, Column, RowSource, arrow_schema, to_record_batch
+from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.java_hash import index_key_hash, string_hash
 from storage.format.properties import EARLIER_LIFE, MADE_ANEW
@@ -28,6 +30,7 @@ from storage.log.dispatch import dispatch, index_keys
 from storage.names import is_retry_or_dead_letter_topic, is_system_topic
 from storage.queues.scan import QueueSlice
 from storage.rules.message_rows import MessageRows, from_kafka_columns
+from storage.rules.priorities import PRIORITY
 from storage.rules.row_rules import MessageRules
 from storage.rules.values import RejectedRow
 from storage.tables.topics import TopicConfig, TopicTable
@@ -48,6 +51,7 @@ TYPES: dict[str, pa.DataType] = {
     "queue_id": pa.int32(),
     "sharding_key": pa.string(),
     "unique_key": pa.string(),
+    "delay_level": pa.int32(),
 }
 TOPICS = {
     "Wide": TopicConfig("Wide", 4, 4),
@@ -860,3 +864,49 @@ def test_a_row_that_is_tried_again_has_come_from_the_topic_that_is_said_of_all()
     prepared = MessageRows(rules(topic="Wide"), KEY_PREFIX).prepare(batch, NOW_MS)
     (message,) = messages_of(prepared.messages)
     assert (message.properties["REAL_TOPIC"], message.properties["RETRY_TOPIC"]) == ("%RETRY%g", "Wide")
+
+
+# Priorities
+
+PRIORITY_ROWS: list[tuple[dict[str, Any], int, bool]] = [
+    ({"properties": [(PRIORITY, "0")]}, 0, True),
+    ({"properties": [(PRIORITY, "1")]}, 1, True),
+    ({"properties": [(PRIORITY, "9"), ("own", "x")]}, 3, True),
+    ({"properties": [(PRIORITY, "9"), (PRIORITY, "1")]}, 1, True),
+    ({"properties": [(PRIORITY, "-1")]}, 2, True),
+    ({"properties": [(PRIORITY, "high")]}, 2, True),
+    ({"properties": [(PRIORITY, "2147483648")]}, 2, True),
+    ({"properties": [("own", "x")]}, 2, False),
+    ({"properties": None}, 2, False),
+    ({"properties": [(PRIORITY, "0")], "sharding_key": "k"}, 2, False),
+    ({"properties": [(PRIORITY, "0"), ("__SHARDINGKEY", "k")]}, 2, False),
+    ({"properties": [(PRIORITY, "0"), ("own", "x")], "delay_level": 3}, 2, False),
+    ({"properties": [(PRIORITY, "0")], "delay_level": 0}, 0, True),
+]
+
+
+def test_a_row_goes_to_the_queue_of_its_priority_as_a_send_does() -> None:
+    """Rows of all kinds in one batch, each as it is alone; a delayed one waits and names its queue."""
+    rows = [
+        {"body": b"%d" % number, "topic": "Four", "queue_id": 2, **row}
+        for number, (row, _, _) in enumerate(PRIORITY_ROWS)
+    ]
+    used = rules(topics={"Four": TopicConfig("Four", 4, 4)}, topic=None, honours_priority=True)
+    outgoing, rejected = prepare(rows, used)
+    assert rejected == []
+    found = [(int(m.properties.get("REAL_QID", m.queue_id)), PRIORITY in m.properties) for m in messages_of(outgoing)]
+    assert found == [(queue_id, keeps) for _, queue_id, keeps in PRIORITY_ROWS]
+    assert [m.properties.get("own") for m in messages_of(outgoing)] == [
+        dict(row["properties"] or ()).get("own") for row, _, _ in PRIORITY_ROWS
+    ]
+
+
+def test_a_priority_is_a_property_like_others_before_5_4() -> None:
+    row = {"body": b"m", "topic": "Wide", "queue_id": 1, "properties": [(PRIORITY, "0")]}
+    assert (written(row).queue_id, written(row).properties[PRIORITY]) == (1, "0")
+
+
+def test_rows_in_a_store_of_5_4_go_by_priority(tmp_path: Path) -> None:
+    with open_store(tmp_path, rocketmq_version="5.4.0", read_only=False, create=True) as store:
+        store.save_topic(TopicConfig("Four", 4, 4))
+        assert store.put("Four", b"m", properties={PRIORITY: "7"}).queue_id == 3

@@ -31,6 +31,7 @@ REQUEST, SEND, SEND_BACK, END = (
 DELAYS, HALVES, INNER, RETRIES, SIZES = (
     f"storage.rules.{name}" for name in ("delays", "half_messages", "inner_messages", "retries", "sizes")
 )
+PRIORITIES = "storage.rules.priorities"
 CLIENT = "spark_mq.client.outgoing_messages"
 COLUMNS, ROWS, ROW_RETRIES, ROW_RULES = (
     f"storage.rules.{name}" for name in ("row_columns", "message_rows", "retry_rows", "row_rules")
@@ -48,6 +49,10 @@ RULES = [
     Rule("until when the timer keeps it", DELAYS, "timer_out_ms", DELAYS),
     Rule("flow control of the timer", DELAYS, "is_slot_full", "storage.put.settings"),
     Rule("flow control as the wheel says", "storage.put.settings", "full_slots", SETTINGS),
+    # Which queue
+    Rule("the queue of a request's priority", PRIORITIES, "by_priority", SEND),
+    Rule("the queues of rows' priorities", PRIORITIES, "read_priorities", COLUMNS),
+    Rule("which text is a priority", PRIORITIES, "parse_priority", PRIORITIES),
     # How large
     Rule("sizes of topic, properties, body, record", SIZES, "excesses", f"{SIZES} {COLUMNS} {ROW_RETRIES} {CLIENT}"),
     Rule("sizes of a request", SIZES, "refuse_excess", REQUEST),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,8 @@ from storage import MessageStore, open_store
 from storage.errors import ConfigurationError, PutRefusedError, RowIllegalError
 from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
-from storage.settings.load import DEFAULT_VERSION, BrokerVersion, parse_broker_version, parse_config
+from storage.settings.load import parse_config
+from storage.settings.releases import UNNAMED, parse_broker_version, release_of
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 
@@ -35,14 +37,34 @@ def test_what_names_no_release_or_one_that_nobody_tried_is_refused(text: str) ->
 
 def test_broker_conf_names_the_release_without_a_warning() -> None:
     config = parse_config(b"brokerName=a\nrocketmqVersion=4.9.7\n")
-    assert (config.version, config.warnings) == (BrokerVersion(4, 9, 7), ())
-    assert parse_config(b"brokerName=a\n").version == DEFAULT_VERSION
+    assert (config.release.version, config.warnings) == ((4, 9, 7), ())
+    assert parse_config(b"brokerName=a\n").release == UNNAMED
 
 
 def test_a_release_in_broker_conf_that_nobody_can_read_is_an_error_with_its_line() -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_config(b"brokerName=a\nrocketmqVersion=five\n", "b.conf")
     assert (caught.value.file, caught.value.line, caught.value.key) == ("b.conf", 2, "rocketmqVersion")
+
+
+@pytest.mark.parametrize(
+    ("text", "like"),
+    [("4.10", "4.9"), ("5.0.9", "5.0"), ("5.2.0", "5.1"), ("5.3.3", "5.3"), ("5.4.1", "5.4"), ("6.0", "5.5")],
+)
+def test_a_release_between_two_rows_behaves_like_the_older_one(text: str, like: str) -> None:
+    version = parse_broker_version(text)
+    assert release_of(version) == replace(release_of(parse_broker_version(like)), version=version)
+
+
+def test_what_5_4_and_5_5_changed_is_in_the_table() -> None:
+    old, new, newest = (release_of(parse_broker_version(text)) for text in ("5.3.3", "5.4.0", "5.5.0"))
+    assert (old.timer_deletion_keys, new.timer_deletion_keys) == (("topic+uniqueKey",), ("uniqueKey",))
+    assert (old.longest_group, new.longest_group) == (255, 120)
+    assert (old.recovered_log_files, new.recovered_log_files) == (None, 10)
+    assert (old.indexes_tags, new.indexes_tags) == (False, True)
+    assert (old.honours_priority, new.honours_priority) == (False, True)
+    assert (old.batch_appends_request_properties, new.batch_appends_request_properties) == (True, False)
+    assert (new.checkpoint_has_queue_position, newest.checkpoint_has_queue_position) == (False, True)
 
 
 # Timer messages
@@ -107,9 +129,9 @@ def test_ended_halves_are_named_one_by_one_for_a_broker_that_reads_no_lists(
 def test_the_release_that_is_given_comes_before_that_of_broker_conf(fixture_store: Callable[[str], Fixture]) -> None:
     fixture = fixture_store("v4.9.7")
     with open_store(fixture.root, config=str(fixture.conf)) as store:
-        assert store.config.version == (4, 9, 7)
+        assert store.config.release.version == (4, 9, 7)
     with open_store(fixture.root, config=str(fixture.conf), rocketmq_version="5.2.0") as store:
-        assert store.config.version == (5, 2, 0)
+        assert store.config.release.version == (5, 2, 0)
     config = parse_config(b"rocketmqVersion=4.9.7", rocketmq_version="5.2.0")
     assert config == parse_config(b"", rocketmq_version="5.2.0")
     assert config.timer.timer_wheel_enable

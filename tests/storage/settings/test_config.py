@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
-from dataclasses import fields, is_dataclass
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -21,8 +21,9 @@ from storage.settings.load import (
     read_configuration,
     refuse_for_reading,
     refuse_for_writing,
+    unread_settings,
 )
-from storage.settings.nouns import CommitLogConfig, ConsumeQueueConfig, DelayConfig, IndexConfig
+from storage.settings.nouns import NOUNS, CommitLogConfig, ConsumeQueueConfig, DelayConfig, IndexConfig
 from tests.support.places import VECTORS
 
 BROKER_CONF = VECTORS / "config" / "broker.conf"
@@ -35,7 +36,7 @@ def java_fields() -> list[tuple[str, object, str]]:
     return [
         (declared.name, getattr(noun, declared.name), declared.metadata["java"])
         for noun in nouns
-        if is_dataclass(noun)
+        if isinstance(noun, NOUNS)
         for declared in fields(noun)
     ]
 
@@ -88,12 +89,61 @@ def test_every_field_is_a_setting_of_a_broker_in_snake_case_with_javas_default()
 )
 def test_the_table_of_javas_names(java_name: str, kind: str, default: str | None) -> None:
     """Taken by hand from the classes of 5.3.3."""
-    assert JAVA_SETTINGS[java_name] == (java_name, kind, default)
+    assert JAVA_SETTINGS[java_name][:3] == (java_name, kind, default)
 
 
-def test_the_table_holds_the_names_of_all_setters_of_5_3_3() -> None:
-    """Counted by reflection over the six classes, and two names that BrokerStartup reads itself."""
-    assert len(JAVA_SETTINGS) == 474
+@pytest.mark.parametrize(("since", "count"), [(None, 474), ((5, 4, 0), 45), ((5, 5, 0), 31)])
+def test_the_table_holds_the_names_of_all_setters_of_each_release(
+    since: tuple[int, int, int] | None, count: int
+) -> None:
+    """Counted by reflection over the six classes, and two names that BrokerStartup reads itself. No release dropped one."""
+    assert sum(setting.since == since for setting in JAVA_SETTINGS.values()) == count
+
+
+def test_a_conf_of_5_5_with_every_default_written_out_is_followed_without_a_word() -> None:
+    conf = "".join(f"{name}={each.default}\n" for name, each in JAVA_SETTINGS.items() if each.default is not None)
+    for release in (None, "5.5.0"):
+        config = parse_config(conf.encode(), rocketmq_version=release)
+        assert config.warnings == ()
+        assert (refuse_for_reading(config), refuse_for_writing(config)) == ([], [])
+        assert unread_settings(config.settings) == ()
+
+
+def test_a_default_that_a_later_release_changed_is_no_setting_that_takes_no_effect() -> None:
+    assert unread_settings({"transactionMetricFlushInterval": "3000"}) == ()
+    assert unread_settings({"transactionMetricFlushInterval": "4000"}) == ("transactionMetricFlushInterval",)
+
+
+def test_a_setting_that_the_named_release_does_not_have_is_ignored_as_its_broker_does() -> None:
+    config = parse_config(b"transRocksDBEnable=true\nenableLmqQuota=true\nrocketmqVersion=5.4.0\n", "b.conf")
+    (warning,) = config.warnings
+    assert warning.startswith(
+        "b.conf, line 2: enableLmqQuota: rocketmqVersion is 5.4.0, and RocketMQ 5.5.0 is the first"
+    )
+    assert config.mode.trans_rocks_db_enable
+    old = parse_config(b"transRocksDBEnable=true\n", rocketmq_version="5.3.3")
+    assert not old.mode.trans_rocks_db_enable
+    assert len(old.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    ("setting", "rule"),
+    [
+        ("transRocksDBEnable", "open transactions"),
+        ("timerRocksDBEnable", "two timers would deliver"),
+    ],
+)
+def test_what_moves_into_rocksdb_may_be_read_and_not_written(setting: str, rule: str) -> None:
+    config = parse_config(f"{setting}=true\n".encode())
+    assert refuse_for_reading(config) == []
+    (reason,) = refuse_for_writing(config)
+    assert reason.startswith(f"{setting}=true: ")
+    assert rule in reason
+
+
+def test_a_slave_of_a_broker_whose_timer_is_in_rocksdb_delivers_nothing_and_may_be_written() -> None:
+    config = parse_config(b"timerRocksDBEnable=true\nbrokerRole=SLAVE\n")
+    assert refuse_for_writing(config, follows=True) == []
 
 
 def test_a_configured_value_can_be_told_from_javas_default() -> None:
@@ -295,9 +345,9 @@ def test_other_paths_that_are_often_configured_are_read_by_no_broker_and_not_her
 @pytest.mark.parametrize(
     ("line", "for_reading"),
     [
-        ("storeType=defaultRocksDB", True),
-        ("storeType=DEFAULTROCKSDB", True),
-        ("enableDLegerCommitLog=true", True),
+        ("storeType=defaultRocksDB", False),
+        ("storeType=DEFAULTROCKSDB", False),
+        ("enableDLegerCommitLog=true", False),
         ("duplicationEnable=true", False),
         ("enableControllerMode=true", False),
         ("configManagerVersion=v2", False),

@@ -9,6 +9,7 @@ from unittest import mock
 
 from storage.dispatch.writer import DerivedSync
 from storage.files.syncs import SyncGate
+from storage.log.commit_log import RecordIdentity
 from storage.log.writer import LogSync, RunningSync
 from storage.put.store_writer import StoreWriter
 from tests.torture.steps import Order, Step, is_directory, is_file
@@ -28,7 +29,7 @@ def _nothing_to_sync(writer: StoreWriter) -> RunningSync:
 
 
 def _no_queue_to_sync(writer: StoreWriter, least_pages: int) -> DerivedSync:
-    return DerivedSync((), least_pages == 0, 0, 0, (), 0, writer.file_system, SyncGate())
+    return DerivedSync((), least_pages == 0, RecordIdentity(0, 0), 0, (), 0, writer.file_system, SyncGate())
 
 
 @contextmanager

@@ -18,11 +18,12 @@ import pytest
 from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.rules.inner_messages import InnerMessage
-from storage.settings.load import parse_broker_version
+from storage.settings.releases import parse_broker_version, release_of
 from storage.tables.topics import TopicConfig
 from tests.support.fixture_stores import Fixture
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, free_ports, wait_until
 from tests.support.releases import RELEASES
+from tests.support.shares import one_in
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -44,9 +45,7 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize(
-    "version", [RELEASES[0], *(pytest.param(release, marks=pytest.mark.long) for release in RELEASES[1:])]
-)
+@pytest.mark.parametrize("version", one_in(len(RELEASES) - 1, RELEASES, others=pytest.mark.long))
 def test_its_own_broker_goes_on_from_a_store_that_we_wrote(
     version: str, oracle: Oracle, fixture_store: Callable[[str], Fixture], tmp_path: Path
 ) -> None:
@@ -97,7 +96,7 @@ def _release(oracle: Oracle, version: str) -> Oracle:
 
 
 def has_timer(version: str) -> bool:
-    return parse_broker_version(version).has_timer
+    return release_of(parse_broker_version(version)).has_timer
 
 
 def put_rows(store: MessageStore, version: str) -> tuple[set[Place], int]:

@@ -1,0 +1,142 @@
+"""DLedger's files: the entries of its log, the units of its index, and its checkpoint.
+
+    entry     | magic 4 | size 4 | index 8 | term 8 | pos 8 | channel 4 | chain CRC 4 | body CRC 4 | body size 4 | body |
+    index     | magic 4 | pos 8 | size 4 | index 8 | term 8 |       unit n, at 32 n, is of entry n
+    filler    | −1 4 | rest of the file 4 |                         at a data file's end, where the next entry does not fit
+
+Big-endian. `size` counts the head, `pos` is the entry's own place. A broker's entry holds one record of its commit log; a batch makes
+several entries. The record names the place of its own first byte, 48 behind the entry's. No broker sets channel and CRCs: they are 0.
+A checkpoint is a Java properties file with committedIndex and endIndex, written every three seconds.
+
+Java: DLedgerEntry, DLedgerEntryCoder, MmapFileList, DLedgerMmapFileStore (DLedger 0.3).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+import numpy as np
+
+from storage.errors import CorruptRecordError
+from storage.format.arrays import struct_of, view_at
+from storage.format.record import MINIMUM_RECORD_SIZE, chain, find_candidates
+
+ENTRY_MAGIC = 1
+FILLER_MAGIC = -1
+FILLER_SIZE = 8  # at least this much stays free for the filler at a file's end
+FILLER = struct.Struct(">ii")
+"""A filler, and the beginning of an entry: magic and size."""
+
+ENTRY_HEAD = np.dtype(
+    [
+        ("magic", ">i4"),
+        ("size_bytes", ">i4"),
+        ("entry_index", ">i8"),
+        ("term", ">i8"),
+        ("place", ">i8"),
+        ("channel", ">i4"),
+        ("chain_crc", ">i4"),
+        ("body_crc", ">i4"),
+        ("body_size_bytes", ">i4"),
+    ]
+)
+ENTRY_HEAD_SIZE = ENTRY_HEAD.itemsize
+assert ENTRY_HEAD_SIZE == 48
+_HEAD_STRUCT = struct_of(ENTRY_HEAD)
+
+INDEX_UNIT = np.dtype(
+    [("magic", ">i4"), ("place", ">i8"), ("size_bytes", ">i4"), ("entry_index", ">i8"), ("term", ">i8")]
+)
+assert INDEX_UNIT.itemsize == 32
+
+
+class EntryHead(NamedTuple):
+    """The head of one entry. Java: DLedgerEntry."""
+
+    magic: int
+    size_bytes: int
+    entry_index: int
+    term: int
+    place: int
+    channel: int
+    chain_crc: int
+    body_crc: int
+    body_size_bytes: int
+
+
+class EntryNumber(NamedTuple):
+    """Which entry of the group's log one is."""
+
+    entry_index: int
+    term: int
+
+
+class Entries(NamedTuple):
+    """Sound entries that follow each other in a buffer."""
+
+    positions: np.ndarray
+    """Where each one's head begins."""
+    heads: np.ndarray
+
+    @property
+    def record_positions(self) -> np.ndarray:
+        return self.positions + ENTRY_HEAD_SIZE
+
+
+def decode_entry_head(buffer: bytes | memoryview, place: int, before: EntryNumber | None) -> EntryHead:
+    """The head of the entry at a place of the log. Raises CorruptRecordError, at position 0, for what a broker cuts off there."""
+    head = EntryHead(*_HEAD_STRUCT.unpack_from(buffer))
+    rules = (
+        ("entry's magic", ENTRY_MAGIC, head.magic),
+        ("entry's size", head.body_size_bytes + ENTRY_HEAD_SIZE, head.size_bytes),
+        ("entry's place", place, head.place),
+        ("entry's index", head.entry_index if before is None else before.entry_index + 1, head.entry_index),
+        ("entry's term", head.term if before is None else max(before.term, head.term), head.term),
+    )
+    for field, expected, found in rules:
+        if expected != found:
+            raise CorruptRecordError(field, 0, expected, found)
+    return head
+
+
+def entries_in(window: np.ndarray, place: int, before: EntryNumber | None) -> Entries:
+    """The entries of records at a window's head that lie in it completely and follow each other; `place` is the window's, `before` the
+    entry that it continues (None = unknown).
+
+    Their records are not checked, but have their magic and the size that the entry says.
+    """
+    last = len(window) - MINIMUM_RECORD_SIZE + 1
+    positions = find_candidates(window, ENTRY_HEAD_SIZE, last) - ENTRY_HEAD_SIZE
+    heads = view_at(window, positions, ENTRY_HEAD)
+    sizes = heads["size_bytes"].astype(np.int64)
+    record_sizes = view_at(window, positions + ENTRY_HEAD_SIZE, np.dtype(">i4")).astype(np.int64)
+    sound = (heads["magic"] == ENTRY_MAGIC) & (heads["place"] == positions + place)
+    sound &= (sizes == record_sizes + ENTRY_HEAD_SIZE) & (
+        sizes == heads["body_size_bytes"].astype(np.int64) + ENTRY_HEAD_SIZE
+    )
+    sound &= positions + sizes <= len(window)
+    positions, heads, sizes = positions[sound], heads[sound], sizes[sound]
+    follow, _ = chain(positions, sizes, 0)
+    positions, heads = positions[follow], heads[follow]
+    if len(positions):
+        first = EntryNumber(int(heads["entry_index"][0]) - 1, int(heads["term"][0])) if before is None else before
+        indexes = np.concatenate(([first.entry_index], heads["entry_index"].astype(np.int64)))
+        terms = np.concatenate(([first.term], heads["term"].astype(np.int64)))
+        follows = (np.diff(indexes) == 1) & (np.diff(terms) >= 0)
+        if not follows.all():
+            count = int(np.argmin(follows))
+            positions, heads = positions[:count], heads[:count]
+    return Entries(positions, heads)
+
+
+def committed_index(checkpoint: bytes) -> int | None:
+    """The index up to which the group had every entry on a majority of its members, as a checkpoint says; None if it does not."""
+    for line in checkpoint.decode("latin-1").splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "committedIndex":
+            try:
+                return int(value)
+            except ValueError:
+                return None
+    return None

@@ -1,0 +1,141 @@
+"""Messages that an Apache broker moved into a directory of tiered storage: its own client's list is the judge.
+
+The fixture's three oldest log files were deleted after their messages had moved; the broker served `served.jsonl` from both.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from jobs.verify_store import verify_store
+from spark_mq.cli.message_lines import dump_queue
+from spark_mq.conditions import DataLossError
+from storage import open_store
+from storage.errors import StateFileError
+from storage.tables.moved import METADATA_FILE, parse_moved
+from tests.spark.in_process import next_batch, open_stream, read_batch
+from tests.support.fixture_stores import Fixture
+
+from .test_batch_queue import as_served, in_order, served
+
+TOPIC = "TopicTiered"
+
+
+@pytest.fixture
+def fixture(fixture_store: Callable[[str], Fixture]) -> Fixture:
+    """Its broker.conf names the directory where it lies now."""
+    found = fixture_store("tiered")
+    set_place(found, f"{found.root}/tiered")
+    return found
+
+
+def set_place(fixture: Fixture, place: str) -> None:
+    text = re.sub("(?m)^tieredStoreFilePath=.*$", f"tieredStoreFilePath={place}", fixture.conf.read_text())
+    fixture.conf.write_text(text)
+
+
+def read(fixture: Fixture, **options: str) -> list[dict[str, Any]]:
+    return read_batch(fixture.root, conf=str(fixture.conf), topic=TOPIC, **options)
+
+
+def of_topic(fixture: Fixture) -> list[dict[str, Any]]:
+    return comparable([line for line in served(fixture) if line["topic"] == TOPIC])
+
+
+def comparable(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the places: the broker served some messages from tiered storage that the log still has, and names their places there."""
+    return [{name: line[name] for name in line if name != "commitLogOffset"} for line in in_order(lines)]
+
+
+def test_a_batch_read_gives_what_the_broker_serves_from_both(fixture: Fixture) -> None:
+    rows = as_served(read(fixture, verifyCrc="true"))
+    assert comparable(rows) == of_topic(fixture) != []
+    lines = [line for line in served(fixture) if line["topic"] == TOPIC]
+    places = {(line["queueId"], line["queueOffset"]): line["commitLogOffset"] for line in lines}
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        moved = [row for row in rows if row["commitLogOffset"] < store.log.minimum]
+        assert len(moved) > 100
+        assert all(places[row["queueId"], row["queueOffset"]] == row["commitLogOffset"] for row in moved)
+        for line in served(fixture, "queue"):
+            assert store.bounds(line["topic"], line["queueId"]) == (line["minOffset"], line["maxOffset"])
+
+
+def test_a_stream_that_stops_among_moved_messages_goes_on_there(fixture: Fixture) -> None:
+    options = {"conf": str(fixture.conf), "topic": TOPIC, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "37"}
+    rows: list[dict[str, Any]] = []
+    position = open_stream(fixture.root, **options).initialOffset()
+    while True:
+        reader = open_stream(fixture.root, **options)  # each time as another process
+        end, found = next_batch(reader, json.loads(json.dumps(position)))
+        if end == position:
+            break
+        rows, position = rows + found, end
+    assert comparable(as_served(rows)) == of_topic(fixture)
+
+
+def test_dump_and_get_give_them_too(fixture: Fixture) -> None:
+    expected = [(line["queueId"], line["queueOffset"], line["bodySha256"]) for line in of_topic(fixture)]
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        lines = [line for queue_id in (0, 1) for line in dump_queue(store, TOPIC, queue_id)]
+        assert [(line["cqQueueId"], line["cqOffset"], line["bodySha256"]) for line in lines] == expected
+        at, found = 0, []
+        while at < store.max_offset(TOPIC, 1):
+            result = store.get(TOPIC, 1, at)
+            found += [message.queue_offset for message in result.messages]
+            at = result.next_begin_offset
+        assert found == list(range(store.max_offset(TOPIC, 1)))
+
+
+def test_tags_and_bytes_and_times_reach_over_the_border(fixture: Fixture) -> None:
+    tagged = comparable(as_served(read(fixture, tags="TagB")))
+    assert tagged == [line for line in of_topic(fixture) if line["tags"] == "TagB"] != []
+    rows = [row for row in read(fixture) if row["queue_id"] == 0]
+    times = [int(row["store_timestamp"].timestamp() * 1000 + 0.5) for row in rows]
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        assert store.size_between(TOPIC, 0, 0, len(rows)) == sum(row["store_size"] for row in rows)
+        for time_ms in sorted({*times, times[0] - 1, times[-1] + 1}):
+            first = next((at for at, found in enumerate(times) if found >= time_ms), len(times))
+            last = max((at for at, found in enumerate(times) if found <= time_ms), default=0)
+            assert store.offset_in_queue_by_time(TOPIC, 0, time_ms) == first
+            assert store.offset_in_queue_by_time(TOPIC, 0, time_ms, upper=True) == last
+
+
+def test_the_store_is_healthy(fixture: Fixture) -> None:
+    assert verify_store(str(fixture.root), conf=str(fixture.conf)).findings == ()
+
+
+def test_what_cannot_be_read_is_named_with_its_place(fixture: Fixture) -> None:
+    set_place(fixture, "/nowhere")
+    warning = rf"tiered storage.* {TOPIC} queue 0 offsets 0 to \d+ \(broker-lab/{TOPIC}/0\)"
+    with pytest.warns(UserWarning, match=warning):
+        rows = read(fixture)
+    assert 0 < len(rows) < len(of_topic(fixture))
+    early = json.dumps({TOPIC: {"0": 1, "1": 1}})
+    named = rf"starting offset 1 is outside .*\n?.*offsets 0 to \d+ lie in tiered storage, file broker-lab/{TOPIC}/0"
+    with pytest.warns(UserWarning, match="tiered"), pytest.raises(DataLossError, match=named):
+        read(fixture, startingOffsets=early)
+
+
+def test_a_stream_names_what_has_moved_away_since(fixture: Fixture) -> None:
+    options = {"conf": str(fixture.conf), "topic": TOPIC, "startingOffsets": json.dumps({TOPIC: {"0": 3, "1": 3}})}
+    position = open_stream(fixture.root, **options).initialOffset()
+    shutil.move(fixture.root / "tiered", fixture.root.parent / "elsewhere")
+    named = rf"lie in tiered storage, file broker-lab/{TOPIC}/0"
+    with pytest.warns(UserWarning, match="tiered"), pytest.raises(DataLossError, match=named):
+        next_batch(open_stream(fixture.root, **options), position)
+
+
+def test_the_metadata_say_what_has_moved(fixture: Fixture) -> None:
+    text = (fixture.root / "config" / METADATA_FILE).read_text()
+    ranges = parse_moved(text)
+    assert ranges[TOPIC, 0][:2] == (0, 100)
+    assert parse_moved("{}") == {}
+    for broken in ('{"consumeQueueFileSegmentTable": {"a": {}}}', '{"consumeQueueFileSegmentTable": []}', "["):
+        with pytest.raises(StateFileError):
+            parse_moved(broken)
