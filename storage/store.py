@@ -274,13 +274,7 @@ class MessageStore:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
                 warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
-            self.index = IndexStore(
-                file_system,
-                root,
-                config.index.max_hash_slot_num,
-                config.index.max_index_num,
-                is_elsewhere=config.index.is_elsewhere,
-            )
+            self.index = self.new_index()
             self._resources.callback(self.index.close)
             if writable is None or settings is None:
                 self._look_at_all()
@@ -375,6 +369,17 @@ class MessageStore:
         behind = (records for _, records in self.log.walk(place, check_crc=False))
         with self.tables_lock:
             self.lowered += lower_for_cut(self.root, self.writer.file_system, behind, now_ms=self._clock())
+
+    def new_index(self) -> IndexStore:
+        """Another object for the index files, for a caller that keeps files of its own open."""
+        geometry = self.config.index
+        return IndexStore(
+            self._file_system,
+            self.root,
+            geometry.max_hash_slot_num,
+            geometry.max_index_num,
+            is_elsewhere=geometry.is_elsewhere,
+        )
 
     # Following a writer, another process or its own: the ends move from look to look. Changes no file.
 
