@@ -278,7 +278,8 @@ class MessageStore:
             self._resources.callback(self.index.close)
             if writable is None or settings is None:
                 self._look_at_all()
-                self._look_for_moved()
+                if self.log.minimum:  # else nothing has left the log
+                    self._look_for_moved()
             else:
                 self._open_for_writing(writable, settings, options)
         except BaseException:

@@ -515,7 +515,7 @@ class StoreLayout:
             if in_rocksdb is None
             else RocksDBPlace(in_rocksdb, parse_delay_levels(config.delay.message_delay_level)),
             place.entry_directories,
-            moved_directory(config),
+            moved_directory(config) if config.tiered.tiered_store_file_path else None,
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
