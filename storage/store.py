@@ -373,13 +373,13 @@ class MessageStore:
 
     def new_index(self) -> IndexStore:
         """Another object for the index files, for a caller that keeps files of its own open."""
-        geometry = self.config.index
+        index = self.config.index
         return IndexStore(
             self._file_system,
             self.root,
-            geometry.max_hash_slot_num,
-            geometry.max_index_num,
-            is_elsewhere=geometry.is_elsewhere,
+            index.max_hash_slot_num,
+            index.max_index_num,
+            is_elsewhere=index.is_elsewhere,
         )
 
     # Following a writer, another process or its own: the ends move from look to look. Changes no file.
