@@ -203,7 +203,7 @@ def check_delta_jar(here: Surroundings) -> Iterator[Finding]:
 
 
 def check_settings(config: StoreConfig) -> Iterator[Finding]:
-    """Findings about a broker.conf: what keeps a store from being read or written, what takes no effect here; none where no file is.
+    """Findings about a broker.conf: what keeps a store from being written, what takes no effect here; none where no file is.
 
     Values are not shown: one may be a password.
     """
