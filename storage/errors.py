@@ -287,11 +287,13 @@ class IndexGeometryUnknownError(StoreRefusedError):
 
 
 class IndexElsewhereError(StoreRefusedError):
-    """A look-up by key cannot be answered: the index lies in RocksDB, and the index files lack what was stored since."""
+    """A look-up by key cannot be answered: the index lies in RocksDB, and the index files lack what was stored since.
+
+    Spark's option `key` looks into the log for what the files lack, so it never raises this.
+    """
 
     condition = "SPARK_MQ_INDEX_ELSEWHERE"
-    spark_note = "filter without the option key"
-    hint = "filter the messages by their keys, or ask a broker with indexFileReadEnable=false"
+    hint = "read with Spark's option key, which scans what the files lack, or ask a broker with indexFileReadEnable=false"
 
     def __init__(self, path: str) -> None:
         rule = "indexRocksDBEnable=true, indexFileWriteEnable=false: its index lies in RocksDB, a look-up by key would find nothing"

@@ -32,7 +32,7 @@ from storage.errors import (
     TopicNotFoundError,
 )
 from storage.failpoints import reach
-from storage.files.atomic_file import read_table, write_with_backup
+from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.lock import Holder
@@ -66,7 +66,7 @@ from storage.settings.load import (
     warn_of_unread,
 )
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
-from storage.tables.in_rocksdb import text_in_rocksdb
+from storage.tables.in_rocksdb import read_state
 from storage.tables.moved import MovedRange, MovedRanges, load_moved
 from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
@@ -234,15 +234,15 @@ class MessageStore:
         try:
             follows = options.writes_as == "follower"
             is_controlled = options.writes_as in ("controlled", "candidate")
-            refuse_foreign_store(
-                root,
-                config,
-                file_system,
-                to_write=not options.read_only,
-                follows=follows,
-                asks_replicas=options.holder in ("broker", "sink"),
-                is_controlled=is_controlled,
-            )
+            if not options.read_only:
+                refuse_foreign_store(
+                    root,
+                    config,
+                    file_system,
+                    follows=follows,
+                    asks_replicas=options.holder in ("broker", "sink"),
+                    is_controlled=is_controlled,
+                )
             writable = None if options.read_only else _local(file_system, root)
             self.place = find_log(root, config, file_system, may_be_empty=options.create, to_write=writable is not None)
             if writable is not None:
@@ -269,9 +269,7 @@ class MessageStore:
                 reads_batches=options.read_only,
                 batch_topics=frozenset() if settings is None else settings.topics.batch_topics,
             )
-            self._resources.callback(self.queues.close)
-            if self.queues.note is not None:
-                warnings.warn(f"store {root}: {self.queues.note}", RuntimeWarning, stacklevel=3)
+            self._resources.callback(lambda: self.queues.close())
             if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
@@ -537,6 +535,8 @@ class MessageStore:
             more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
             text = f"store {self.root}: messages lie in tiered storage and are not read: {', '.join(named)}{more}"
             cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
+            if self.layout.rocksdb is not None:
+                cure = "they are not read where consume queues lie in RocksDB"
             warnings.warn(f"{text}; {cure}; its broker serves them (nameServer)", ConfigurationWarning, stacklevel=4)
 
     @property
@@ -746,11 +746,11 @@ class MessageStore:
         return end
 
     def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
-        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither.
+        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load), or of RocksDB (`read_state`); None where there is none.
 
-        Raises StateFileError if neither can be read: the content is unknown then, not empty.
+        Raises StateFileError if it cannot be read: the content is unknown then, not empty.
         """
-        return read_state(self._file_system, self.root, name, parse)
+        return read_state(self._file_system, self.root, self.config, name, parse)
 
     # Writing
 
@@ -907,10 +907,3 @@ class MessageStore:
 def _refuse_other_unit(time_ms: int) -> None:
     if rule := other_unit_rule(time_ms):
         raise ValueError(rule)
-
-
-def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
-    """`MessageStore.state` for a store that need not be open."""
-    if file_system.is_local and (found := text_in_rocksdb(root, name, file_system)) is not None:
-        return parse(*found)
-    return read_table(f"{root}/config/{name}", parse, file_system.read_file)

@@ -107,6 +107,7 @@ class Cluster:
         self.stores = dict(sorted(stores.items()))
         self.place = place
         self._fingerprints: dict[str, LogFingerprint | None] = {}
+        self._group_tables: dict[str, ConsumerOffsets | None] = {}
         self._queues: tuple[dict[str, list[tuple[str, int]]], list[QueueId]] | None = None
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
 
@@ -143,6 +144,7 @@ class Cluster:
     def refresh(self) -> bool:
         """Look at what the brokers did meanwhile; returns whether they did anything."""
         self._fingerprints.clear()
+        self._group_tables.clear()
         changes = [store.refresh() for store in self.stores.values()]
         if any(changes):
             self._records_before.clear()
@@ -222,7 +224,11 @@ class Cluster:
         return self.offset_by_time(queue, timestamp_ms)
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
-        offsets = self.stores[queue.broker_name].state(OFFSETS_FILE, ConsumerOffsets.load)
+        """The stored offset, of a table that is read once a look at the cluster."""
+        name = queue.broker_name
+        if name not in self._group_tables:
+            self._group_tables[name] = self.stores[name].state(OFFSETS_FILE, ConsumerOffsets.load)
+        offsets = self._group_tables[name]
         return offsets.get(queue.topic, group, queue.queue_id) if offsets else None
 
     def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:

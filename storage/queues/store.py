@@ -135,9 +135,6 @@ class ConsumeQueueStore:
             _close(gone)
         return new
 
-    note: str | None = None
-    """What a user should know about how the queues were found."""
-
     def follow(self, log_end: int) -> None:
         """The log has valid records up to `log_end`: know their entries. In files they lie already, or their writer brings them."""
 

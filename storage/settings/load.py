@@ -313,7 +313,6 @@ def _resolve(base: str, path: str) -> str:
     return scheme + separator + joined
 
 
-ROCKSDB_STORE = "defaultrocksdb"
 IN_ROCKSDB = "its consume queues lie in RocksDB, which only its broker writes"
 ROCKSDB_CURE = "send through its broker; reading needs no change"
 
@@ -326,12 +325,6 @@ def configured_group_directories(config: StoreConfig) -> tuple[str, ...]:
 
 DLEDGER_PEER = "dledger-"
 """Begins the name of a peer's directory; its dLegerSelfId follows."""
-
-
-def refuse_for_reading(config: StoreConfig) -> list[str]:
-    """Why a store with these settings must not be read: it would appear empty. Empty list = go on."""
-    reasons: list[str] = []
-    return reasons
 
 
 OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
@@ -347,8 +340,8 @@ def refuse_for_writing(
     copies as the settings want; `is_controlled` = a controller has decided who writes.
     """
     mode = config.mode
-    reasons = refuse_for_reading(config)
-    if mode.store_type.lower() == ROCKSDB_STORE:
+    reasons: list[str] = []
+    if mode.is_rocksdb_store:
         reasons.append(f"storeType={mode.store_type}: {IN_ROCKSDB}")
     if mode.enable_dleger_commit_log:
         reasons.append(f"enableDLegerCommitLog=true: its log is DLedger's. {OF_A_GROUP}")
@@ -356,7 +349,7 @@ def refuse_for_writing(
         reasons.append("duplicationEnable=true: records need the property DUP_INFO")
     if mode.enable_controller_mode and not is_controlled:
         reasons.append("enableControllerMode=true: the controller decides who writes")
-    if mode.config_manager_version != "v1":
+    if mode.has_unread_tables:
         reasons.append(f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB")
     if mode.rocksdb_cq_double_write_enable:
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")

@@ -30,11 +30,9 @@ from storage.settings.load import (
     IN_ROCKSDB,
     OF_A_GROUP,
     ROCKSDB_CURE,
-    ROCKSDB_STORE,
     StoreConfig,
     configured_group_directories,
     configured_log_directories,
-    refuse_for_reading,
     refuse_for_writing,
 )
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
@@ -219,45 +217,35 @@ def refuse_foreign_store(
     config: StoreConfig,
     file_system: FileSystem,
     *,
-    to_write: bool,
     follows: bool,
     asks_replicas: bool,
     is_controlled: bool,
 ) -> None:
-    """Raises StoreRefusedError if this package must not read the store at ROOT or, with `to_write`, not write it.
+    """Raises StoreRefusedError if this package must not write the store at ROOT. Every store may be read.
 
     The other arguments are those of `refuse_for_writing`; only a follower writes a store that follows a master.
     """
-    if to_write:
-        reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
-        if not follows and (master := followed_master(file_system, root)) is not None:
-            reasons.append(
-                f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)"
-            )
-    else:
-        reasons = refuse_for_reading(config)
+    reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
+    if not follows and (master := followed_master(file_system, root)) is not None:
+        reasons.append(f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)")
     names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
-    in_rocksdb = rocksdb_queues(root, config, file_system) if to_write and not reasons else None
-    if to_write and not config.mode.enable_dleger_commit_log:
+    if not config.mode.enable_dleger_commit_log:
         peers = sorted(name for name in names if name.startswith(DLEDGER_PEER))
         reasons += [f"{name}/: its log is DLedger's. {OF_A_GROUP}" for name in peers]
-    if "consumequeue_r" in names and "consumequeue" not in names:
-        reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
     if reasons:
         raise StoreRefusedError(root, "; ".join(reasons), ROCKSDB_CURE if IN_ROCKSDB in reasons[0] else None)
-    refuse_rocksdb(root, in_rocksdb)
+    refuse_rocksdb(root, rocksdb_queues(root, config, file_system))
 
 
 def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> str | None:
     """The RocksDB directory with the consume queues of the store at ROOT; None where they lie in files.
 
-    A broker that writes both (rocksdbCQDoubleWriteEnable) serves the files, so a configuration without storeType=defaultRocksDB
-    decides for them. Without a configuration RocksDB is taken: a broker may have changed from files to it, and what it lacks comes
-    from the log.
+    A configuration says which of both consumers are served (`serves_rocksdb`). Without one RocksDB is taken: a broker may have changed
+    from files to it, and what it lacks comes from the log.
     """
     directories = (f"{root}/consumequeue_rocksdb", f"{root}/consumequeue")
     found = next((path for path in directories if _has_rocksdb(file_system, path)), None)
-    if config.mode.store_type.lower() == ROCKSDB_STORE:
+    if config.mode.serves_rocksdb:
         return found or directories[-1]
     if found is not None and config.file is not None and has_queue_file(root, file_system):
         return None

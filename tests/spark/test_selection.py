@@ -175,29 +175,6 @@ def refused(read: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("make_foreign", "name"),
-    [
-        (lambda root: (root / "consumequeue").rename(root / "consumequeue_r"), "RocksDB"),
-        (lambda root: (root / "batchconsumequeue" / "Topic" / "0").mkdir(parents=True), "BatchCQ"),
-    ],
-    ids=["RocksDB by directory", "BatchCQ"],
-)
-def test_stores_of_another_kind_are_refused_by_name(
-    make_foreign: Callable[[Path], object], name: str, tmp_path: Path
-) -> None:
-    root = tmp_path / "broker-a"
-    StoreBuilder(root).send("Topic", "1")
-    make_foreign(root)
-    for read in (
-        lambda: read_batch(root, topic="Topic"),
-        lambda: open_stream(root, topic="Topic").initialOffset(),
-    ):
-        text = refused(read)
-        assert text.startswith("[SPARK_MQ_STORE_REFUSED]"), text
-        assert name in text
-
-
 def test_a_path_without_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "nowhere"):
