@@ -27,11 +27,6 @@ class RocksDBUnreadable(Exception):
     """Why a RocksDB directory cannot be read; the text begins with the reason."""
 
 
-def is_rocksdb(names: set[str]) -> bool:
-    """Whether a directory with these names is a RocksDB."""
-    return "CURRENT" in names
-
-
 class RocksDB:
     """The column families of one directory, as they were when it was opened. Java: AbstractRocksDBStorage."""
 

@@ -126,6 +126,11 @@ class ConsumeQueue:
         """
         return log.message_at(int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"]), log_end)
 
+    def last_place(self, file_start: int) -> int:
+        """The log offset that the last entry of a full file points to."""
+        end = (file_start + self.file_size_bytes) // self.unit_size_bytes
+        return int(self.entries(end - 1, end)["commitlog_offset"][0])
+
     def held_minimum(self, minimum: int) -> int:
         """The first queue offset that can be read, where `minimum` is the first that the log holds."""
         return minimum

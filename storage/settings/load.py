@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from storage.errors import ConfigurationError, StoreRefusedError
+from storage.format.table_entries import BATCH_QUEUES
 from storage.names import nearest
 from storage.settings.java_properties import Property, java_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
@@ -311,7 +312,7 @@ def _resolve(base: str, path: str) -> str:
 
 ROCKSDB_STORE = "defaultrocksdb"
 IN_ROCKSDB = "its consume queues lie in RocksDB, which only its broker writes"
-ROCKSDB_CURE = "send through its broker; reading needs no change"
+BY_ITS_BROKER = "send through its broker; reading needs no change"
 
 
 def dledger_directories(root: str, config: StoreConfig, names: Iterable[str]) -> tuple[str, ...]:
@@ -342,11 +343,8 @@ DLEDGER_PEER = "dledger-"
 """Begins the name of a peer's directory; its dLegerSelfId follows."""
 
 
-def refuse_for_reading(config: StoreConfig) -> list[str]:
-    """Why a store with these settings must not be read: it would appear empty. Empty list = go on."""
-    reasons: list[str] = []
-    return reasons
-
+BATCHES_RULE = f"batch consume queues (queue.type={BATCH_QUEUES}), which only Apache's brokers write"
+BY_APACHE = "let Apache's broker follow or open such a store; reading needs no change"
 
 OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
 """Why and what instead, after the error that a log is DLedger's."""
@@ -361,7 +359,7 @@ def refuse_for_writing(
     copies as the settings want; `is_controlled` = a controller has decided who writes.
     """
     mode = config.mode
-    reasons = refuse_for_reading(config)
+    reasons = []
     if mode.store_type.lower() == ROCKSDB_STORE:
         reasons.append(f"storeType={mode.store_type}: {IN_ROCKSDB}")
     if mode.enable_dleger_commit_log:

@@ -285,7 +285,7 @@ class RetentionConfig:
 
 @dataclass(frozen=True, slots=True)
 class StoreModeConfig:
-    """The kind of store and of broker, for `refuse_for_reading` and `refuse_for_writing`."""
+    """The kind of store and of broker, for `refuse_for_writing`."""
 
     store_type: str = setting("storeType", "default")
     broker_role: str = setting("brokerRole", "ASYNC_MASTER")
