@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from storage.errors import StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
@@ -107,14 +108,18 @@ class ConsumeQueueStore:
     def discover(self, most_topics: int | None = None) -> list[tuple[str, int]]:
         """List the queues again; returns the new ones. Files and names that are no queue are ignored, as in Java.
 
-        At most `most_topics` of the known topics are looked into, in turn.
+        At most `most_topics` of the known topics are looked into, in turn. Raises StoreRefusedError for a topic with queues of both
+        kinds.
         """
         new = []
         before, self._topics = self._topics, {}
         listed = [entry.name for entry in self._file_system.list_directory(self.directory) if entry.is_directory]
         found = self._file_system.list_directory(self._batch_directory)
         self.batch_topics = frozenset(entry.name for entry in found if entry.is_directory)
-        listed += sorted(self.batch_topics.difference(listed))
+        for topic in sorted(self.batch_topics.intersection(listed)):
+            rule = f"topic {topic} has queues of both kinds, consumequeue/ and batchconsumequeue/ (queue.type=BatchCQ)"
+            raise StoreRefusedError(posixpath.dirname(self.directory), rule, "no broker starts on it: look which is right")
+        listed += sorted(self.batch_topics)
         for topic, is_in_turn in zip(listed, self._in_turn(len(listed), most_topics), strict=True):
             known = before.pop(topic, {})
             queues = self._queues_of(topic, known) if is_in_turn or not known else known
