@@ -131,6 +131,10 @@ class ConsumeQueue:
         end = (file_start + self.file_size_bytes) // self.unit_size_bytes
         return int(self.entries(end - 1, end)["commitlog_offset"][0])
 
+    def border(self, log: CommitLog, end: int) -> int:
+        """The first queue offset whose message the store's own log holds, where tiered storage may have those before it; else 0."""
+        return 0
+
     def held_minimum(self, minimum: int) -> int:
         """The first queue offset that can be read, where `minimum` is the first that the log holds."""
         return minimum
