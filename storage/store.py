@@ -68,11 +68,20 @@ from storage.settings.load import (
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.in_rocksdb import read_state
 from storage.tables.moved import MovedRange, MovedRanges, load_moved
-from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
+from storage.tables.surroundings import StoreLayout, Writer, find_log
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
 """Why the store may be written: it is the caller's own, the caller copies its master, or a controller has decided."""
+
+
+def writer_of(writes_as: WritesAs, holder: Holder) -> Writer:
+    """The writer that the store's settings are asked about."""
+    return Writer(
+        follows=writes_as == "follower",
+        asks_replicas=holder in ("broker", "sink"),
+        is_controlled=writes_as in ("controlled", "candidate"),
+    )
 
 
 def open_store(
@@ -232,19 +241,9 @@ class MessageStore:
         self._groups = GroupEntries(root, file_system, self.tables_lock)
         self._moved: tuple[int, MovedRanges] | None = None
         try:
-            follows = options.writes_as == "follower"
-            is_controlled = options.writes_as in ("controlled", "candidate")
-            if not options.read_only:
-                refuse_foreign_store(
-                    root,
-                    config,
-                    file_system,
-                    follows=follows,
-                    asks_replicas=options.holder in ("broker", "sink"),
-                    is_controlled=is_controlled,
-                )
             writable = None if options.read_only else _local(file_system, root)
-            self.place = find_log(root, config, file_system, may_be_empty=options.create, to_write=writable is not None)
+            writer = None if options.read_only else writer_of(options.writes_as, options.holder)
+            self.place = find_log(root, config, file_system, may_be_empty=options.create, writer=writer)
             if writable is not None:
                 if options.create and not writable.exists(root):
                     writable.make_directories(root)
@@ -253,7 +252,7 @@ class MessageStore:
                 if options.create:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
-                    self.place = find_log(root, config, writable, to_write=True)
+                    self.place = find_log(root, config, writable, writer=writer)
             self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
@@ -266,8 +265,7 @@ class MessageStore:
             self.queues = self.layout.consume_queues(
                 file_system,
                 writes_ext=writes_ext,
-                reads_batches=options.read_only,
-                batch_topics=frozenset() if settings is None else settings.topics.batch_topics,
+                reads_moved=options.read_only,
             )
             self._resources.callback(lambda: self.queues.close())
             if not options.read_only:
@@ -358,7 +356,7 @@ class MessageStore:
                 writer.file_system,
                 self.log,
                 writer.ends,
-                apart={*self.queues.batch_topics, *writer.settings.mappings.mappings},
+                apart=writer.settings.mappings.mappings.keys(),
                 now_ms=self._clock(),
             )
 
@@ -432,9 +430,7 @@ class MessageStore:
                 self.queues = self._queues_again()
 
     def _queues_again(self) -> ConsumeQueueStore:
-        return self.layout.consume_queues(
-            self._file_system, reads_batches=self.read_only, batch_topics=self.queues.batch_topics
-        )
+        return self.layout.consume_queues(self._file_system, reads_moved=self.read_only)
 
     @property
     def _ends(self) -> QueueEnds:
@@ -473,11 +469,7 @@ class MessageStore:
         return self.queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Queue ids of a topic, sorted; empty if there is none. A store that is open for writing raises StoreRefusedError for
-        a topic with batch queues.
-        """
-        if topic in self.queues.batch_topics and not self.read_only:
-            raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
+        """Queue ids of a topic, sorted; empty if there is none."""
         return self.queues.queue_ids(topic)
 
     @_outliving_expiry
@@ -688,7 +680,7 @@ class MessageStore:
     def _refuse_unknown_topic(self, topic: str) -> None:
         """Raises TopicNotFoundError for a topic without a queue that topics.json does not name either."""
         table = self.state(TOPICS_FILE, TopicTable.load)
-        known = {*self.topics(), *self.queues.batch_topics, *(table.topics if table is not None else ())}
+        known = {*self.topics(), *(table.topics if table is not None else ())}
         if topic not in known:
             raise TopicNotFoundError(self.root, topic, nearest(topic, known))
 

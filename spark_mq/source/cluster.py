@@ -8,6 +8,7 @@ from the directory. Java: a MessageQueue is (topic, brokerName, queueId).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -28,7 +29,7 @@ from storage.format.keys import index_key
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition
-from storage.settings.load import warn_of_unread
+from storage.settings.load import ConfigurationWarning, warn_of_unread
 from storage.tables.broker_names import BrokerNames, broker_names, named_brokers
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.surroundings import HOME, is_store, no_store
@@ -283,9 +284,28 @@ class Cluster:
 
     def split(self, piece: Piece, request: RowRequest) -> QueueSplit:
         queue, ranges, shown = piece
+        self._tell_compacted(queue)
         store, rank = self.stores[queue.broker_name], self.rank((queue if shown is None else shown.queue).broker_name)
         proof = self._proof(queue, ranges[-1][1])
         return QueueSplit(store.layout, store.log_end, queue, rank, ranges, request, proof, shown)
+
+    def _tell_compacted(self, queue: QueueId) -> None:
+        """Warn, once for each topic, that rows are not what its broker serves."""
+        if (queue.broker_name, queue.topic) in self._compacted:
+            self._compacted.remove((queue.broker_name, queue.topic))
+            what = f"topic {queue.topic} of {queue.broker_name} is compacted by its broker (cleanup.policy=COMPACTION)"
+            rule = "rows are all messages that the log still holds, and not the newest one of each key"
+            warnings.warn(f"{what}: {rule}", ConfigurationWarning, stacklevel=2)
+
+    @cached_property
+    def _compacted(self) -> set[tuple[str, str]]:
+        """Broker and name of the compacted topics that no warning has named yet."""
+        return {
+            (name, topic)
+            for name, store in self.stores.items()
+            for topic, config in _topics_of(store).topics.items()
+            if config.is_compacted
+        }
 
     def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
         return tuple(offsets_with_key(self.stores[piece.queue.broker_name], piece, key))

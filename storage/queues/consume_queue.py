@@ -129,6 +129,11 @@ class ConsumeQueue:
         """
         return log.message_at(int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"]), log_end)
 
+    def last_place(self, file_start: int) -> int:
+        """The log offset that the last entry of a full file points to."""
+        end = (file_start + self.file_size_bytes) // self.unit_size_bytes
+        return int(self.entries(end - 1, end)["commitlog_offset"][0])
+
     def border(self, log: CommitLog, end: int) -> int:
         """The first queue offset whose message the store's own log holds, where tiered storage may have those before it; else 0."""
         return 0

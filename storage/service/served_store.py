@@ -199,7 +199,7 @@ class ServedStore:
         self._writer = writer = store.writer
         self._lock = threading.Lock()
         self._log = store.layout.commit_log(writer.file_system)
-        self._queues = store.layout.consume_queues(writer.file_system, batch_topics=store.queues.batch_topics)
+        self._queues = store.layout.consume_queues(writer.file_system)
         self._index = store.new_index()
         self._ends = self._new_ends()
 
@@ -219,9 +219,7 @@ class ServedStore:
         with self._lock:
             self._log.list_files()
             self._queues.close()
-            self._queues = self._store.layout.consume_queues(
-                self._writer.file_system, batch_topics=self._store.queues.batch_topics
-            )
+            self._queues = self._store.layout.consume_queues(self._writer.file_system)
             self._ends = self._new_ends()
 
     # Ends and times

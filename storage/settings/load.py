@@ -23,6 +23,7 @@ from functools import lru_cache
 from typing import Any, TypeVar
 
 from storage.errors import ConfigurationError
+from storage.format.table_entries import BATCH_QUEUES
 from storage.names import nearest
 from storage.settings.java_properties import Property, java_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
@@ -314,7 +315,7 @@ def _resolve(base: str, path: str) -> str:
 
 
 IN_ROCKSDB = "its consume queues lie in RocksDB, which only its broker writes"
-ROCKSDB_CURE = "send through its broker; reading needs no change"
+BY_ITS_BROKER = "send through its broker; reading needs no change"
 
 
 def configured_group_directories(config: StoreConfig) -> tuple[str, ...]:
@@ -326,6 +327,9 @@ def configured_group_directories(config: StoreConfig) -> tuple[str, ...]:
 DLEDGER_PEER = "dledger-"
 """Begins the name of a peer's directory; its dLegerSelfId follows."""
 
+
+BATCHES_RULE = f"batch consume queues (queue.type={BATCH_QUEUES}), which only Apache's brokers write"
+BY_APACHE = "let Apache's broker follow or open such a store; reading needs no change"
 
 OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
 """Why and what instead, after the error that a log is DLedger's."""

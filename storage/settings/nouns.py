@@ -289,7 +289,7 @@ _IN_FILES, _IN_ROCKSDB = "default", "defaultrocksdb"
 
 @dataclass(frozen=True, slots=True)
 class StoreModeConfig:
-    """The kind of store and of broker."""
+    """The kind of store and of broker, for `refuse_for_writing`."""
 
     store_type: str = setting("storeType", "default")
     broker_role: str = setting("brokerRole", "ASYNC_MASTER")

@@ -1,7 +1,11 @@
-"""What is at a store's path and around it: whether it is a store, where its log lies, and ROOT/spark_mq, our own directory.
+"""What is at a store's path and around it: whether it is a store, whether it may be written, where its log lies, and ROOT/spark_mq,
+our own directory.
 
 Openings, creations, jobs, commands and the tasks of a sink all call `find_log` to find the log. This module looks at directories;
 `log_place.py` decides. Reads only, except `save_binding`.
+
+Whether a store may be written is asked before anything is written, always by `refuse_writing` (`find_log` and `refuse_foreign_log`
+call it). The answers are those of `why_not_written`: by the settings, then by what lies in ROOT, a row of `_KINDS` each.
 """
 
 from __future__ import annotations
@@ -9,16 +13,19 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
+from storage.files.atomic_file import read_table
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
 from storage.format.delay import parse_delay_levels
+from storage.format.table_entries import BATCH_QUEUES
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.queues.batch_queue import BatchConsumeQueue
@@ -26,10 +33,11 @@ from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file, plain_queue
 from storage.settings.load import (
+    BATCHES_RULE,
+    BY_ITS_BROKER,
     DLEDGER_PEER,
     IN_ROCKSDB,
     OF_A_GROUP,
-    ROCKSDB_CURE,
     StoreConfig,
     configured_group_directories,
     configured_log_directories,
@@ -38,6 +46,7 @@ from storage.settings.load import (
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
 from storage.tables.moved import moved_directory
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 
 def own_directory(root: str) -> str:
@@ -176,22 +185,46 @@ _LOST_GROUP_LOG = (
 )
 
 
+class Writer(NamedTuple):
+    """For whom a store may be written, which its settings and its master do not let every process do."""
+
+    follows: bool = False
+    """It copies its master's log: nothing else writes a store that follows a master."""
+    asks_replicas: bool = False
+    """It waits for as many copies as the settings want."""
+    is_controlled: bool = False
+    """A controller has decided that it may write, or not yet."""
+
+
+AN_OWNER = Writer()
+OF_A_SINK = Writer(asks_replicas=True, is_controlled=True)
+"""For what stages rows: the process that opens the store for them, which may be its broker, is asked again."""
+
+
 def find_log(
-    root: str, config: StoreConfig, file_system: FileSystem, *, may_be_empty: bool = False, to_write: bool = False
+    root: str,
+    config: StoreConfig,
+    file_system: FileSystem,
+    *,
+    may_be_empty: bool = False,
+    writer: Writer | None = None,
 ) -> LogPlace:
     """The log of the store at ROOT or, with `may_be_empty`, of the one that could be made there. Changes nothing.
 
-    Raises StoreNotFoundError if there is neither; with `to_write` ForeignLogError if the log may be another store's.
+    Raises StoreNotFoundError if there is neither; with a `writer` StoreRefusedError if it may not write the store, and ForeignLogError
+    if the log may be another store's.
     """
+    if writer is not None:
+        refuse_writing(root, config, file_system, writer)
     place = log_place(root, config, file_system)
     if place.missing:
         is_empty = is_empty_place(root, file_system)
         if not (may_be_empty and is_empty):
             error = no_store(root, " or ".join(place.missing), file_system, to_make=may_be_empty)
-            if to_write and is_empty and not may_be_empty:
+            if writer is not None and is_empty and not may_be_empty:
                 error.hint = f"{error.hint}; in Python, open_store with create=True makes a new one"
             raise error
-    if to_write and place.refusal is not None:
+    if writer is not None and place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
     return place
 
@@ -212,29 +245,89 @@ def is_empty_place(root: str, file_system: FileSystem) -> bool:
     return names <= {"spark_mq", "lock", "commitlog", "consumequeue", "index", "config", "broker.conf"}
 
 
-def refuse_foreign_store(
-    root: str,
-    config: StoreConfig,
-    file_system: FileSystem,
-    *,
-    follows: bool,
-    asks_replicas: bool,
-    is_controlled: bool,
-) -> None:
-    """Raises StoreRefusedError if this package must not write the store at ROOT. Every store may be read.
+class NotWritten(NamedTuple):
+    """Why a store is not written here, and what to do instead."""
 
-    The other arguments are those of `refuse_for_writing`; only a follower writes a store that follows a master.
+    reason: str
+    cure: str | None = None
+
+
+class _Kind(NamedTuple):
+    """A kind of store that only another program writes."""
+
+    find: Callable[[str, StoreConfig, FileSystem], Iterable[str]]
+    """What in ROOT shows that it is one; nothing if it is none."""
+    rule: str
+    cure: str | None = None
+
+
+def why_not_written(
+    root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER
+) -> list[NotWritten]:
+    """Why the store at ROOT, or one that would be made there, must not be written; empty if it may.
+
+    A kind of store is looked for only if the settings say nothing against writing: they name the same kinds.
     """
-    reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
-    if not follows and (master := followed_master(file_system, root)) is not None:
+    reasons = refuse_for_writing(config, **writer._asdict())
+    if not writer.follows and (master := followed_master(file_system, root)) is not None:
         reasons.append(f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)")
-    names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
-    if not config.mode.enable_dleger_commit_log:
-        peers = sorted(name for name in names if name.startswith(DLEDGER_PEER))
-        reasons += [f"{name}/: its log is DLedger's. {OF_A_GROUP}" for name in peers]
     if reasons:
-        raise StoreRefusedError(root, "; ".join(reasons), ROCKSDB_CURE if IN_ROCKSDB in reasons[0] else None)
-    refuse_rocksdb(root, rocksdb_queues(root, config, file_system))
+        return [NotWritten(reason, BY_ITS_BROKER if IN_ROCKSDB in reason else None) for reason in reasons]
+    return [
+        NotWritten(f"{found}: {kind.rule}", kind.cure)
+        for kind in _KINDS
+        for found in kind.find(root, config, file_system)
+    ]
+
+
+def refuse_writing(root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER) -> None:
+    """Raises StoreRefusedError if the store at ROOT must not be written, before anything is."""
+    if found := why_not_written(root, config, file_system, writer):
+        raise StoreRefusedError(root, "; ".join(one.reason for one in found), found[0].cure)
+
+
+def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER) -> LogPlace:
+    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError."""
+    refuse_writing(root, config, file_system, writer)
+    place = log_place(root, config, file_system)
+    if place.refusal is not None:
+        raise ForeignLogError(root, *place.refusal)
+    return place
+
+
+def _group_logs(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    entries = file_system.list_directory(root)
+    return [f"{entry.name}/" for entry in entries if entry.is_directory and entry.name.startswith(DLEDGER_PEER)]
+
+
+def _queues_in_rocksdb(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    directory = rocksdb_queues(root, config, file_system)
+    return [] if directory is None else [directory]
+
+
+def _batch_queues(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    """What shows that the store has batch queues: a directory of them, or topics' entries.
+
+    A writer that enters no batch would lose it, as the store's own broker enters none that another process has passed over; and one
+    that cuts the log would leave units that point behind its end.
+    """
+    directory = f"{root}/batchconsumequeue"
+    if names := [entry.name for entry in file_system.list_directory(directory) if entry.is_directory]:
+        return [f"{directory}/{names[0]}"]
+    topics = read_table(f"{root}/config/{TOPICS_FILE}", _batch_topics, file_system.read_file) or []
+    return [f"topic {topic} of config/{TOPICS_FILE}" for topic in topics[:1]]
+
+
+def _batch_topics(text: str, file: str | None) -> list[str]:
+    """A table without the word is not parsed, as each opening asks."""
+    return sorted(TopicTable.load(text, file).batch_topics) if BATCH_QUEUES in text else []
+
+
+_KINDS = (
+    _Kind(_group_logs, f"its log is DLedger's. {OF_A_GROUP}"),
+    _Kind(_queues_in_rocksdb, IN_ROCKSDB, BY_ITS_BROKER),
+    _Kind(_batch_queues, f"it has {BATCHES_RULE}", BY_ITS_BROKER),
+)
 
 
 def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> str | None:
@@ -254,21 +347,6 @@ def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> s
 
 def _has_rocksdb(file_system: FileSystem, directory: str) -> bool:
     return any(entry.name == "CURRENT" and not entry.is_directory for entry in file_system.list_directory(directory))
-
-
-def refuse_rocksdb(root: str, directory: str | None) -> None:
-    """Raises StoreRefusedError for a caller that will write in a store whose queues lie in RocksDB."""
-    if directory is not None:
-        raise StoreRefusedError(root, f"{directory}: {IN_ROCKSDB}", ROCKSDB_CURE)
-
-
-def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
-    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError."""
-    refuse_rocksdb(root, rocksdb_queues(root, config, file_system))
-    place = log_place(root, config, file_system)
-    if place.refusal is not None:
-        raise ForeignLogError(root, *place.refusal)
-    return place
 
 
 def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surroundings:
@@ -562,10 +640,9 @@ class StoreLayout:
         file_system: FileSystem,
         *,
         writes_ext: bool = False,
-        reads_batches: bool = False,
-        batch_topics: frozenset[str] = frozenset(),
+        reads_moved: bool = False,
     ) -> ConsumeQueueStore:
-        """The queues; without `reads_batches`, for a writer, only the ordinary ones: those of `batch_topics` are none."""
+        """The queues; with `reads_moved`, for reading alone, with what tiered storage has of them."""
         if self.rocksdb is not None:
             from storage.queues.derived import DerivedQueueStore  # such stores are rare
 
@@ -576,9 +653,7 @@ class StoreLayout:
             file_size_bytes=self.queue_file_size_bytes,
             ext_file_size_bytes=self.ext_file_size_bytes,
             writes_ext=writes_ext,
-            reads_batches=reads_batches,
-            moved_directory=self.moved_directory if reads_batches else None,
-            batch_topics=batch_topics,
+            moved_directory=self.moved_directory if reads_moved else None,
         )
 
     def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:

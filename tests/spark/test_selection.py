@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 import spark_mq
 from spark_mq.conditions import ConvertedError, OffsetJsonError, OptionError, SparkMqError
 from storage import open_store
+from storage.settings.load import ConfigurationWarning
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 
@@ -173,6 +175,21 @@ def refused(read: Callable[[], object]) -> str:
     with pytest.raises(SparkMqError) as caught:
         read()
     return str(caught.value)
+
+
+def test_a_compacted_topic_is_read_with_one_warning(tmp_path: Path) -> None:
+    root = tmp_path / "broker-a"
+    builder = StoreBuilder(root)
+    for body in "ab":
+        builder.send("Prices", body)
+        builder.send("Others", body)
+    compacted = TopicConfig("Prices", attributes={"cleanup.policy": "COMPACTION"})
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text(TopicTable().with_topic(compacted, now_ms=1).to_text(), "utf-8")
+    with pytest.warns(ConfigurationWarning, match=r"topic Prices .*COMPACTION") as said:
+        rows = read_batch(root, subscribe="Prices,Others", minPartitions="4")
+    assert sorted(bodies(rows)) == ["a", "a", "b", "b"]
+    assert len(said) == 1
 
 
 def test_a_path_without_a_store_is_refused(tmp_path: Path) -> None:

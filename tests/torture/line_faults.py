@@ -43,6 +43,11 @@ class _Room(NamedTuple):
 _SET = _Room("storage.ha.replicas", "tests/storage/ha/test_roles.py")
 _SESSION = _Room("storage.ha.sessions", "tests/storage/ha/test_sessions.py")
 _CUT = _Room("storage.ha.follower", "tests/storage/ha/test_truncation.py")
+_FOLLOWED = _Room("storage.ha.follower", "tests/storage/ha/test_replicating.py")
+_RAW = _Room("storage.log.dispatch", "tests/storage/ha/test_replicating.py")
+_WRITABLE = _Room("storage.tables.surroundings", "tests/cli/test_foreign_kinds.py")
+_UNDER_BATCHES = _Room("storage.ha.follower", "tests/cli/test_foreign_kinds.py")
+_MENDED = _Room("storage.recovery.mending", "tests/storage/queues/test_batch_queue.py")
 _TOLD = _Room("spark_mq.broker_server.opening", "tests/broker_server/test_slaves.py")
 _CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
 _KEEPER = _Room("spark_mq.broker_server.controllers", "tests/broker_server/test_sync_keeper.py")
@@ -501,6 +506,36 @@ LINES: Mapping[str, Line] = MappingProxyType(
             ", wait=True",
             "",
             "test_what_a_pull_consumer_stores_for_good_waits_for_its_answer[commit]",
+        ),
+        "a store with batch queues is written": _WRITABLE.line(
+            "why_not_written",
+            "for kind in _KINDS",
+            "for kind in _KINDS[:2]",
+            "test_no_role_of_a_writer_opens_cuts_or_promotes_a_store_with_batch_queues",
+        ),
+        "a log is cut under batch queues": _UNDER_BATCHES.line(
+            "truncate_store",
+            'refuse_foreign_log(store.root, store.config, files, writer_of(writes_as, "follower"))',
+            "pass",
+            "test_no_role_of_a_writer_opens_cuts_or_promotes_a_store_with_batch_queues",
+        ),
+        "a batch of another log enters a plain queue": _RAW.line(
+            "RawCheck.whole_records",
+            "refuse_inner_batches(batch, self.root)",
+            "pass",
+            "test_a_batch_in_the_masters_log_ends_the_following_and_is_not_kept",
+        ),
+        "a batch that ended the following stays in the log": _FOLLOWED.line(
+            "FollowedLog.settle",
+            "except (CorruptRecordError, StoreRefusedError):",
+            "except CorruptRecordError:",
+            "test_a_batch_in_the_masters_log_ends_the_following_and_is_not_kept",
+        ),
+        "a recovery enters batches into plain queues": _MENDED.line(
+            "QueueWriters.append",
+            "refuse_inner_batches(batch, posixpath.dirname(self._queues.directory))",
+            "pass",
+            "test_a_log_with_batches_refuses_to_be_dispatched",
         ),
         "a damaged block of RocksDB is taken for the end of a queue": _ROCKSDB.line(
             "RocksDB.first_key",

@@ -128,7 +128,7 @@ SHIPPED = {
     "dLegerPeers=n0-127.0.0.1:40911;n1-127.0.0.1:40912;n2-127.0.0.1:40913\ndLegerSelfId=n0\n"
     "sendMessageThreadPoolNums=16\n",
 }
-"""The settings of each kind of file in `distribution/conf` of release 5.3, without their comments. Brokers up to 5.5 know all of them."""
+"""The settings of each kind of file in `distribution/conf` of release 5.3, without comments. Brokers up to 5.5 know all of them."""
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_a_setting_that_the_named_release_does_not_have_is_ignored_as_its_broker
         ("timerRocksDBEnable", "two timers would deliver"),
     ],
 )
-def test_what_moves_into_rocksdb_may_be_read_and_not_written(setting: str, rule: str) -> None:
+def test_what_moves_into_rocksdb_is_not_written(setting: str, rule: str) -> None:
     config = parse_config(f"{setting}=true\n".encode())
     (reason,) = refuse_for_writing(config)
     assert reason.startswith(f"{setting}=true: ")
@@ -401,7 +401,7 @@ def test_stores_that_must_not_be_written_are_refused_by_the_name_of_the_setting(
     assert [reason.split(":")[0] for reason in refuse_for_writing(config)] == [line]
 
 
-def test_a_master_that_waits_for_its_slaves_is_read_and_not_written() -> None:
+def test_a_master_that_waits_for_its_slaves_is_not_written() -> None:
     """CommitLog.handleHA: with inSyncReplicas=1, the default, a SYNC_MASTER waits for nobody."""
     config = parse_config(b"brokerRole=SYNC_MASTER\ninSyncReplicas=2\n")
     (reason,) = refuse_for_writing(config)
