@@ -36,6 +36,7 @@
       ColumnIllegalError                a table whose columns are not those of messages
       RowIllegalError                   a row that cannot be a message
       OffsetOutOfRangeError             the requested offset is not in the queue
+        MovedMessagesMissingError       tiered storage lacks a file
 
 A class is a declaration: its annotations are what it carries and what its constructor takes, `template` is its text, `hint` what an
 operator can do, `condition` the name under which a Spark user sees it. Begin with `ErrorWithValues`.
@@ -773,3 +774,13 @@ class OffsetOutOfRangeError(StorageError):
     def describe(self) -> str:
         place = self.topic if self.queue_id is None else f"{self.topic} queue {self.queue_id}"
         return f"offset {self.asked} of {place} is out of range: it holds [{self.minimum}, {self.maximum})"
+
+
+class MovedMessagesMissingError(OffsetOutOfRangeError):
+    """Tiered storage lacks the messages at `asked` (inclusive) … `minimum` (exclusive) of a queue; `file` should have the first."""
+
+    file: str
+
+    def describe(self) -> str:
+        last, place = self.minimum - 1, f"{self.topic} queue {self.queue_id}"
+        return f"offsets {self.asked} to {last} of {place} have moved into tiered storage, and are not there: see file {self.file}"

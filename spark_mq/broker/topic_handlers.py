@@ -16,6 +16,7 @@ from spark_mq.broker.entries import (
     changed_attributes,
     page_of,
     parse_attributes,
+    topic_attributes,
 )
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
@@ -115,10 +116,10 @@ class TopicHandlers:
         return request.answer(remark=UNSET)
 
     def _save(self, wanted: Iterable[TopicConfig]) -> None:
-        known = self._store.topics
+        topics, known = self._store.topics, topic_attributes(self._store.config.release)
         for topic in wanted:
-            present = known.get(topic.topic)
-            attributes = changed_attributes(None if present is None else present.attributes, topic.attributes)
+            present = topics.get(topic.topic)
+            attributes = changed_attributes(None if present is None else present.attributes, topic.attributes, known)
             if "+reserve.time" in topic.attributes:
                 raise AttributeRefusedError("Update topic reserveTime not supported")
             self._store.service.save_topic(replace(topic, attributes=attributes))

@@ -318,14 +318,18 @@ def offsets_with_key(store: MessageStore, piece: QueueRange, key: str) -> Iterat
     """Ranges [start, end) of the piece's offsets, ascending and apart, outside which no message has the key.
 
     They come from the index where it covers the log, and are a scan's where not: index files cover the log from their first record to
-    their last; a missing, deleted or lagging index leaves stretches of the log that only a scan can answer for. What they hold is a
-    superset of the messages with the key: rows are compared afterwards.
+    their last; a missing, deleted or lagging index leaves stretches of the log that only a scan can answer for, as does tiered storage.
+    What they hold is a superset of the messages with the key: rows are compared afterwards.
     """
+    queue = store.queues.get(piece.queue.topic, piece.queue.queue_id)
     if piece.queue.topic in store.queues.batch_topics:  # the index has keys of records, and not of their messages
         yield piece.start, piece.end
         return
+    border = 0 if queue is None else min(queue.border(store.log, piece.end), piece.end)
+    moved = [(piece.start, border)] if piece.start < border else []
+    piece = piece._replace(start=max(piece.start, border))
     found = [(offset, offset + 1) for offset in _indexed_offsets(store, piece, key)]
-    yield from _merged(sorted(found + list(_uncovered_ranges(store, piece))))
+    yield from _merged(sorted(moved + found + list(_uncovered_ranges(store, piece))))
 
 
 def _indexed_offsets(store: MessageStore, piece: QueueRange, key: str) -> Iterator[int]:

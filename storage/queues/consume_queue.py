@@ -129,6 +129,10 @@ class ConsumeQueue:
         """
         return log.message_at(int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"]), log_end)
 
+    def border(self, log: CommitLog, end: int) -> int:
+        """The first queue offset whose message the store's own log holds, where tiered storage may have those before it; else 0."""
+        return 0
+
     def refuse_batches(self, records: Records) -> None:
         """Raises StoreRefusedError for records of several messages, where `refuses_batches`."""
 

@@ -34,11 +34,10 @@ def plain_queue(
     file_size_bytes: int | None,
     moved_directory: str | None,
 ) -> ConsumeQueue:
-    """A queue whose files lie in `directory`, for reading also with what has moved away, where anything has."""
+    """A queue whose files lie in `directory`, for reading also with what has moved into `moved_directory`, now or later."""
     if moved_directory is not None:
         moved = MovedMessages(file_system, moved_directory, topic, queue_id)
-        if moved.end:
-            return TieredConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes, moved)
+        return TieredConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes, moved)
     return ConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes)
 
 

@@ -31,8 +31,8 @@ from storage.settings.load import (
     OF_A_GROUP,
     ROCKSDB_CURE,
     StoreConfig,
+    configured_group_directories,
     configured_log_directories,
-    dledger_directories,
     refuse_for_writing,
 )
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
@@ -133,11 +133,47 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
-    """Where the log of the store at ROOT lies, and whether it may be written. Reads only."""
-    place = decide(look_around(root, config, file_system))
+    """Where the log of the store at ROOT lies, and whether it may be written. Reads only.
+
+    Raises StoreNotFoundError or StoreRefusedError where a DLedger group's log is missing, or may be one of several.
+    """
+    seen = look_around(root, config, file_system)
+    group, place = _look_for_group(seen, config, file_system), decide(seen)
+    if group is None:
+        return place
+    return with_group_log(place, decide(group), lambda path: bool(_log_files(file_system.list_directory(path))))
+
+
+def _look_for_group(seen: Surroundings, config: StoreConfig, file_system: FileSystem) -> Surroundings | None:
+    """What there is of the log of a DLedger group; None if the store's broker is in none.
+
+    The settings need not say that it is: a peer's directory in ROOT does. Java: DLedgerConfig.getDataStorePath.
+    """
+    root, own_id = seen.root, config.mode.d_leger_self_id
     names = [entry.name for entry in file_system.list_directory(root) if entry.is_directory]
-    groups = dledger_directories(root, config, names)
-    return with_group_log(place, groups, lambda path: bool(_log_files(file_system.list_directory(path))))
+    peers = sorted(name for name in names if name.startswith(DLEDGER_PEER))
+    if not peers and not (config.mode.enable_dleger_commit_log and (seen.is_store or seen.own.is_there)):
+        return None
+    look = _look_at(root, file_system)
+    peer = peers[0] if own_id is None and peers else f"{DLEDGER_PEER}{own_id or 'n0'}"
+    own = look.directory(f"{root.rstrip('/')}/{peer}/data")
+    configured = _configured(configured_group_directories(config), look, own)
+    if own_id is None and len(peers) > 1 and not any(each.is_inside and each.has_files for each in configured):
+        rule = f"{', '.join(peers)}: the logs of several peers, and dLegerSelfId does not say which is this broker's"
+        hint = "give this broker's broker.conf, or move the other peers' directories away"
+        raise StoreRefusedError(root, rule, hint=hint)
+    if not any(each.is_there for each in (own, *configured)):
+        others = f" ({', '.join(peers)} {'is' if len(peers) == 1 else 'are'} there)" if peers else ""
+        missing = " or ".join(f"{each.path}/" for each in (own, *configured))
+        raise StoreNotFoundError(root, f"the log of its DLedger group, {missing},{others}", hint=_LOST_GROUP_LOG)
+    source = f"storePathDLedgerCommitLog in {config.file or 'the configuration'}"
+    return Surroundings(root, look.root, own, configured, source, has_history=True)
+
+
+_LOST_GROUP_LOG = (
+    "bring the directory back, or give the broker.conf of this store's broker: dLegerSelfId and storePathDLedgerCommitLog name it; "
+    "without enableDLegerCommitLog a plain log is read alone"
+)
 
 
 def find_log(
@@ -237,7 +273,7 @@ def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) 
 
 def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surroundings:
     """What is at ROOT and around it. A remote file system has no links, mounts and inodes: there, names decide."""
-    look = _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
+    look = _look_at(root, file_system)
     own = look.own_log(f"{root.rstrip('/')}/commitlog")
     configured = _configured(configured_log_directories(config), look, own)
     names = {entry.name for entry in file_system.list_directory(root)}
@@ -253,6 +289,10 @@ def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surr
         binding=load_binding(root, file_system),
         strays=look.strays(names),
     )
+
+
+def _look_at(root: str, file_system: FileSystem) -> _Look | _LocalLook:
+    return _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
 
 
 def _configured(paths: tuple[str, ...], look: _Look | _LocalLook, own: LogDirectory) -> tuple[LogDirectory, ...]:
@@ -503,7 +543,7 @@ class StoreLayout:
             if in_rocksdb is None
             else RocksDBPlace(in_rocksdb, parse_delay_levels(config.delay.message_delay_level)),
             place.entry_directories,
-            moved_directory(config),
+            moved_directory(config) if config.tiered.tiered_store_file_path else None,
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from spark_mq.client import ClientError, ClientSettings, Message, Producer
+from spark_mq.client import ClientError, ClientSettings, Message, Producer, ProducerSettings
 from tests.interop.test_replication import (
     KEPT,
     QUICK,
@@ -29,9 +30,11 @@ from tests.interop.test_replication import (
     stop,
 )
 from tests.support.java_broker import Oracle, RunningBroker, free_ports, wait_until
+from tests.support.kill_hunts import Place, bytes_apart, judged
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
+SLAVE: dict[str, Any] = {"brokerRole": "SLAVE", "brokerId": 1, **QUICK, **SIZES}
 KILLS = 30
 SEED = 19
 
@@ -58,18 +61,22 @@ class Roles:
 
 
 @contextmanager
-def load(name_server: str, seed: int) -> Iterator[list[str]]:
-    """Messages as fast as they go, whoever is killed; yields the ids of those that were acknowledged."""
-    acknowledged: list[str] = []
+def load(name_server: str, seed: int) -> Iterator[list[Place]]:
+    """Messages as fast as they go, each sent once, whoever is killed; yields those that were acknowledged."""
+    acknowledged: list[Place] = []
     ending = threading.Event()
 
     def send() -> None:
         rng = random.Random(seed)
-        with Producer(ClientSettings(name_server, request_timeout_ms=2_000), "kills") as producer:
-            while not ending.is_set():
+        once = ProducerSettings(retries=0)
+        with Producer(ClientSettings(name_server, request_timeout_ms=2_000), "kills", once) as producer:
+            for number in itertools.count():
+                if ending.is_set():
+                    break
+                key, body = str(number), rng.randbytes(rng.choice([10, 500, 3_000, 40_000]))
                 try:
-                    body = rng.randbytes(rng.choice([10, 500, 3_000, 40_000]))
-                    acknowledged.append(producer.send(Message(TOPIC, body)).message_id)
+                    result = producer.send(Message(TOPIC, body, keys=key))
+                    acknowledged.append(Place(key, result.queue.queue_id, result.queue_offset))
                 except ClientError:
                     time.sleep(0.1)
                 time.sleep(0.01)
@@ -86,7 +93,7 @@ def load(name_server: str, seed: int) -> Iterator[list[str]]:
 @pytest.mark.long
 @pytest.mark.parametrize("is_ours", [True, False], ids=["our-master", "apaches-master"])
 def test_logs_are_the_same_after_thirty_kills(oracle: Oracle, tmp_path: Path, is_ours: bool) -> None:
-    servers, port = Oracle(tmp_path, is_ours=is_ours), free_ports()
+    servers, others, port = (*(Oracle(tmp_path, is_ours=each) for each in (is_ours, not is_ours)), free_ports())
     master, follower, slave = tmp_path / "master", tmp_path / "follower", tmp_path / "slave"
     log = tmp_path / "follow.log"
     rng = random.Random(SEED + is_ours)
@@ -108,37 +115,42 @@ def test_logs_are_the_same_after_thirty_kills(oracle: Oracle, tmp_path: Path, is
         def start_slave(stack: ExitStack) -> Callable[[], None]:
             nonlocal number
             number += 1
-            place = tmp_path / f"slave-{number}"
-            return stack.enter_context(ha_slave(oracle, place, slave, name_server, ha_address_of(running[0])))
+            if is_ours:
+                place = tmp_path / f"slave-{number}"
+                return stack.enter_context(ha_slave(oracle, place, slave, name_server, ha_address_of(running[0])))
+            return stack.enter_context(others.broker(slave, name_server, **SLAVE)).kill
 
-        starts: dict[str, Callable[[ExitStack], Callable[[], None]]] = {
-            "master": start_master,
-            "follower": start_follower,
-        }
-        if is_ours:
-            starts["slave"] = start_slave
-        roles = Roles(starts)
+        starts = {"master": start_master, "follower": start_follower, "slave": start_slave}
+        roles, killed = Roles(starts), []
         try:
             for name in starts:
                 roles.start(name)
             with load(name_server, SEED) as acknowledged:
                 for _ in range(KILLS):
-                    name = rng.choice(list(starts))
+                    killed.append(name := rng.choice(list(starts)))
                     time.sleep(rng.uniform(0.2, 3))
                     roles.kill(name)
                     roles.start(name)
             assert len(acknowledged) > 100
-            for replica in (follower, slave)[: len(starts) - 1]:
+            for replica in (follower, slave):
                 wait_until(has_caught_up(replica, master), f"{replica} has it all", 120)
             conf = running[0].conf
         finally:
             roles.close()
-    assert_same_log(master, follower)
-    of_master = messages(oracle.dump(master, conf))
-    assert messages(oracle.dump(follower, conf)) == of_master
-    if is_ours:
-        assert_same_log(master, slave)
-        assert messages(oracle.dump(slave, conf)) == of_master
+    lines = oracle.dump(master, conf)
+    for replica in (follower, slave):
+        assert_same_log(master, replica)
+        assert bytes_apart(master, replica) == 0
+        assert messages(oracle.dump(replica, conf)) == messages(lines)
+    verdict = judged(killed, acknowledged, placed(lines))
+    print(f"{'our' if is_ours else oracle.version} master: {verdict}")
+    assert verdict.is_clean, verdict
+
+
+def placed(lines: list[dict[str, Any]]) -> list[Place]:
+    """The load's messages in the queues of a dumped store."""
+    found = [line for line in lines if line["type"] == "message" and line["cqTopic"] == TOPIC]
+    return [Place(line["properties"]["KEYS"], line["queueId"], line["cqOffset"]) for line in found]
 
 
 @pytest.mark.long

@@ -87,6 +87,7 @@ _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 _TIMED = _Room("storage.delay.timer_records", "tests/storage/delay/test_timer_delivery.py")
 _TAGGED = _Room("storage.recovery.verify", "tests/storage/index/test_tag_items.py")
+_PRIORITIES = _Room("storage.rules.priorities", "tests/broker/test_releases_of_sends.py")
 _CHECKPOINT = _Room("storage.put.store_writer", "tests/storage/log/test_checkpoint.py")
 _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
@@ -111,6 +112,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "return max(known, dispatched_record) if self._keeps_queue_position else known",
             "return 0",
             "test_the_queues_position_that_a_broker_wrote_goes_on",
+        ),
+        "a priority leads to a queue that the topic does not have": _PRIORITIES.line(
+            "by_priority",
+            "queue_id=min(priority, write_queue_count - 1)",
+            "queue_id=priority",
+            "test_a_priority_is_the_queue_of_a_message_of_no_other_type",
+        ),
+        "a cut leaves the queues' position behind the log's end": _CUT.line(
+            "truncate_store",
+            "min(checkpoint.logics_physical_offset, last.commitlog_offset)",
+            "checkpoint.logics_physical_offset",
+            "test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
         ),
         # Many rows
         "unique keys begin anew after 65,536 rows": _KEYS.line(

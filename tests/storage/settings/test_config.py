@@ -13,6 +13,7 @@ from storage.errors import ConfigurationError
 from storage.files.local_file_system import LocalFileSystem
 from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import (
+    OF_A_BROKERS_PROCESS,
     ConfigurationWarning,
     StoreConfig,
     configured_log_directories,
@@ -106,6 +107,48 @@ def test_a_conf_of_5_5_with_every_default_written_out_is_followed_without_a_word
         assert config.warnings == ()
         assert refuse_for_writing(config) == []
         assert unread_settings(config.settings) == ()
+
+
+SHIPPED = {
+    "broker.conf, and 2m-2s-async, 2m-2s-sync, 2m-noslave": "brokerClusterName = DefaultCluster\nbrokerName = broker-a\n"
+    "brokerId = 0\ndeleteWhen = 04\nfileReservedTime = 48\nbrokerRole = ASYNC_MASTER\nflushDiskType = ASYNC_FLUSH\n",
+    "controller/quick-start/broker-n0.conf": "brokerClusterName = DefaultCluster\nbrokerName = broker-a\nbrokerId = -1\n"
+    "brokerRole = SLAVE\ndeleteWhen = 04\nfileReservedTime = 48\nenableControllerMode = true\n"
+    "controllerAddr = 127.0.0.1:9878\nnamesrvAddr = 127.0.0.1:9876\nallAckInSyncStateSet=true\nlistenPort=30911\n"
+    "storePathRootDir=/tmp/rmqstore/node00\nstorePathCommitLog=/tmp/rmqstore/node00/commitlog\n",
+    "container/2container-2m-2s/broker-a-in-container1.conf": "brokerClusterName=DefaultCluster\nbrokerName=broker-a\n"
+    "brokerId=0\nbrokerRole=SYNC_MASTER\nflushDiskType=ASYNC_FLUSH\nstorePathRootDir=/root/broker-a/store\n"
+    "storePathCommitLog=/root/broker-a/store/commitlog\nlistenPort=10911\nhaListenPort=10912\ntotalReplicas=2\n"
+    "inSyncReplicas=2\nminInSyncReplicas=1\nenableAutoInSyncReplicas=true\nslaveReadEnable=true\n"
+    "brokerHeartbeatInterval=1000\nbrokerNotActiveTimeoutMillis=5000\nsendHeartbeatTimeoutMillis=1000\n"
+    "enableSlaveActingMaster=true\n",
+    "dledger/broker-n0.conf": "brokerClusterName = RaftCluster\nbrokerName=RaftNode00\nlistenPort=30911\n"
+    "namesrvAddr=127.0.0.1:9876\nstorePathRootDir=/tmp/rmqstore/node00\n"
+    "storePathCommitLog=/tmp/rmqstore/node00/commitlog\nenableDLegerCommitLog=true\ndLegerGroup=RaftNode00\n"
+    "dLegerPeers=n0-127.0.0.1:40911;n1-127.0.0.1:40912;n2-127.0.0.1:40913\ndLegerSelfId=n0\n"
+    "sendMessageThreadPoolNums=16\n",
+}
+"""The settings of each kind of file in `distribution/conf` of release 5.3, without their comments. Brokers up to 5.5 know all of them."""
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons", "unread"),
+    [
+        ("broker.conf", [], ()),
+        ("controller", ["enableControllerMode=true", "brokerRole=SLAVE"], ()),
+        ("container", ["brokerRole=SYNC_MASTER with inSyncReplicas=2"], ()),
+        ("dledger", ["enableDLegerCommitLog=true"], ("sendMessageThreadPoolNums",)),
+    ],
+)
+@pytest.mark.parametrize("release", [None, "5.5.0"])
+def test_a_broker_conf_as_shipped_is_read_without_a_warning_and_refused_for_what_it_says(
+    name: str, reasons: list[str], unread: tuple[str, ...], release: str | None
+) -> None:
+    (text,) = (SHIPPED[each] for each in SHIPPED if each.startswith(name))
+    config = parse_config(text.encode(), rocketmq_version=release)
+    assert config.warnings == ()
+    assert [reason.partition(":")[0] for reason in refuse_for_writing(config)] == reasons
+    assert set(unread_settings(config.settings)) - OF_A_BROKERS_PROCESS == set(unread)
 
 
 def test_a_default_that_a_later_release_changed_is_no_setting_that_takes_no_effect() -> None:
