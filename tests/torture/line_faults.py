@@ -62,6 +62,7 @@ _PLACES = _Room("spark_mq.sink.send_plan", "tests/sink/test_rows_that_wait.py")
 _SHOWN_LEVELS = _Room("storage.rules.delays", "tests/sink/test_rows_that_wait.py")
 _ROCKSDB = _Room("storage.files.rocksdb", "tests/storage/queues/test_rocksdb_queues.py")
 _DERIVED = _Room("storage.queues.derived", "tests/storage/queues/test_rocksdb_queues.py")
+_STORED_TABLES = _Room("storage.tables.in_rocksdb", "tests/storage/queues/test_rocksdb_queues.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
 _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
 _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
@@ -542,6 +543,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "if key is None:",
             "if False:",
             "test_a_data_block_with_a_flipped_byte_costs_no_message",
+        ),
+        "a batch in RocksDB is one message": _DERIVED.line(
+            "DerivedQueue.refuse_batches",
+            "if (records",
+            "if False and (records",
+            "test_a_batch_in_a_queue_of_rocksdb_is_refused_and_not_shown_as_one_message",
+        ),
+        "old offsets of groups are taken where RocksDB has them": _STORED_TABLES.line(
+            "_in_rocksdb",
+            "if mode.has_unread_tables or",
+            "if False and",
+            "test_tables_of_the_second_version_are_never_taken_from_old_files[by setting]",
         ),
         "messages that RocksDB lacks are not taken from the log": _DERIVED.line(
             "DerivedQueueStore._stored_ends",

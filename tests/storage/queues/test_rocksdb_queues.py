@@ -361,7 +361,7 @@ def test_tables_come_from_rocksdb_only_where_the_broker_keeps_them_there(
     assert (offsets.get("Topic", "Group", 0) == 7) == is_file
 
 
-@pytest.mark.parametrize("conf", ["configManagerVersion=v2\n", None])
+@pytest.mark.parametrize("conf", ["configManagerVersion=v2\n", None], ids=["by setting", "by directory"])
 def test_tables_of_the_second_version_are_never_taken_from_old_files(conf: str | None, tmp_path: Path) -> None:
     store = StoreBuilder(tmp_path / "store")
     store.send("Topic", "1")
