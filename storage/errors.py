@@ -293,7 +293,9 @@ class IndexElsewhereError(StoreRefusedError):
     """
 
     condition = "SPARK_MQ_INDEX_ELSEWHERE"
-    hint = "read with Spark's option key, which scans what the files lack, or ask a broker with indexFileReadEnable=false"
+    hint = (
+        "read with Spark's option key, which scans what the files lack, or ask a broker with indexFileReadEnable=false"
+    )
 
     def __init__(self, path: str) -> None:
         rule = "indexRocksDBEnable=true, indexFileWriteEnable=false: its index lies in RocksDB, a look-up by key would find nothing"
