@@ -67,9 +67,13 @@ def test_what_a_running_broker_serves_is_read_beside_it(
 def test_a_broker_that_stopped_writing_queue_files_is_read_as_it_serves(
     oracle: Oracle, name_server: str, tmp_path: Path
 ) -> None:
-    """5.3 serves the files, and 5.5.0 does not start so: it wants the files for light queues."""
+    """5.3 serves the files, and 5.5.0 does not start so: it wants the files for light queues.
+
+    The broker never enters the record at log offset 0 into a new RocksDB; ours shows it until RocksDB's files have the queue.
+    """
     root, oracle, kind = tmp_path / "store", oracle.release("5.4.0"), "defaultRocksDB"
     with oracle.broker(root, name_server) as broker:
+        oracle.send(tmp_path / "zeroth.jsonl", broker, "TopicAtZero", queues=1, count=1)
         oracle.send(tmp_path / "first.jsonl", broker, "TopicA", queues=3, count=60)
         oracle.send(tmp_path / "second.jsonl", broker, "TopicB", queues=1, count=10)
     settings = dict.fromkeys(("combineCQLoadingCQTypes", "combineCQPreferCQType", "combineAssignOffsetCQType"), kind)
