@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from jobs.run import JobReport, Shared, StorePath, run_job
 from spark_mq.terminal import progress_bar
 from storage import open_store
-from storage.files.file_system import FileSystem
 from storage.files.remote import file_system_of, plain_path
 from storage.format.delay import parse_delay_levels
 from storage.log.checkpoint import read_checkpoint
 from storage.recovery.verify import VerifyReport, verify
-from storage.store import read_state
+from storage.settings.load import load_config
+from storage.tables.in_rocksdb import read_state
 from storage.tables.topics import TOPICS_FILE, TopicTable
 
 
@@ -28,11 +28,13 @@ def verify_store(
     """The audit of one store. Raises StorageError if it cannot be read."""
     root = plain_path(path).rstrip("/") or "/"
     file_system = file_system_of(path)
-    known_topics = _known_topics(
-        file_system, root
-    )  # before the store is opened, so that a large table is not held beside its queues
+    config = load_config(root, conf, read_bytes=file_system.read_file)
+    # Before the store is opened, so that a large table is not held beside its queues.
+    topics = read_state(file_system, root, config, TOPICS_FILE, TopicTable.load)
+    known_topics = None if topics is None else frozenset(topics.topics)
+    del topics
     checkpoint = read_checkpoint(file_system, root)  # before the log: it must not be ahead
-    with open_store(path, config=conf) as store:
+    with open_store(path, config=config) as store:
         return verify(
             store.log,
             store.queues,
@@ -43,12 +45,6 @@ def verify_store(
             known_topics=known_topics,
             on_progress=on_progress,
         )
-
-
-def _known_topics(file_system: FileSystem, root: str) -> frozenset[str] | None:
-    """The topics that have settings; None if there is no table."""
-    topics = read_state(file_system, root, TOPICS_FILE, TopicTable.load)
-    return frozenset(topics.topics) if topics is not None else None
 
 
 def run(path: StorePath, shared: Shared) -> JobReport:

@@ -26,7 +26,6 @@ from spark_mq.java import JVM_FOLDERS, MINIMUM_MAJOR, find_java, inspect_java, j
 from storage.settings.load import (
     OF_A_BROKERS_PROCESS,
     StoreConfig,
-    refuse_for_reading,
     refuse_for_writing,
     unread_settings,
 )
@@ -204,17 +203,13 @@ def check_delta_jar(here: Surroundings) -> Iterator[Finding]:
 
 
 def check_settings(config: StoreConfig) -> Iterator[Finding]:
-    """Findings about a broker.conf: what keeps a store from being read or written, what takes no effect here; none where no file is.
+    """Findings about a broker.conf: what keeps a store from being written, what takes no effect here; none where no file is.
 
     Values are not shown: one may be a password.
     """
     where = config.file or ""
-    for_reading = refuse_for_reading(config)
-    for reason in for_reading:
-        yield Finding(Severity.ERROR, f"the store can be neither read nor written: {reason}", where, "none yet")
     for reason in refuse_for_writing(config):
-        if reason not in for_reading:
-            yield Finding(Severity.WARNING, f"the store cannot be written: {reason}", where, "let its broker write")
+        yield Finding(Severity.WARNING, f"the store cannot be written: {reason}", where, "let its broker write")
     for text in config.warnings:
         yield Finding(Severity.WARNING, text, where, "correct the line")
     for name in unread_settings(config.settings):

@@ -12,7 +12,8 @@ Queues and index are made from the log by the recovery of a store that has none.
 copied, with the places that the log names.
 
 Everything is made in TARGET.converting. The commit point is the rename to TARGET. A crash before leaves that directory, which the
-next run makes anew. The source's lock is held meanwhile; nothing in the source changes.
+next run makes anew. Nothing is written in the source: its lock is shared, so that no broker takes it. A source without a lock file
+(a copy) has no broker; if one has made the file at the end, nothing is renamed.
 
 The whole sound log is taken, also entries that the group had not committed yet: a group that starts with this peer as its leader
 commits them as well. Java has no such tool.
@@ -29,7 +30,7 @@ import numpy as np
 
 from storage.dispatch.recovery_plan import LoweredOffset
 from storage.epoch_times import current_time_ms
-from storage.errors import CorruptRecordError, StoreNotFoundError, StoreRefusedError
+from storage.errors import CorruptRecordError, StoreLockedError, StoreNotFoundError, StoreRefusedError
 from storage.failpoints import reach
 from storage.files.file_system import ReadableFile
 from storage.files.local_file_system import LocalFileSystem
@@ -43,6 +44,7 @@ from storage.queues.store import queue_file_size
 from storage.settings.load import READ_SETTINGS, StoreConfig, load_config, refuse_for_writing
 from storage.store import MessageStore, open_store
 from storage.tables.surroundings import own_directory
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 _COPIED_BYTES = 8 << 20
 _PLACE, _HALF_PLACE = "commitlog_offset", "prepared_transaction_offset"
@@ -92,15 +94,27 @@ def convert(
     _refuse_target(files, source, target)
     if not files.exists(source):
         raise StoreNotFoundError(source, "the store")
-    with open_store(source, config=settings, file_system=files, clock=clock) as seen:
-        if not seen.log.entry_directories:
-            rule = "it has no DLedger log, so there is nothing to convert"
-            raise StoreRefusedError(source, rule, hint="a plain store is copied as it is, with cp")
+    lock = f"{source}/lock"
     with (
-        files.locked(f"{source}/lock", turns=None),
+        files.left_alone(lock) as has_lock,
         open_store(source, config=settings, file_system=files, clock=clock) as store,
     ):
-        return _Converter(store, target, files, clock, on_progress).convert()
+        _refuse_source(store)
+        return _Converter(store, target, files, clock, on_progress, None if has_lock else lock).convert()
+
+
+def _refuse_source(store: MessageStore) -> None:
+    if not store.log.entry_directories:
+        rule = "it has no DLedger log, so there is nothing to convert"
+        raise StoreRefusedError(store.root, rule, hint="a plain store is copied as it is, with cp")
+    table = store.state(TOPICS_FILE, TopicTable.load) or TopicTable()
+    if batched := sorted(store.queues.batch_topics | table.batch_topics):
+        rule = (
+            f"topics {', '.join(batched)} have batch consume queues (queue.type=BatchCQ), which are not made anew here"
+        )
+        raise StoreRefusedError(
+            store.root, rule, hint="reading needs no conversion; for writing keep the group's brokers"
+        )
 
 
 def _refuse_target(files: LocalFileSystem, source: str, target: str) -> None:
@@ -120,7 +134,10 @@ class _Converter:
         files: LocalFileSystem,
         clock: Callable[[], int],
         on_progress: Callable[[int, int], None] | None,
+        missing_lock: str | None,
     ) -> None:
+        """`missing_lock` is the source's lock file where there is none: a broker that starts makes it."""
+        self._missing_lock = missing_lock
         self._store, self._log, self._root = store, store.log, store.root
         self._target, self._partial = target, f"{target}.converting"
         self._files, self._clock, self._on_progress = files, clock, on_progress
@@ -150,6 +167,8 @@ class _Converter:
             end, lowered = made.log_end, made.lowered
         self._files.sync(self._partial)
         reach("before-converted")
+        if self._missing_lock is not None and self._files.exists(self._missing_lock):
+            raise StoreLockedError(self._missing_lock)
         self._files.rename(self._partial, self._target)
         self._files.sync(posixpath.dirname(self._target) or ".")
         committed = self._committed()

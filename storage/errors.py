@@ -36,6 +36,7 @@
       ColumnIllegalError                a table whose columns are not those of messages
       RowIllegalError                   a row that cannot be a message
       OffsetOutOfRangeError             the requested offset is not in the queue
+        MovedMessagesMissingError       tiered storage lacks a file
 
 A class is a declaration: its annotations are what it carries and what its constructor takes, `template` is its text, `hint` what an
 operator can do, `condition` the name under which a Spark user sees it. Begin with `ErrorWithValues`.
@@ -286,11 +287,15 @@ class IndexGeometryUnknownError(StoreRefusedError):
 
 
 class IndexElsewhereError(StoreRefusedError):
-    """A look-up by key cannot be answered: the index lies in RocksDB, and the index files lack what was stored since."""
+    """A look-up by key cannot be answered: the index lies in RocksDB, and the index files lack what was stored since.
+
+    Spark's option `key` looks into the log for what the files lack, so it never raises this.
+    """
 
     condition = "SPARK_MQ_INDEX_ELSEWHERE"
-    spark_note = "filter without the option key"
-    hint = "filter the messages by their keys, or ask a broker with indexFileReadEnable=false"
+    hint = (
+        "read with Spark's option key, which scans what the files lack, or ask a broker with indexFileReadEnable=false"
+    )
 
     def __init__(self, path: str) -> None:
         rule = "indexRocksDBEnable=true, indexFileWriteEnable=false: its index lies in RocksDB, a look-up by key would find nothing"
@@ -771,3 +776,13 @@ class OffsetOutOfRangeError(StorageError):
     def describe(self) -> str:
         place = self.topic if self.queue_id is None else f"{self.topic} queue {self.queue_id}"
         return f"offset {self.asked} of {place} is out of range: it holds [{self.minimum}, {self.maximum})"
+
+
+class MovedMessagesMissingError(OffsetOutOfRangeError):
+    """Tiered storage lacks the messages at `asked` (inclusive) … `minimum` (exclusive) of a queue; `file` should have the first."""
+
+    file: str
+
+    def describe(self) -> str:
+        last, place = self.minimum - 1, f"{self.topic} queue {self.queue_id}"
+        return f"offsets {self.asked} to {last} of {place} have moved into tiered storage, and are not there: see file {self.file}"

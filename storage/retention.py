@@ -36,7 +36,7 @@ from storage.batch.sink_progress import apply_renewals, newest_ends, plan_renewa
 from storage.errors import ConfigurationError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem, disk_used_percent
-from storage.format.consume_queue import ENTRY_SIZE, MAX_EXT_ADDRESS, ext_position
+from storage.format.consume_queue import MAX_EXT_ADDRESS, ext_position
 from storage.format.keys import HEADER_SIZE, HEADER_STRUCT
 from storage.index.store import is_index_name
 from storage.log.commit_log import LogFile
@@ -199,19 +199,13 @@ def plan_expiry(
 
 def _queue_expiry(store: MessageStore, file_system: LocalFileSystem, queue: ConsumeQueue, minimum: int) -> QueueExpiry:
     starts = queue.file_starts[:-1]
-    paths = [queue.path_of(start) for start in starts[: count_expired(_last_places(queue, starts), minimum)]]
+    paths = [queue.path_of(start) for start in starts[: count_expired(map(queue.last_place, starts), minimum)]]
     paths += _expired_ext_paths(store, file_system, queue, minimum)
     message_count = 0
     if minimum > store.log.minimum:
         end = store.max_offset(queue.topic, queue.queue_id)
         message_count = queue.first_offset_at(minimum, end) - queue.first_offset_at(store.log.minimum, end)
     return QueueExpiry(queue.topic, queue.queue_id, message_count, tuple(paths))
-
-
-def _last_places(queue: ConsumeQueue, starts: Sequence[int]) -> Iterator[int]:
-    for start in starts:
-        end = (start + queue.file_size_bytes) // ENTRY_SIZE
-        yield int(queue.entries(end - 1, end)["commitlog_offset"][0])
 
 
 def _expired_ext_paths(

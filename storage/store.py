@@ -25,19 +25,20 @@ from storage.dispatch.recovery_plan import LoweredOffset, RecoveryPlan, Recovery
 from storage.epoch_times import current_time_ms, other_unit_rule
 from storage.errors import (
     OffsetOutOfRangeError,
+    StateFileError,
     StoreNotFoundError,
     StoreNotWritableError,
     StoreRefusedError,
     TopicNotFoundError,
 )
 from storage.failpoints import reach
-from storage.files.atomic_file import read_table, write_with_backup
+from storage.files.atomic_file import write_with_backup
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.lock import Holder
 from storage.files.remote import file_system_of, only_for_reading, plain_path, unexpanded_home
 from storage.format.record import Message
-from storage.index.store import LONG_MAX, IndexStore, messages_with_key
+from storage.index.store import LONG_MAX, IndexStore, has_key, messages_with_key
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import LOOKS
 from storage.log.damage import warning_of
@@ -51,6 +52,7 @@ from storage.queues.get import MAX_TRANSFER_BYTES, Get, GetResult, GetStatus, ge
 from storage.queues.positions import QueuePosition, offset_by_time, read_positions
 from storage.queues.scan import SLICE_ROWS
 from storage.queues.store import ConsumeQueueStore
+from storage.queues.tiered_queue import TieredConsumeQueue
 from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
@@ -64,13 +66,22 @@ from storage.settings.load import (
     warn_of_unread,
 )
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
-from storage.tables.in_rocksdb import text_in_rocksdb
+from storage.tables.in_rocksdb import read_state
 from storage.tables.moved import MovedRange, MovedRanges, load_moved
-from storage.tables.surroundings import StoreLayout, find_log, refuse_foreign_store
+from storage.tables.surroundings import StoreLayout, Writer, find_log
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 WritesAs = Literal["owner", "follower", "controlled", "candidate", "rebuilder"]
 """Why the store may be written: it is the caller's own, the caller copies its master, or a controller has decided."""
+
+
+def writer_of(writes_as: WritesAs, holder: Holder) -> Writer:
+    """The writer that the store's settings are asked about."""
+    return Writer(
+        follows=writes_as == "follower",
+        asks_replicas=holder in ("broker", "sink"),
+        is_controlled=writes_as in ("controlled", "candidate"),
+    )
 
 
 def open_store(
@@ -228,21 +239,11 @@ class MessageStore:
         self.tables_lock = threading.RLock()
         """Held while a table under config/, other than topics.json, is read, changed and saved."""
         self._groups = GroupEntries(root, file_system, self.tables_lock)
-        self._moved: MovedRanges = {}
+        self._moved: tuple[int, MovedRanges] | None = None
         try:
-            follows = options.writes_as == "follower"
-            is_controlled = options.writes_as in ("controlled", "candidate")
-            refuse_foreign_store(
-                root,
-                config,
-                file_system,
-                to_write=not options.read_only,
-                follows=follows,
-                asks_replicas=options.holder in ("broker", "sink"),
-                is_controlled=is_controlled,
-            )
             writable = None if options.read_only else _local(file_system, root)
-            self.place = find_log(root, config, file_system, may_be_empty=options.create, to_write=writable is not None)
+            writer = None if options.read_only else writer_of(options.writes_as, options.holder)
+            self.place = find_log(root, config, file_system, may_be_empty=options.create, writer=writer)
             if writable is not None:
                 if options.create and not writable.exists(root):
                     writable.make_directories(root)
@@ -251,7 +252,7 @@ class MessageStore:
                 if options.create:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
-                    self.place = find_log(root, config, writable, to_write=True)
+                    self.place = find_log(root, config, writable, writer=writer)
             self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
@@ -264,27 +265,19 @@ class MessageStore:
             self.queues = self.layout.consume_queues(
                 file_system,
                 writes_ext=writes_ext,
-                reads_batches=options.read_only,
-                batch_topics=frozenset() if settings is None else settings.topics.batch_topics,
+                reads_moved=options.read_only,
             )
-            self._resources.callback(self.queues.close)
-            if self.queues.note is not None:
-                warnings.warn(f"store {root}: {self.queues.note}", RuntimeWarning, stacklevel=3)
+            self._resources.callback(lambda: self.queues.close())
             if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
                 warnings.warn(self.place.note, ConfigurationWarning, stacklevel=3)
-            self.index = IndexStore(
-                file_system,
-                root,
-                config.index.max_hash_slot_num,
-                config.index.max_index_num,
-                is_elsewhere=config.index.is_elsewhere,
-            )
+            self.index = self.new_index()
             self._resources.callback(self.index.close)
             if writable is None or settings is None:
                 self._look_at_all()
-                self._look_for_moved()
+                if self.log.minimum:  # else nothing has left the log
+                    self._look_for_moved()
             else:
                 self._open_for_writing(writable, settings, options)
         except BaseException:
@@ -363,7 +356,7 @@ class MessageStore:
                 writer.file_system,
                 self.log,
                 writer.ends,
-                apart={*self.queues.batch_topics, *writer.settings.mappings.mappings},
+                apart=writer.settings.mappings.mappings.keys(),
                 now_ms=self._clock(),
             )
 
@@ -375,6 +368,17 @@ class MessageStore:
         behind = (records for _, records in self.log.walk(place, check_crc=False))
         with self.tables_lock:
             self.lowered += lower_for_cut(self.root, self.writer.file_system, behind, now_ms=self._clock())
+
+    def new_index(self) -> IndexStore:
+        """Another object for the index files, for a caller that keeps files of its own open."""
+        index = self.config.index
+        return IndexStore(
+            self._file_system,
+            self.root,
+            index.max_hash_slot_num,
+            index.max_index_num,
+            is_elsewhere=index.is_elsewhere,
+        )
 
     # Following a writer, another process or its own: the ends move from look to look. Changes no file.
 
@@ -426,9 +430,7 @@ class MessageStore:
                 self.queues = self._queues_again()
 
     def _queues_again(self) -> ConsumeQueueStore:
-        return self.layout.consume_queues(
-            self._file_system, reads_batches=self.read_only, batch_topics=self.queues.batch_topics
-        )
+        return self.layout.consume_queues(self._file_system, reads_moved=self.read_only)
 
     @property
     def _ends(self) -> QueueEnds:
@@ -467,11 +469,7 @@ class MessageStore:
         return self.queues.topics()
 
     def queue_ids(self, topic: str) -> list[int]:
-        """Queue ids of a topic, sorted; empty if there is none. A store that is open for writing raises StoreRefusedError for
-        a topic with batch queues.
-        """
-        if topic in self.queues.batch_topics and not self.read_only:
-            raise StoreRefusedError(self.root, f"topic {topic} has batch consume queues (queue.type=BatchCQ)")
+        """Queue ids of a topic, sorted; empty if there is none."""
         return self.queues.queue_ids(topic)
 
     @_outliving_expiry
@@ -494,15 +492,33 @@ class MessageStore:
         queue = self.queues.get(topic, queue_id)
         return None if queue is None else (ends.minimum(queue), ends.maximum(topic, queue_id))
 
+    @property
+    def has_moved_messages(self) -> bool:
+        """Whether tiered storage has, or had, messages of this store."""
+        return bool(self._moved_now)
+
     def moved_away(self, topic: str, queue_id: int) -> MovedRange | None:
         """What tiered storage has of a queue before its `min_offset`, and cannot be read here; None if nothing."""
-        found = self._moved.get((topic, queue_id))
+        found = self._moved_now.get((topic, queue_id))
         return found if found is not None and found.start < self.min_offset(topic, queue_id) else None
+
+    @property
+    def _moved_now(self) -> MovedRanges:
+        """What the broker's table says, looked at again when the log has lost a file. A warning, once, for an unreadable one."""
+        if self._moved is None or self._moved[0] != self.log.minimum:
+            found: MovedRanges = {}
+            try:
+                found = load_moved(self.root, self._file_system)
+            except StateFileError as error:
+                if self._moved is None:
+                    text = f"store {self.root}: which messages lie in tiered storage is not known: {error}"
+                    warnings.warn(text, ConfigurationWarning, stacklevel=5)
+            self._moved = self.log.minimum, found
+        return self._moved[1]
 
     def _look_for_moved(self) -> None:
         """Say in a warning which messages of the store's broker lie where they cannot be read."""
-        self._moved = load_moved(self.root, self._file_system)
-        away = [(name, found) for name in sorted(self._moved) if (found := self.moved_away(*name)) is not None]
+        away = [(name, found) for name in sorted(self._moved_now) if (found := self.moved_away(*name)) is not None]
         if away:
             named = [
                 f"{topic} queue {queue_id} offsets {found.start} to {self.min_offset(topic, queue_id) - 1} ({found.place})"
@@ -511,6 +527,8 @@ class MessageStore:
             more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
             text = f"store {self.root}: messages lie in tiered storage and are not read: {', '.join(named)}{more}"
             cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
+            if self.layout.rocksdb is not None:
+                cure = "they are not read where consume queues lie in RocksDB"
             warnings.warn(f"{text}; {cure}; its broker serves them (nameServer)", ConfigurationWarning, stacklevel=4)
 
     @property
@@ -523,10 +541,13 @@ class MessageStore:
         files = self.log.files
         self.log.list_files()
         queue = None if error.queue_id is None else self.queues.get(error.topic, error.queue_id)
-        starts = () if queue is None else queue.file_starts
-        if queue is not None:
-            queue.list_files()
-        return self.log.files != files or (queue is not None and queue.file_starts != starts)
+        if queue is None:
+            return self.log.files != files
+        starts, minimum = queue.file_starts, self._ends.forget_minimum((queue.topic, queue.queue_id))
+        queue.list_files()
+        if self.log.files != files or queue.file_starts != starts:
+            return True
+        return minimum is not None and self._ends.minimum(queue) != minimum  # tiered storage expires by itself
 
     # Reading
 
@@ -594,6 +615,8 @@ class MessageStore:
     ) -> list[Message]:
         """The newest `max_count` messages of a topic with that key or unique key, by place in the log. Java: queryMessage.
 
+        Where fewer are in the log, those that are read from tiered storage are looked through.
+
         With `index_type="T"` the key is their tags, as stored, if the index has them (RocketMQ 5.4; `rocketmqVersion` for our own).
         The key is compared with the record's. The time range is Java's: by whole seconds of the store time.
         Raises IndexGeometryUnknownError where the index files do not have the configured or default geometry, IndexElsewhereError where
@@ -609,7 +632,27 @@ class MessageStore:
             begin_ms=begin_ms,
             end_ms=end_ms,
         )
-        return sorted(islice(found, max_count), key=lambda message: message.commitlog_offset)
+        newest = list(islice(found, max_count))
+        if len(newest) < max_count:
+            times = range(begin_ms // 1_000, end_ms // 1_000 + 1)
+            moved = [
+                each for each in self._moved_with_key(topic, key, index_type) if each.store_time_ms // 1_000 in times
+            ]
+            moved.sort(key=lambda message: message.store_time_ms, reverse=True)
+            newest += moved[: max_count - len(newest)]
+        return sorted(newest, key=lambda message: message.commitlog_offset)
+
+    @_outliving_expiry
+    def _moved_with_key(self, topic: str, key: str, index_type: str | None) -> list[Message]:
+        """The messages in tiered storage with the key: all that lie there are looked at, as its index is not read."""
+        found: dict[tuple[int, int], Message] = {}
+        for queue_id in self.queues.queue_ids(topic):
+            queue = self.queues.get(topic, queue_id)
+            if isinstance(queue, TieredConsumeQueue):
+                start, end = self.min_offset(topic, queue_id), self.max_offset(topic, queue_id)
+                for message in queue.moved.having(key, start, queue.border(self.log, end)):
+                    found[queue_id, message.queue_offset] = message
+        return [message for message in found.values() if has_key(message, key, index_type)]
 
     def offset_by_time(self, topic: str, queue_id: int, timestamp_ms: int, *, upper: bool = False) -> int:
         """Like `offset_in_queue_by_time`, but checks the topic and the unit of the time.
@@ -637,7 +680,7 @@ class MessageStore:
     def _refuse_unknown_topic(self, topic: str) -> None:
         """Raises TopicNotFoundError for a topic without a queue that topics.json does not name either."""
         table = self.state(TOPICS_FILE, TopicTable.load)
-        known = {*self.topics(), *self.queues.batch_topics, *(table.topics if table is not None else ())}
+        known = {*self.topics(), *(table.topics if table is not None else ())}
         if topic not in known:
             raise TopicNotFoundError(self.root, topic, nearest(topic, known))
 
@@ -695,11 +738,11 @@ class MessageStore:
         return end
 
     def state(self, name: str, parse: Callable[[str, str], _T]) -> _T | None:
-        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load); None where there is neither.
+        """A table of config/NAME, or of its `.bak` (Java: ConfigManager.load), or of RocksDB (`read_state`); None where there is none.
 
-        Raises StateFileError if neither can be read: the content is unknown then, not empty.
+        Raises StateFileError if it cannot be read: the content is unknown then, not empty.
         """
-        return read_state(self._file_system, self.root, name, parse)
+        return read_state(self._file_system, self.root, self.config, name, parse)
 
     # Writing
 
@@ -856,10 +899,3 @@ class MessageStore:
 def _refuse_other_unit(time_ms: int) -> None:
     if rule := other_unit_rule(time_ms):
         raise ValueError(rule)
-
-
-def read_state(file_system: FileSystem, root: str, name: str, parse: Callable[[str, str], _T]) -> _T | None:
-    """`MessageStore.state` for a store that need not be open."""
-    if file_system.is_local and (found := text_in_rocksdb(root, name, file_system)) is not None:
-        return parse(*found)
-    return read_table(f"{root}/config/{name}", parse, file_system.read_file)

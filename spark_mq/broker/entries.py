@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeVar
 from spark_mq.remoting import read_body
 from spark_mq.remoting.routes import TopicQueueMappingInfo
 from storage.format.table_entries import DataVersion
+from storage.settings.releases import Release
 from storage.tables.topics import TopicQueueMapping
 
 
@@ -79,6 +80,15 @@ TOPIC_ATTRIBUTES: Mapping[str, _Attribute] = {
     "message.type": _Attribute(True, frozenset(("UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"))),
     "reserve.time": _Attribute(True, None),
 }
+_WITH_PRIORITY = {
+    **TOPIC_ATTRIBUTES,
+    "message.type": _Attribute(True, frozenset((*(TOPIC_ATTRIBUTES["message.type"].values or ()), "PRIORITY"))),
+}
+
+
+def topic_attributes(release: Release) -> Mapping[str, _Attribute]:
+    """The attributes that a topic may have. Not supported: lite topics (`message.type=LITE`, `lite.topic.expiration`)."""
+    return _WITH_PRIORITY if release.honours_priority else TOPIC_ATTRIBUTES
 
 
 def parse_attributes(text: str | None) -> dict[str, str]:
@@ -97,7 +107,7 @@ def parse_attributes(text: str | None) -> dict[str, str]:
 
 
 def changed_attributes(
-    current: Mapping[str, str] | None, change: Mapping[str, str], known: Mapping[str, _Attribute] = TOPIC_ATTRIBUTES
+    current: Mapping[str, str] | None, change: Mapping[str, str], known: Mapping[str, _Attribute]
 ) -> dict[str, str]:
     """The attributes after a change, `current` None of what is made now. Raises AttributeRefusedError."""
     result = dict(current or {})

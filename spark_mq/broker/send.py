@@ -63,7 +63,7 @@ from storage.rules.put_guards import BrokerState
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, refuse_any_excess
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
-from storage.rules.topics import TopicWish, check_queue, check_start, check_topic, has_batch_queues, known_topics
+from storage.rules.topics import TopicWish, check_queue, check_start, check_topic, known_topics
 from storage.service.put_group import PutMessageResult
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
@@ -235,9 +235,6 @@ class SendMessageHandler:
         checked = check_topic(name, topic_wish(request.header), rules.topics, self._config.send, rules.address)
         config = make_topic(self._service, checked.config) if checked.is_new else checked.config
         check_queue(queue_id, config, request.connection.address)
-        if has_batch_queues(config):
-            reason = f"topic[{name}] has batch consume queues, which this broker does not write"
-            raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, reason)
         return config
 
     def _retried(self, message: InnerMessage, request: Request, topics: Mapping[str, TopicConfig]) -> InnerMessage:
@@ -246,8 +243,7 @@ class SendMessageHandler:
             message,
             self._service.groups,
             topics,
-            send=self._config.send,
-            longest_group=self._config.release.longest_group,
+            config=self._config,
             max_reconsume_times=request.header.max_reconsume_times,
             client_version=request.command.version,
             group_holds_lock=is_retry and self._holds_order_lock(message.topic.removeprefix(RETRY_PREFIX)),

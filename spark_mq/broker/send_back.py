@@ -28,7 +28,7 @@ from storage.epoch_times import current_time_ms
 from storage.errors import CorruptRecordError, OffsetOutOfRangeError, PutRefusedError
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record import MULTI_TAGS, Message
-from storage.names import GROUP_LENGTH_LIMIT, RETRY_PREFIX
+from storage.names import RETRY_PREFIX
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.put_guards import BrokerState
@@ -50,7 +50,6 @@ from storage.rules.retries import (
 )
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
-from storage.settings.nouns import SendConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.put_statistics import PutStatistics
 from storage.tables.topics import TopicConfig
@@ -78,8 +77,7 @@ def plan_send_back(
     groups: Mapping[str, SubscriptionGroupConfig],
     topics: Mapping[str, TopicConfig],
     *,
-    send: SendConfig,
-    longest_group: int = GROUP_LENGTH_LIMIT,
+    config: StoreConfig,
     client_version: int = CURRENT_VERSION,
     broker_address: str = "127.0.0.1",
     choose_queue: Callable[[int], int] = random.randrange,
@@ -91,16 +89,16 @@ def plan_send_back(
     it through `route_delayed`. Raises nothing.
     """
     try:
-        config = known_group(request.group, groups, send, longest_group)
+        group = known_group(request.group, groups, config)
     except RequestRefusedError as refused:
         return SendBackPlan(verdict=Verdict(refused.code, refused.remark))
-    new_groups = () if request.group in groups else (config,)
+    new_groups = () if request.group in groups else (group,)
 
     def refusal(code: ResponseCode, remark: str, new_topics: tuple[TopicConfig, ...] = ()) -> SendBackPlan:
         return SendBackPlan(None, Verdict(code, remark), new_topics, new_groups)
 
-    retry_target = retry_topic_config(config, topics, unit_mode=request.unit_mode)
-    bar = return_bar(config, retry_target, send.broker_permission)
+    retry_target = retry_topic_config(group, topics, unit_mode=request.unit_mode)
+    bar = return_bar(group, retry_target, config.send.broker_permission)
     if bar is ReturnBar.BROKER_FORBIDS:
         return refusal(ResponseCode.NO_PERMISSION, f"the broker[{broker_address}] sending message is forbidden")
     if bar is ReturnBar.NO_RETRIES:
@@ -112,9 +110,9 @@ def plan_send_back(
     if original is None:
         remark = f"look message by offset failed, {request.commitlog_offset}"
         return refusal(ResponseCode.SYSTEM_ERROR, remark, new_topics)
-    maximum = allowed_retries(config, request.max_reconsume_times, client_version)
+    maximum = allowed_retries(group, request.max_reconsume_times, client_version)
     destination = sent_back_to(original.reconsume_times, request.delay_level, maximum)
-    target, queue_id = retry_target, choose_queue(retry_queue_count(config, retry_target))
+    target, queue_id = retry_target, choose_queue(retry_queue_count(group, retry_target))
     if destination.dead:
         target, queue_id = dead_letter_topic_config(request.group, topics), 0
         new_topics += changed(target, topics)
@@ -176,8 +174,7 @@ class SendBackHandler:
             header,
             self._service.groups,
             topics,
-            send=self._config.send,
-            longest_group=self._config.release.longest_group,
+            config=self._config,
             client_version=request.command.version,
             broker_address=address,
         )
@@ -240,8 +237,7 @@ def retry_or_dead_letter(
     groups: Mapping[str, SubscriptionGroupConfig],
     topics: Mapping[str, TopicConfig],
     *,
-    send: SendConfig,
-    longest_group: int = GROUP_LENGTH_LIMIT,
+    config: StoreConfig,
     max_reconsume_times: int | None = None,
     client_version: int = CURRENT_VERSION,
     group_holds_lock: bool = False,
@@ -254,13 +250,13 @@ def retry_or_dead_letter(
     """
     if not message.topic.startswith(RETRY_PREFIX):
         return Routed(_with_filter_type(message, topics.get(message.topic)))
-    group = group_of_retry_topic(message.topic)
-    config = known_group(group, groups, send, longest_group)
-    new_groups = () if group in groups else (config,)
-    maximum = allowed_retries(config, max_reconsume_times, client_version)
+    name = group_of_retry_topic(message.topic)
+    group = known_group(name, groups, config)
+    new_groups = () if name in groups else (group,)
+    maximum = allowed_retries(group, max_reconsume_times, client_version)
     if not group_holds_lock and not is_sent_too_often(message.reconsume_times, maximum):
         return Routed(_with_filter_type(message, topics.get(message.topic)), groups=new_groups)
-    target = dead_letter_topic_config(group, topics)
+    target = dead_letter_topic_config(name, topics)
     dead_letter = replace(
         message,
         topic=target.topic,
@@ -271,25 +267,25 @@ def retry_or_dead_letter(
 
 
 def known_group(
-    group: str, groups: Mapping[str, SubscriptionGroupConfig], send: SendConfig, longest: int = GROUP_LENGTH_LIMIT
+    name: str, groups: Mapping[str, SubscriptionGroupConfig], config: StoreConfig
 ) -> SubscriptionGroupConfig:
     """The group's entry, a new one where the broker makes it. Raises RequestRefusedError where there is none to be."""
-    config = find_group(
-        group,
+    group = find_group(
+        name,
         groups,
-        auto_create=send.auto_create_subscription_group,
-        create_system_groups=send.enable_create_sys_group,
-        longest=longest,
+        auto_create=config.send.auto_create_subscription_group,
+        create_system_groups=config.send.enable_create_sys_group,
+        longest=config.release.longest_group,
     )
-    if config is None:
-        remark = with_advice(f"subscription group not exist, {group} ")
+    if group is None:
+        remark = with_advice(f"subscription group not exist, {name} ")
         raise RequestRefusedError(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark)
-    return config
+    return group
 
 
-def allowed_retries(config: SubscriptionGroupConfig, wanted: int | None, client_version: int) -> int:
+def allowed_retries(group: SubscriptionGroupConfig, wanted: int | None, client_version: int) -> int:
     """The group's limit of tries: the request's, if its client supports that."""
-    return most_retries(config, None if client_version < SAYS_MAXIMUM_VERSION else wanted)
+    return most_retries(group, None if client_version < SAYS_MAXIMUM_VERSION else wanted)
 
 
 def changed(wanted: TopicConfig, topics: Mapping[str, TopicConfig]) -> tuple[TopicConfig, ...]:

@@ -16,6 +16,7 @@ from spark_mq.broker.entries import (
     changed_attributes,
     page_of,
     parse_attributes,
+    topic_attributes,
 )
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
@@ -33,9 +34,11 @@ from spark_mq.remoting.administration import (
 )
 from spark_mq.remoting.routes import TopicConfigTable, TopicList
 from storage.errors import NameIllegalError
+from storage.format.table_entries import BATCH_QUEUES
 from storage.names import SYSTEM_TOPICS, is_system_topic, validate_path_element
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.topics import built_in_topics, topic_name_remark
+from storage.settings.load import BATCHES_RULE
 from storage.tables.topics import QUEUE_COUNT_LIMIT, TopicConfig
 
 MANUAL_CLEANS = 20
@@ -115,10 +118,10 @@ class TopicHandlers:
         return request.answer(remark=UNSET)
 
     def _save(self, wanted: Iterable[TopicConfig]) -> None:
-        known = self._store.topics
+        topics, known = self._store.topics, topic_attributes(self._store.config.release)
         for topic in wanted:
-            present = known.get(topic.topic)
-            attributes = changed_attributes(None if present is None else present.attributes, topic.attributes)
+            present = topics.get(topic.topic)
+            attributes = changed_attributes(None if present is None else present.attributes, topic.attributes, known)
             if "+reserve.time" in topic.attributes:
                 raise AttributeRefusedError("Update topic reserveTime not supported")
             self._store.service.save_topic(replace(topic, attributes=attributes))
@@ -179,6 +182,8 @@ class TopicHandlers:
         mixes = change.get("+message.type") == "MIXED"
         if mixes and not self._store.config.clients.enable_mixed_message_type:
             raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, "MIXED message type is not supported.")
+        if change.get("+queue.type") == BATCH_QUEUES:
+            raise RequestRefusedError(ResponseCode.INVALID_PARAMETER, f"The topic would have {BATCHES_RULE}.")
 
     def _is_system(self, topic: str) -> bool:
         settings = self._store.service.settings

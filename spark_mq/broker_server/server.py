@@ -642,13 +642,18 @@ class Following:
             service,
             master.ha_address,
             Timing(settings.ha_send_heartbeat_interval, settings.ha_housekeeping_interval),
-            asks=MasterAsks(master.bounds, master.record),
+            asks=MasterAsks(master.bounds, master.record, master.topics),
             reconnect_ms=_RECONNECT_MS_CONTROLLED if is_controlled else RECONNECT_MS,
             switching=switching,
         )
         period_s = _PERIOD_S_CONTROLLED if is_controlled else PERIOD_S
         self._copies = StateCopies(
-            service, master, period_s, copied=broker.on_table_copied, follows=lambda: self.follower.agrees
+            service,
+            master,
+            period_s,
+            copied=broker.on_table_copied,
+            follows=lambda: self.follower.agrees,
+            refused=self.follower.refuse,
         )
         self._is_controlled = is_controlled
 

@@ -27,7 +27,7 @@ from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, write_body
 from spark_mq.remoting.administration import GroupPageRequest, TopicPageRequest
 from spark_mq.remoting.messages import ViewMessageRequest
-from storage.errors import StateFileError, StorageError
+from storage.errors import NameIllegalError, StateFileError, StorageError
 from storage.format import fastjson
 from storage.ha.follower import Following
 from storage.names import MASTER_ID, address_text
@@ -37,7 +37,7 @@ from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
 from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, FollowedTimer
 from storage.tables.document import DataVersion, integer, parse_document, section
 from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
-from storage.tables.topics import TOPICS_FILE
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 PERIOD_S = 60.0
 _CODES: Mapping[str, int] = {
@@ -133,6 +133,15 @@ class Master(ABC):
             return b"" if (error.remark or "").startswith(_NO_RECORD) else None
         except ClientError as error:
             _LOG.info("%s does not show the record at %d: %s", found.address, commitlog_offset, error)
+            return None
+
+    def topics(self) -> TopicTable | None:
+        """Its topics; None if they are not known now."""
+        try:
+            text = self.state(TOPICS_FILE)
+            return None if text is None else TopicTable.load(text, "the master's answer")
+        except (ClientError, StateFileError, UnicodeDecodeError) as error:
+            _LOG.warning("the topics of the master are not known: %s", error)
             return None
 
     def _ha_address(self, address: str) -> str | None:
@@ -287,9 +296,10 @@ class StateCopies:
         copied: Callable[[str], None] = lambda name: None,
         copies: Mapping[str, Copy] = COPIES,
         follows: Callable[[], bool] = lambda: True,
+        refused: Callable[[NameIllegalError], None] = lambda error: None,
     ) -> None:
         """`copied` is called with the name of each replaced file. `follows` says whether the log has nothing that the master's has not;
-        until then no file that counts messages is requested.
+        until then no file that counts messages is requested. `refused` is called if the master has a topic that must not be written.
         """
         self._copies = copies
         self._service = service
@@ -297,6 +307,7 @@ class StateCopies:
         self._copied = copied
         self._period_s = period_s
         self._follows = follows
+        self._refused = refused
         self._held: _Held | None = None
         self._wants_to_hold = False
         self._copies_at_end = True
@@ -383,6 +394,8 @@ class StateCopies:
             is_usual = what in _NOT_EVERYWHERE and isinstance(error, ResponseError)
             level = logging.DEBUG if is_usual else logging.WARNING
             _LOG.log(level, "%s of the master is not taken over: %s", what, error)
+            if isinstance(error, NameIllegalError):
+                self._refused(error)
             return not isinstance(error, ClientError) or isinstance(error, ResponseError)
         return True
 
@@ -428,7 +441,8 @@ class StateCopies:
 
 def copies_of(following: Following, master: Master) -> StateCopies:
     """Those of a store that follows, not yet started; they go into it as it is open, also when its log was cut."""
-    copies = StateCopies(following.service, master, follows=lambda: following.follower.agrees)
+    follower = following.follower
+    copies = StateCopies(following.service, master, follows=lambda: follower.agrees, refused=follower.refuse)
     following.reopened = copies.go_on_with
     copies.go_on_with(following.service)  # it may have been cut before it was known whom to tell
     return copies

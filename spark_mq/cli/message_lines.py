@@ -158,10 +158,7 @@ def dump_queue(
         except StorageError as error:
             yield line | {"error": str(error)}
             continue
-        is_moved = commitlog_offset < store.log.minimum  # into tiered storage
-        line |= describe_message(message, b"" if is_moved else store.log.bytes_at(commitlog_offset, size))
-        if is_moved:
-            del line["recordSha256"]
+        line |= describe_message(message, record_of(store, commitlog_offset, size))
         yield line | described_body(message) if bodies else line
 
 
@@ -173,7 +170,12 @@ def described_body(message: Message) -> dict[str, Any]:
         return {"body": None}
 
 
-def describe_message(message: Message, record: bytes) -> dict[str, Any]:
+def record_of(store: MessageStore, commitlog_offset: int, size_bytes: int) -> bytes | None:
+    """The record's bytes; None of one that has moved into tiered storage."""
+    return None if commitlog_offset < store.log.minimum else store.log.bytes_at(commitlog_offset, size_bytes)
+
+
+def describe_message(message: Message, record: bytes | None) -> dict[str, Any]:
     """The fields of a decoded record; `record` is its bytes. A body that does not decompress gives an `error` with the reason."""
     line = {
         "topic": message.topic,
@@ -194,9 +196,11 @@ def describe_message(message: Message, record: bytes) -> dict[str, Any]:
         "properties": dict(sorted(message.properties.items())),
         "bodyLen": len(message.body),
         "bodySha256": _sha256(message.body),
-        "recordSha256": _sha256(record),
+        "recordSha256": None if record is None else _sha256(record),
         "magic": f"{message.magic:08x}",
     }
+    if record is None:
+        del line["recordSha256"]
     if message.sys_flag & COMPRESSED:
         line["compressType"] = _COMPRESSION_NAMES.get(message.sys_flag & COMPRESSION_MASK, "ZLIB")
         try:

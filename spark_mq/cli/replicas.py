@@ -154,7 +154,7 @@ def follow(
             master.ha_address,
             config=config,
             timing=timing,
-            asks=MasterAsks(master.bounds, master.record),
+            asks=MasterAsks(master.bounds, master.record, master.topics),
             adopts=adopt,
             identity=identity,
         )

@@ -27,7 +27,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.settings.load import load_config
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.sink_notes import BatchNote, BatchNotes, load_batch_notes, load_ledger_notes, unmarked_end_of
-from storage.tables.surroundings import refuse_foreign_log
+from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
 
 
 def sink_status(
@@ -52,7 +52,7 @@ def sink_status(
     removed = None
     if remove:
         files = LocalFileSystem()
-        refuse_foreign_log(root, load_config(root, conf, read_bytes=files.read_file), files)
+        refuse_foreign_log(root, load_config(root, conf, read_bytes=files.read_file), files, OF_A_SINK)
         removed = remove_orphans(root, files, before_ms=current_time_ms() - age_ms, lock_timeout_ms=lock_timeout_ms)
     status, notes = status_of(root, conf=conf), load_batch_notes(LocalFileSystem(), root)
     if as_json:

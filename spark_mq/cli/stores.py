@@ -15,6 +15,7 @@ from spark_mq.cli.message_lines import (
     dump_queue,
     message_line,
     queue_lines,
+    record_of,
 )
 from spark_mq.cli.output import CommandError, UsageError
 from spark_mq.cli.places import FoundMessage, FoundOffset, KeySearch, Place, lag_entry, topic_entry
@@ -41,6 +42,9 @@ ReadPath = Annotated[
         help="A broker's store, or a directory of stores; in its place --name-server.",
     ),
 ]
+
+
+_MOVED = "a message that lies in tiered storage is found by its key (--topic with --key or --unique-key)"
 
 
 @contextmanager
@@ -151,7 +155,7 @@ class StorePlace:
         name, message = found
         if not self._java:
             return message_line(message, broker_name=name, body=bodies)
-        record = self._stores[name].log.bytes_at(message.commitlog_offset, message.size_bytes)
+        record = record_of(self._stores[name], message.commitlog_offset, message.size_bytes)
         line = {"type": "message", "brokerName": name, **describe_message(message, record)}
         return line | described_body(message) if bodies else line
 
@@ -168,7 +172,14 @@ class StorePlace:
     def by_message_id(self, msg_id: str, topic: str | None) -> list[FoundMessage]:
         _, _, commitlog_offset = decode_offset_message_id(msg_id)
         found = ((name, _message_at(store, commitlog_offset)) for name, store in self._stores.items())
-        return [FoundMessage(name, one) for name, one in found if one is not None and one.msg_id == msg_id.upper()]
+        messages = [FoundMessage(name, one) for name, one in found if one is not None and one.msg_id == msg_id.upper()]
+        stores = () if messages else self._stores.values()
+        for store in (each for each in stores if each.has_moved_messages and commitlog_offset < each.log.minimum):
+            typer.echo(
+                f"{store.root}: place {commitlog_offset} has left the log, which begins at {store.log.minimum}; {_MOVED}",
+                err=True,
+            )
+        return messages
 
     def offsets_by_time(self, topic: str, time_ms: int, *, upper: bool) -> list[FoundOffset]:
         found = []

@@ -21,7 +21,7 @@ from storage.files.os_errors import host_name
 from storage.log.commit_log import LOOKS, CommitLog
 from storage.log.fingerprint import LogFingerprint, difference, record_head, take_fingerprint
 from storage.settings.load import load_config
-from storage.tables.surroundings import find_log
+from storage.tables.surroundings import OF_A_SINK, find_log
 
 _T = TypeVar("_T")
 
@@ -43,7 +43,7 @@ def check_place(options: SinkOptions) -> SeenStore | None:
     with writing_conditions(options.root):
         config = load_config(options.root, options.conf, read_bytes=files.read_file)
         directories = find_log(
-            options.root, config, files, may_be_empty=not options.send_back, to_write=True
+            options.root, config, files, may_be_empty=not options.send_back, writer=OF_A_SINK
         ).directories
         size = config.commit_log.mapped_file_size_commit_log
         found = _looked_at(

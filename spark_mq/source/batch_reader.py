@@ -40,7 +40,7 @@ from spark_mq.source.selection import open_cluster, request_of, select_queues, s
 from spark_mq.source.starting_offsets import check_order, resolve_end, resolve_start
 from spark_mq.worker_errors import named_for_spark
 from storage.epoch_times import current_time_ms
-from storage.errors import IndexElsewhereError, IndexGeometryUnknownError
+from storage.errors import IndexGeometryUnknownError
 
 if TYPE_CHECKING:
     from spark_mq.source.query_cluster import QueryCluster
@@ -87,7 +87,7 @@ class BatchReader(DataSourceReader):
         if key is not None:
             try:
                 return self._key_splits(cluster, ranges, key)
-            except (IndexElsewhereError, IndexGeometryUnknownError):
+            except IndexGeometryUnknownError:
                 if self.options.key is not None:
                     raise
         request = self._request()

@@ -8,6 +8,7 @@ from the directory. Java: a MessageQueue is (topic, brokerName, queueId).
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
@@ -28,7 +29,7 @@ from storage.format.keys import index_key
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition
-from storage.settings.load import warn_of_unread
+from storage.settings.load import ConfigurationWarning, warn_of_unread
 from storage.tables.broker_names import BrokerNames, broker_names, named_brokers
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.surroundings import HOME, is_store, no_store
@@ -107,6 +108,7 @@ class Cluster:
         self.stores = dict(sorted(stores.items()))
         self.place = place
         self._fingerprints: dict[str, LogFingerprint | None] = {}
+        self._group_tables: dict[str, ConsumerOffsets | None] = {}
         self._queues: tuple[dict[str, list[tuple[str, int]]], list[QueueId]] | None = None
         self._records_before: dict[tuple[QueueId, int], RecordPlace | None] = {}
 
@@ -143,6 +145,7 @@ class Cluster:
     def refresh(self) -> bool:
         """Look at what the brokers did meanwhile; returns whether they did anything."""
         self._fingerprints.clear()
+        self._group_tables.clear()
         changes = [store.refresh() for store in self.stores.values()]
         if any(changes):
             self._records_before.clear()
@@ -222,7 +225,11 @@ class Cluster:
         return self.offset_by_time(queue, timestamp_ms)
 
     def group_offset(self, group: str, queue: QueueId) -> int | None:
-        offsets = self.stores[queue.broker_name].state(OFFSETS_FILE, ConsumerOffsets.load)
+        """The stored offset, of a table that is read once a look at the cluster."""
+        name = queue.broker_name
+        if name not in self._group_tables:
+            self._group_tables[name] = self.stores[name].state(OFFSETS_FILE, ConsumerOffsets.load)
+        offsets = self._group_tables[name]
         return offsets.get(queue.topic, group, queue.queue_id) if offsets else None
 
     def record_before(self, queue: QueueId, offset: int) -> RecordPlace | None:
@@ -277,9 +284,28 @@ class Cluster:
 
     def split(self, piece: Piece, request: RowRequest) -> QueueSplit:
         queue, ranges, shown = piece
+        self._tell_compacted(queue)
         store, rank = self.stores[queue.broker_name], self.rank((queue if shown is None else shown.queue).broker_name)
         proof = self._proof(queue, ranges[-1][1])
         return QueueSplit(store.layout, store.log_end, queue, rank, ranges, request, proof, shown)
+
+    def _tell_compacted(self, queue: QueueId) -> None:
+        """Warn, once for each topic, that rows are not what its broker serves."""
+        if (queue.broker_name, queue.topic) in self._compacted:
+            self._compacted.remove((queue.broker_name, queue.topic))
+            what = f"topic {queue.topic} of {queue.broker_name} is compacted by its broker (cleanup.policy=COMPACTION)"
+            rule = "rows are all messages that the log still holds, and not the newest one of each key"
+            warnings.warn(f"{what}: {rule}", ConfigurationWarning, stacklevel=2)
+
+    @cached_property
+    def _compacted(self) -> set[tuple[str, str]]:
+        """Broker and name of the compacted topics that no warning has named yet."""
+        return {
+            (name, topic)
+            for name, store in self.stores.items()
+            for topic, config in _topics_of(store).topics.items()
+            if config.is_compacted
+        }
 
     def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
         return tuple(offsets_with_key(self.stores[piece.queue.broker_name], piece, key))
@@ -312,14 +338,18 @@ def offsets_with_key(store: MessageStore, piece: QueueRange, key: str) -> Iterat
     """Ranges [start, end) of the piece's offsets, ascending and apart, outside which no message has the key.
 
     They come from the index where it covers the log, and are a scan's where not: index files cover the log from their first record to
-    their last; a missing, deleted or lagging index leaves stretches of the log that only a scan can answer for. What they hold is a
-    superset of the messages with the key: rows are compared afterwards.
+    their last; a missing, deleted or lagging index leaves stretches of the log that only a scan can answer for, as does tiered storage.
+    What they hold is a superset of the messages with the key: rows are compared afterwards.
     """
+    queue = store.queues.get(piece.queue.topic, piece.queue.queue_id)
     if piece.queue.topic in store.queues.batch_topics:  # the index has keys of records, and not of their messages
         yield piece.start, piece.end
         return
+    border = 0 if queue is None else min(queue.border(store.log, piece.end), piece.end)
+    moved = [(piece.start, border)] if piece.start < border else []
+    piece = piece._replace(start=max(piece.start, border))
     found = [(offset, offset + 1) for offset in _indexed_offsets(store, piece, key)]
-    yield from _merged(sorted(found + list(_uncovered_ranges(store, piece))))
+    yield from _merged(sorted(moved + found + list(_uncovered_ranges(store, piece))))
 
 
 def _indexed_offsets(store: MessageStore, piece: QueueRange, key: str) -> Iterator[int]:

@@ -32,9 +32,9 @@ from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import file_system_of
 from storage.names import is_system_group, retry_topic, validate_group, validate_topic
-from storage.settings.load import IN_ROCKSDB, refuse_for_writing
 from storage.store import MessageStore
 from storage.tables.offline_changes import write_group_offsets
+from storage.tables.surroundings import refuse_foreign_log
 
 WRITE_INTERVAL_MS = 1000
 _PAUSE_FACTOR = 10
@@ -147,11 +147,8 @@ def _writable(store: MessageStore) -> LocalFileSystem:
     file_system: FileSystem = file_system_of(store.root)
     if not isinstance(file_system, LocalFileSystem):
         raise OptionError("commitOffsets", f"store {store.root} is remote; offsets go to local stores only")
-    reasons = refuse_for_writing(store.config)
-    if store.layout.rocksdb is not None and not reasons:
-        reasons.append(f"{store.layout.rocksdb.directory}: {IN_ROCKSDB}")
-    if reasons:
-        raise OptionError("commitOffsets", str(StoreRefusedError(store.root, "; ".join(reasons))))
-    if store.place.refusal is not None:
-        raise OptionError("commitOffsets", str(ForeignLogError(store.root, *store.place.refusal)))
+    try:
+        refuse_foreign_log(store.root, store.config, file_system)
+    except (StoreRefusedError, ForeignLogError) as error:
+        raise OptionError("commitOffsets", str(error)) from error
     return file_system

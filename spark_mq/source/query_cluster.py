@@ -80,10 +80,6 @@ class QueryCluster(Positions, MessageSizes, Protocol):
         """Raises for a named topic whose queues this package cannot read."""
         ...
 
-    def moved_away(self, queue: QueueId) -> str:
-        """The end of a text about offsets before the minimum: where tiered storage has them; empty if it does not."""
-        ...
-
     def await_brokers(self, brokers: Collection[str]) -> bool:
         """Wait for brokers of a checkpoint whose data cannot be read yet; returns whether one came, and its queues are there now."""
         ...

@@ -93,7 +93,6 @@ from storage.batch.staged_segment import (
 from storage.errors import (
     CorruptRecordError,
     HalvesGoneError,
-    NameIllegalError,
     SliceMismatchError,
     StorageError,
     StoreNotWritableError,
@@ -537,8 +536,6 @@ def check_queues(
     for topic, named in groupby(sorted(queues), itemgetter(0)):
         if topic in _WAITING_TOPICS:
             continue
-        if topic in writer.queues.batch_topics:
-            raise NameIllegalError("topic", topic, "it has batch consume queues (queue.type=BatchCQ)")
         queue_ids = [queue_id for _, queue_id in named]
         refused = rules.refusal_of_staged(topic, queue_ids, wish, topics.get(topic), grown.get(topic, 0))
         if refused is not None:

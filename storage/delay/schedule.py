@@ -173,13 +173,13 @@ class DueMessages(NamedTuple):
     """Rows that cannot be delivered, each with the rule."""
 
 
-def due_messages(records: Records, batch_topics: frozenset[str] = frozenset()) -> DueMessages:
+def due_messages(records: Records) -> DueMessages:
     """The messages that parked records become. Java: ScheduleMessageService.messageTimeUp."""
     properties = decode_property_maps(records.raw_properties())
     topics = properties.values_of(REAL_TOPIC)
     topic_names, topic_codes = _distinct(topics)
     queue_texts, queue_codes = _distinct(properties.values_of(REAL_QUEUE_ID))
-    rules = [_topic_rule(name, batch_topics) for name in topic_names]
+    rules = [_topic_rule(name) for name in topic_names]
     queue_ids = np.array([_queue_id(text) for text in queue_texts], np.int64)[queue_codes]
     is_half = np.array([name == HALF_TOPIC for name in topic_names], bool)[topic_codes]
     is_wrong = np.array([rule is not None for rule in rules], bool)[topic_codes] | (queue_ids < 0)
@@ -202,15 +202,13 @@ def _distinct(texts: pa.Array) -> tuple[list[str | None], np.ndarray]:
     return encoded.dictionary.to_pylist(), encoded.indices.to_numpy()
 
 
-def _topic_rule(topic: str | None, batch_topics: frozenset[str]) -> str | None:
+def _topic_rule(topic: str | None) -> str | None:
     """Why a record cannot go to the topic; None = it can."""
     if topic is None:
         return f"it has no {REAL_TOPIC}"
     limit = RETRY_TOPIC_LENGTH_LIMIT if topic.startswith(RETRY_PREFIX) else TOPIC_LENGTH_LIMIT
     if len(topic.encode()) > limit:
         return f"{REAL_TOPIC} has more than {limit} bytes"
-    if topic in batch_topics:
-        return f"{REAL_TOPIC} {topic} has batch consume queues (queue.type=BatchCQ)"
     try:
         validate_path_element("topic", topic)
     except NameIllegalError as error:
@@ -434,7 +432,7 @@ class _Delivery:
     def _deliver(self, ranges: Sequence[DueRange]) -> None:
         """Put a round's messages, sync them, save the progress."""
         for range_, part in self._slices(ranges):
-            due = due_messages(part.records, self.store.queues.batch_topics)
+            due = due_messages(part.records)
             self._note(range_.level, part, due)
             if not len(due.rows):
                 continue
@@ -466,7 +464,7 @@ class _Delivery:
         """Level → the offset after the round's last message that is in the log after the mark; expired ones are skipped."""
         levels, offsets, expected = [], [], []
         for range_, part in self._slices([one for range_ in mark.ranges if (one := self._what_is_left(range_))]):
-            due = due_messages(part.records, self.store.queues.batch_topics)
+            due = due_messages(part.records)
             levels += [range_.level] * len(due.rows)
             offsets += part.queue_offsets[due.rows].tolist()
             expected.append(record_marks(part.records.take(due.rows), due.messages.topics, due.messages.queue_ids))

@@ -143,6 +143,10 @@ class QueueEnds:
             self._minimums[name] = found
         return found
 
+    def forget_minimum(self, name: QueueName) -> int | None:
+        """Look it up again next time; returns what was known."""
+        return self._minimums.pop(name, None)
+
     def known_bounds(self, name: QueueName) -> tuple[int, int] | None:
         """Minimum and maximum of a queue whose minimum is known for the log's present files; else None."""
         minimum = self._minimums.get(name) if self._minimums_of == self._log.minimum else None

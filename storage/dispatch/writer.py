@@ -96,7 +96,7 @@ class DerivedWriter:
         An offset that goes back replaces the queue's entries from there on: its topic was deleted and made again.
         """
         for entries in map(self._kept, queue_entries(batch)):
-            if not len(entries.queue_offsets) or self._queues.refuse_batches(entries):
+            if not len(entries.queue_offsets):
                 continue
             name = entries.topic, entries.queue_id
             writer = self._queue_writer(*name, self._ends.readable_ends.get(name, 0), is_followed=True)

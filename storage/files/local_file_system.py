@@ -328,6 +328,24 @@ class LocalFileSystem:
                 self._locked[device] = outer
             os.close(descriptor)
 
+    @contextmanager
+    def left_alone(self, path: str) -> Iterator[bool]:
+        """Holds a shared lock on byte 0 of the file, so that no broker takes it; StoreLockedError if a process has it. Writes nothing.
+
+        Yields whether there is such a file: without one there is nothing to hold, and a process that starts makes it.
+        """
+        try:
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            yield False
+            return
+        try:
+            if not lock_byte(descriptor, 0, is_shared=True):
+                raise StoreLockedError(path, 0, lock_holder(descriptor))
+            yield True
+        finally:
+            os.close(descriptor)
+
 
 def _take(descriptor: int, path: str, timeout_ms: int, turns: str | None, holder: Holder) -> bool:
     """Lock byte 0 of the open file, when it is our turn, or raise StoreLockedError. Returns whether it had to wait."""

@@ -227,10 +227,11 @@ def _held(descriptor: int, start: int, length: int) -> int | None:
     return None if kind == fcntl.F_UNLCK else found
 
 
-def lock_byte(descriptor: int, byte: int) -> bool:
-    """Lock a byte of an open file, for that open file; returns whether it was free."""
+def lock_byte(descriptor: int, byte: int, *, is_shared: bool = False) -> bool:
+    """Lock a byte of an open file, for that open file; returns whether it was free. Open for reading is enough for a shared lock."""
+    kind = fcntl.F_RDLCK if is_shared else fcntl.F_WRLCK
     try:
-        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0))
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _FLOCK.pack(kind, os.SEEK_SET, byte, 1, 0))
     except (BlockingIOError, PermissionError):
         return False
     return True

@@ -8,6 +8,7 @@ in memory is not seen: entries of queues have no write-ahead log (Java: Abstract
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,15 +22,13 @@ if TYPE_CHECKING:
 _LOOKS = 5
 """How often a directory is opened whose files are replaced meanwhile."""
 INSTALL = 'pip install "spark_mq[rocksdb]"'
+_PREFIX = "spark_mq-rocksdb-"
+_LINKS = re.compile(rf"\S*/{_PREFIX}[^/\s]*/")
+"""The links' directory in RocksDB's texts, which is gone when somebody reads them, and has another name each time."""
 
 
 class RocksDBUnreadable(Exception):
     """Why a RocksDB directory cannot be read; the text begins with the reason."""
-
-
-def is_rocksdb(names: set[str]) -> bool:
-    """Whether a directory with these names is a RocksDB."""
-    return "CURRENT" in names
 
 
 class RocksDB:
@@ -45,16 +44,18 @@ class RocksDB:
             raise RocksDBUnreadable(f"the package rocksdict is not installed: {INSTALL}") from error
         for left in reversed(range(_LOOKS)):
             try:
-                self._database, found = _open(directory, families, Rdict, Options, AccessType)
+                with _unreadable():
+                    self._database, found = _open(directory, families, Rdict, Options, AccessType)
                 break
-            except Exception as error:  # rocksdict raises no narrower class
+            except RocksDBUnreadable as error:
                 if not left:
                     raise RocksDBUnreadable(f"{directory} cannot be read: {error}") from error
         try:
-            self._families = {family: self._database.get_column_family(family) for family in found}
-        except Exception as error:
+            with _unreadable():
+                self._families = {family: self._database.get_column_family(family) for family in found}
+        except RocksDBUnreadable:
             self._database.close()
-            raise RocksDBUnreadable(f"{directory} cannot be read: {error}") from error
+            raise
 
     def items(self, family: str) -> list[tuple[bytes, bytes]]:
         """All keys with their values, in the order of the keys. Raises RocksDBUnreadable."""
@@ -115,7 +116,7 @@ def _unreadable() -> Iterator[None]:
     except RocksDBUnreadable:
         raise
     except Exception as error:  # rocksdict raises no narrower class
-        raise RocksDBUnreadable(str(error)) from error
+        raise RocksDBUnreadable(_LINKS.sub("", str(error))) from error
 
 
 def _open(
@@ -131,7 +132,7 @@ def _open(
         chosen.set_max_open_files(-1)  # each data file is opened now
         return chosen
 
-    links = tempfile.mkdtemp(prefix="spark_mq-rocksdb-")
+    links = tempfile.mkdtemp(prefix=_PREFIX)
     try:
         for name in os.listdir(directory):
             if name != "LOCK":

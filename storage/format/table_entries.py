@@ -15,6 +15,8 @@ from storage.format.typed_json import BadValueError, Int, Long, WireBody, codec_
 PERM_READ = 4
 PERM_WRITE = 2
 PERM_INHERIT = 1
+BATCH_QUEUES = "BatchCQ"
+"""The value of a topic's attribute `queue.type`."""
 
 
 class DataVersion(WireBody, kw_only=False):
@@ -68,7 +70,7 @@ class TopicConfig(WireBody, kw_only=False):
     @property
     def is_batched(self) -> bool:
         """Whether its consume queues are batch queues. Java: QueueTypeUtils.isBatchCq."""
-        return self.attributes.get("queue.type") == "BatchCQ"
+        return self.attributes.get("queue.type") == BATCH_QUEUES
 
     @property
     def is_compacted(self) -> bool:

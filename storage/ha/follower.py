@@ -18,7 +18,13 @@ from itertools import groupby
 from typing import NamedTuple
 
 from storage.epoch_times import steady_time_ms
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotWritableError, StoreRefusedError
+from storage.errors import (
+    CorruptRecordError,
+    NameIllegalError,
+    OffsetOutOfRangeError,
+    StoreNotWritableError,
+    StoreRefusedError,
+)
 from storage.files.file_system import end_of_data
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import EpochEntry, MasterHandshake, SlaveHandshake
@@ -33,9 +39,11 @@ from storage.recovery.mending import cut_log
 from storage.recovery.opening import mark_open
 from storage.recovery.passes import boot_left
 from storage.service.put_service import PutService
-from storage.settings.load import StoreConfig
-from storage.store import WritesAs, open_store
+from storage.settings.load import BY_APACHE, StoreConfig
+from storage.store import WritesAs, open_store, writer_of
 from storage.tables.masters import followed_master, forget_followed_master, note_followed_master
+from storage.tables.surroundings import refuse_foreign_log
+from storage.tables.topics import TopicTable
 
 # Cutting a store's log where it starts to differ from its master's, with queues and index. Java: truncateFiles.
 #
@@ -63,6 +71,7 @@ def truncate_store(
     """
     files = file_system or LocalFileSystem()
     with open_store(root, config=config, file_system=files) as store:
+        refuse_foreign_log(store.root, store.config, files, writer_of(writes_as, "follower"))
         log_end, directories = store.log_end, store.log.directories
         minimum, size = store.log.minimum, store.log.file_size_bytes
     if not minimum <= end <= log_end:
@@ -127,6 +136,8 @@ class MasterAsks(NamedTuple):
     """Start and end of its log."""
     record: Callable[[int, str], bytes | None] = lambda place, topic: None
     """The record at a place of its log, with the topic that this log has there; b"" = the master has no record there."""
+    topics: Callable[[], TopicTable | None] = lambda: None
+    """Its topics."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +189,8 @@ class Follower:
         self._timing = timing or Timing()
         self._reconnect_s = reconnect_ms / 1_000
         self._closing = threading.Event()
+        self._refusal: StoreRefusedError | None = None
+        self._has_asked_topics = False
         self._changed = threading.Condition()
         self.status = FollowerStatus(end=self._log.end)
         self.agrees = False
@@ -202,6 +215,13 @@ class Follower:
         if self._thread.ident is not None:
             self._thread.join()
 
+    def refuse(self, error: NameIllegalError) -> None:
+        """End for good: the master has a topic that this package does not write. By any thread."""
+        self._refusal = StoreRefusedError(
+            self._log.root, f"its master has the topic {error.name}: {error.rule}", BY_APACHE
+        )
+        self._closing.set()
+
     def wait(self, condition: Callable[[FollowerStatus], bool], timeout_seconds: float) -> bool:
         """Wait until the condition holds for the status; returns whether it did in time."""
         with self._changed:
@@ -221,6 +241,8 @@ class Follower:
                 self._tell(replace(self.status, is_connected=False))
                 self._closing.wait(self._reconnect_s)
             self._log.cut_torn_end()
+            if self._refusal is not None:
+                raise self._refusal
         except Exception as error:  # any error ends the following, and is reported
             _LOG.exception("following has ended")
             self.error = error
@@ -239,6 +261,13 @@ class Follower:
                 )
             )
             return
+        if not self._has_asked_topics and (topics := self._asks.topics()) is not None:
+            self._has_asked_topics = True  # later ones come with the copies of its tables
+            try:
+                topics.refuse_batches()
+            except NameIllegalError as error:
+                self.refuse(error)
+                return
         end = self._log.cut_torn_end()
         if self._switching is not None:
             self._switching.epochs.file.cut(end)
@@ -433,7 +462,9 @@ class FollowedLog:
         self._taken: list[Received] = []
         with service.exclusive() as store:
             config = store.config
-            self._check = RawCheck(store.log, config.delay.delays_ms, config.commit_log.check_crc_on_recover)
+            check_crc = config.commit_log.check_crc_on_recover
+            self._check = RawCheck(store.log, config.delay.delays_ms, check_crc, store.root)
+            self.root = store.root
             self.file_size_bytes = store.settings.log_file_size_bytes
             self.end = self.raw_end = store.writer.log_end if store.log.files else 0
 
@@ -464,7 +495,8 @@ class FollowedLog:
 
         `confirmed` is the offset that a controller's master calls confirmed: later records wait in the log.
 
-        Raises CorruptRecordError for bytes that are no record; they are cut, and were not acknowledged. StoreNotWritableError if
+        Raises CorruptRecordError for bytes that are no record, StoreRefusedError for a record of a batch queue; they are cut, and were
+        not acknowledged. StoreNotWritableError if
         the disk has no room: `cut_torn_end` then allows a retry. If the service has failed, and with OSError, the store is unusable.
         """
         if confirmed is not None:
@@ -475,7 +507,7 @@ class FollowedLog:
             self._write(store.writer)
             try:
                 found = self._check.whole_records(self.end, self.raw_end)
-            except CorruptRecordError:
+            except (CorruptRecordError, StoreRefusedError):
                 self._cut(store.writer)
                 raise
             if found.end > self.end:

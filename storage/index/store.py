@@ -224,9 +224,13 @@ def messages_with_key(
             message = log.message_at(hit.commitlog_offset, log_end)
         except (OffsetOutOfRangeError, CorruptRecordError):
             continue  # the message has expired, or the item outlived a cut of the log
-        is_named = key == message.tags if index_type == TAG_TYPE else key == message.unique_key or key in message.keys
-        if message.topic == topic and is_named:
+        if message.topic == topic and has_key(message, key, index_type):
             yield message
+
+
+def has_key(message: Message, key: str, index_type: str | None) -> bool:
+    """Whether it is one of the message's keys, its unique key or, with TAG_TYPE, its tags."""
+    return key == message.tags if index_type == TAG_TYPE else key == message.unique_key or key in message.keys
 
 
 class IndexTrust(NamedTuple):

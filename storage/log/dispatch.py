@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.errors import CorruptRecordError
+from storage.errors import CorruptRecordError, StoreRefusedError
 from storage.format.arrays import sorted_by_code
 from storage.format.consume_queue import ENTRY
 from storage.format.delay import SCHEDULE_TOPIC, due_codes
@@ -30,6 +30,7 @@ from storage.format.properties import PropertyMaps, RegularProperties
 from storage.format.record import (
     BLANK,
     BLANK_SIZE,
+    INNER_BATCH,
     MAGIC_BLANK,
     TRANSACTION_MASK,
     TRANSACTION_PREPARED,
@@ -39,6 +40,7 @@ from storage.format.record_batch import Records
 from storage.format.window_decoder import Decoded, Wanted
 from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.names import can_be_path_element
+from storage.settings.load import BATCHES_RULE, BY_APACHE
 
 Properties: TypeAlias = PropertyMaps | RegularProperties | Decoded
 DISPATCHED = Wanted(
@@ -251,6 +253,15 @@ def _indexed(batch: DispatchBatch, start: int = 0) -> tuple[np.ndarray, pa.Array
     return rows, pa.array(rows), prefixes[batch.topic_codes[rows]]
 
 
+def refuse_inner_batches(batch: DispatchBatch, root: str) -> None:
+    """Raises StoreRefusedError for a record that holds messages of its own: it has its entry in a batch queue."""
+    for row in np.flatnonzero(batch.sys_flags & INNER_BATCH)[:1].tolist():
+        topic, queue_id = batch.queue_name(int(batch.queue_codes[row]))
+        place, offset = int(batch.commitlog_offsets[row]), int(batch.queue_offsets[row])
+        what = f"the record at {place} of the log is a batch, at offset {offset} of queue {queue_id} of topic {topic}"
+        raise StoreRefusedError(root, f"{what}, which has {BATCHES_RULE}", BY_APACHE)
+
+
 class RawRecords(NamedTuple):
     """Consecutive whole records, and the log offset after them, or after the filler that follows them."""
 
@@ -266,11 +277,13 @@ class RawCheck:
     log: CommitLog
     delays_ms: tuple[int, ...]
     check_crc: bool = True
+    root: str = ""
+    """Of the store that the records enter."""
 
     def whole_records(self, start: int, end: int) -> RawRecords:
         """The whole records from `start`, where one begins, up to `end`, the end of the present bytes.
 
-        Raises CorruptRecordError for bytes that cannot be a record.
+        Raises CorruptRecordError for bytes that cannot be a record, and StoreRefusedError for a record of a batch queue.
         """
         batches: list[DispatchBatch] = []
         last = None
@@ -282,6 +295,7 @@ class RawCheck:
                     row = int((named != offsets).argmax())
                     raise CorruptRecordError("physical offset", 0, int(offsets[row]), int(named[row]))
                 batch = dispatch(offsets, records, self.delays_ms)
+                refuse_inner_batches(batch, self.root)
                 illegal = [topic for topic in batch.topics if not can_be_path_element(topic)]
                 if illegal:
                     raise CorruptRecordError("topic", 0, "a name that a directory can have", illegal[0])

@@ -43,7 +43,7 @@ from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.settings.releases import UNNAMED, Release
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
-from storage.tables.surroundings import refuse_foreign_log
+from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
 from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicQueueMappingTable, TopicTable
 
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
@@ -152,12 +152,13 @@ def put_settings(
     The store's host is brokerIP1:listenPort if brokerIP1 is configured, else `store_host`, else that of the records in the store's
     last file: a broker's address may change, and later records have the new one, as in Java. The names of broker
     and cluster are those of `broker_names.py`. `log` is the store's, if the caller has it open and may write it.
-    Raises ForeignLogError if the log may be another store's; ConfigurationError for an unreachable host, or for a
+    Raises StoreRefusedError for a store that no sink writes, ForeignLogError if the log may be another store's; ConfigurationError for
+    an unreachable host, or for a
     `store_host` that is not brokerIP1:listenPort; StateFileError for an unreadable topics.json or topicQueueMapping.json.
     """
     with ExitStack() as opened:
         if log is None:
-            directories = refuse_foreign_log(root, config, file_system).directories
+            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK).directories
             log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
             opened.callback(log.close)
         own = _host_of_configuration(config)
@@ -328,7 +329,7 @@ class TopicEntries:
     def ensure(self, wanted: Mapping[str, int], grown: Mapping[str, int] = MappingProxyType({})) -> None:
         """Give topics without an entry one with so many queues; topics of `grown` get more if they have fewer.
 
-        Raises NameIllegalError, OSError.
+        Raises what `save` raises.
         """
         if not grown and wanted.keys() <= self.settings.topics.topics.keys():
             return
@@ -348,13 +349,16 @@ class TopicEntries:
                 self._change(table)
 
     def save(self, topic: TopicConfig) -> None:
-        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises OSError."""
+        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises NameIllegalError, OSError."""
         with self._lock:
             if self.settings.topics.topics.get(topic.topic) != topic:
                 self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
 
     def make(self, topic: TopicConfig) -> TopicConfig:
-        """Write the topic's entry if there is none; returns the present entry, which another thread may have made. Raises OSError."""
+        """Write the topic's entry if there is none; returns the present entry, which another thread may have made.
+
+        Raises what `save` raises.
+        """
         with self._lock:
             present = self.settings.topics.topics.get(topic.topic)
             if present is None:
@@ -368,7 +372,7 @@ class TopicEntries:
                 self._change(self.settings.topics.without_topic(topic, now_ms=self._clock()))
 
     def replace(self, table: TopicTable) -> None:
-        """Replace the whole table. Raises OSError."""
+        """Replace the whole table. Raises NameIllegalError, OSError."""
         with self._lock:
             self._save(table)
 
@@ -383,6 +387,7 @@ class TopicEntries:
         self._save(self.settings.named(table, self._clock()))
 
     def _save(self, table: TopicTable) -> None:
+        table.refuse_batches()
         text = table.to_text()
         try:
             write_with_backup(self._path, text, self._file_system)

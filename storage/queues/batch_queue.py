@@ -62,6 +62,10 @@ class BatchConsumeQueue(ConsumeQueue):
         sizes[np.maximum(units["base_offset"].astype(np.int64), start) - start] = units["size_bytes"]
         return sizes
 
+    def last_place(self, file_start: int) -> int:
+        position = self.file_size_bytes - BATCH_UNIT_SIZE
+        return int(self._read(file_start, position, BATCH_UNIT_SIZE).view(BATCH_UNIT)["commitlog_offset"][0])
+
     def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
         """Raises CorruptMessageError where the record's batch is none."""
         return single_message(super().message_at(queue_offset, log, log_end), queue_offset)

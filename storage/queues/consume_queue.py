@@ -16,6 +16,7 @@ from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import FileSystem, ReadableFile, end_of_data
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries, hole_start, is_entry, is_pre_blank
 from storage.format.record import Message
+from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
 
 _BLOCK_ENTRIES = 4096
@@ -33,6 +34,8 @@ class ConsumeQueue:
     """The files of one queue. Holds no end of its own: entries are looked up each time."""
 
     unit_size_bytes = ENTRY_SIZE
+    refuses_batches = False
+    """Whether a record that holds several messages may lie here and cannot be read (`refuse_batches`)."""
 
     def __init__(
         self, file_system: FileSystem, directory: str, topic: str, queue_id: int, file_size_bytes: int | None = None
@@ -125,6 +128,18 @@ class ConsumeQueue:
         Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
         """
         return log.message_at(int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"]), log_end)
+
+    def last_place(self, file_start: int) -> int:
+        """The log offset that the last entry of a full file points to."""
+        end = (file_start + self.file_size_bytes) // self.unit_size_bytes
+        return int(self.entries(end - 1, end)["commitlog_offset"][0])
+
+    def border(self, log: CommitLog, end: int) -> int:
+        """The first queue offset whose message the store's own log holds, where tiered storage may have those before it; else 0."""
+        return 0
+
+    def refuse_batches(self, records: Records) -> None:
+        """Raises StoreRefusedError for records of several messages, where `refuses_batches`."""
 
     def held_minimum(self, minimum: int) -> int:
         """The first queue offset that can be read, where `minimum` is the first that the log holds."""

@@ -12,12 +12,17 @@ Each queue is a `ConsumeQueue` of one file, so scans, positions and ends need no
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_right
+from operator import itemgetter
 
 import numpy as np
 
+from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.rocksdb import RocksDB, RocksDBUnreadable
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, ROCKSDB_ENTRY, rocksdb_ends, rocksdb_prefix
+from storage.format.record import INNER_BATCH, Message
+from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
 from storage.log.dispatch import DISPATCHED, QueueEntries, dispatch, queue_entries
 from storage.queues.consume_queue import ConsumeQueue, QueueFiles
@@ -27,12 +32,15 @@ from storage.queues.writer import put_in_order
 _ENTRIES, _OFFSETS = "default", "offset"
 _ROOM_ENTRIES = 4096
 """Free entries behind a queue's end, as a file has them."""
+_BATCHES_HINT = "read the other topics; this topic's messages come through its broker"
 _MOST_KEPT = 1 << 20
 """Entries from the log, of all queues, after which RocksDB is opened again: it may have them by then."""
 
 
 class DerivedQueue(ConsumeQueue):
     """One queue, as one file from its first entry on."""
+
+    refuses_batches = True
 
     def __init__(
         self, store: DerivedQueueStore, file_system: FileSystem, directory: str, topic: str, queue_id: int
@@ -41,7 +49,7 @@ class DerivedQueue(ConsumeQueue):
         self._store = store
         self._prefix = rocksdb_prefix(topic, queue_id)
         self._pieces: list[tuple[int, np.ndarray]] = []
-        """Entries from the log, each with the queue offset of its first one, ascending."""
+        """Entries from the log, each with the queue offset of its first one, ascending. There are few: they are joined as they grow."""
         self.is_alone = False
         """Whether the store was opened for this queue, and is closed with it."""
         self.begin(None, 0)
@@ -63,6 +71,11 @@ class DerivedQueue(ConsumeQueue):
             self._first = None
         self._pieces.append((offset, entries))
         self.end = offset + len(entries)
+        while len(self._pieces) > 1 and self._pieces[-2][0] + len(self._pieces[-2][1]) == self._pieces[-1][0]:
+            (at, first), (_, second) = self._pieces[-2:]
+            if len(first) > 2 * len(second):
+                break
+            self._pieces[-2:] = [(at, np.concatenate((first, second)))]
 
     @property
     def first(self) -> int:
@@ -114,11 +127,29 @@ class DerivedQueue(ConsumeQueue):
             except RocksDBUnreadable as error:
                 self._store.give_up(error)
                 return self.bytes_from(start, count)
-        for at, piece in self._pieces:
+        for at, piece in self._pieces[max(0, bisect_right(self._pieces, start, key=itemgetter(0)) - 1) :]:
+            if at >= end:
+                break
             low, high = max(start, at), min(end, at + len(piece))
             if low < high:
                 found[low - start : high - start] = piece[low - at : high - at]
         return found.tobytes()
+
+    def refuse_batches(self, records: Records) -> None:
+        if (records.column("sys_flag") & INNER_BATCH).any():
+            raise self._has_batches()
+
+    def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
+        """Raises StoreRefusedError for a batch."""
+        message = super().message_at(queue_offset, log, log_end)
+        if message.sys_flag & INNER_BATCH:
+            raise self._has_batches()
+        return message
+
+    def _has_batches(self) -> StoreRefusedError:
+        """RocksDB names the first message of a batch alone, so a broker may give the others' offsets to later messages."""
+        rule = f"queue {self.queue_id} of topic {self.topic} holds batches (queue.type=BatchCQ), and lies in RocksDB"
+        return StoreRefusedError(self._store.root, f"{rule}: they are read from batch queues only", hint=_BATCHES_HINT)
 
     def _read_stored(self, database: RocksDB, start: int, end: int, into: np.ndarray) -> None:
         unit = np.dtype([("prefix", f"V{len(self._prefix)}"), ("offset", ">u8"), ("value", ROCKSDB_ENTRY)])
@@ -161,16 +192,21 @@ class DerivedQueueStore(ConsumeQueueStore):
         only: tuple[str, int] | None = None,
     ) -> None:
         """`log` becomes this object's own. With `only` entries of that queue alone are kept."""
-        self._place, self._log, self._only = place, log, only
+        self.root, self._place, self._log, self._only = root, place, log, only
         self._database: RocksDB | None = None
         self._said: set[tuple[str, int]] = set()
         self.note: str | None = None
+        """Why RocksDB is not read; None where it is."""
         self._kept, self._walked, self._most_kept = 0, 0, _MOST_KEPT
         super().__init__(file_system, root)
         self.directory = place.directory
-        self._load()
-        self.follow(self._log.files[-1].end if self._log.files else 0)
-        self.discover()
+        try:
+            self._load()
+            self.follow(self._log.files[-1].end if self._log.files else 0)
+            self.discover()
+        except BaseException:
+            self.close()
+            raise
 
     def _load(self) -> None:
         """Open RocksDB as it is now, and forget what the log gave."""
@@ -191,22 +227,30 @@ class DerivedQueueStore(ConsumeQueueStore):
             self._database = RocksDB(self._place.directory, (_ENTRIES, _OFFSETS))
             ends, dispatched = rocksdb_ends(self._database.items(_OFFSETS))
         except RocksDBUnreadable as error:
-            self._close_database()
-            self.note = _note(error)
+            self._fall_back(error)
             return [], 0
         return [end for end in ends if self._only in (None, end[:2])], dispatched
 
     def give_up(self, error: RocksDBUnreadable) -> None:
         """Take all queues from the log from now on: RocksDB has a damaged block."""
-        if self._only is None:
-            warnings.warn(_note(error), RuntimeWarning, stacklevel=2)
-        self._close_database()
-        self.note, log_end = _note(error), self._walked
+        self._fall_back(error)
+        log_end = self._walked
         for queue in self:
             assert isinstance(queue, DerivedQueue)
             queue.begin(None, 0)
         self._walked = self._kept = 0
         self._enter_log(log_end)
+
+    def _fall_back(self, error: RocksDBUnreadable) -> None:
+        """Say why RocksDB is not read, whenever that shows. A task says nothing: the driver has read the same files."""
+        self._close_database()
+        note = (
+            f"store {self.root}: the consume queues lie in RocksDB, which was not read: {error}. They were made from the whole log, in "
+            "memory; each reading task does so again"
+        )
+        if self._only is None and note != self.note:
+            warnings.warn(note, RuntimeWarning, stacklevel=2)
+        self.note = note
 
     def follow(self, log_end: int) -> None:
         """Enter the log's records up to `log_end`. If that is less than before, begin anew."""
@@ -222,12 +266,22 @@ class DerivedQueueStore(ConsumeQueueStore):
         if log_end <= self._walked:
             return
         self._log.list_files()
-        walk = self._log.walk(max(self._walked, self._log.minimum), check_crc=False, wanted=DISPATCHED, limit=log_end)
-        for offsets, records in walk:
-            for new in queue_entries(dispatch(offsets, records, self._place.delays_ms)):
-                if self._only in (None, (new.topic, new.queue_id)):
-                    self._enter(new)
-        self._walked = max(self._walked, walk.end)
+        while True:
+            start = max(self._walked, self._log.minimum)
+            walk = self._log.walk(start, check_crc=False, wanted=DISPATCHED, limit=log_end)
+            try:
+                for offsets, records in walk:
+                    for new in queue_entries(dispatch(offsets, records, self._place.delays_ms)):
+                        if self._only in (None, (new.topic, new.queue_id)):
+                            self._enter(new)
+                return
+            except OffsetOutOfRangeError:  # a file has expired since the listing
+                before = self._log.files
+                self._log.list_files()
+                if self._log.files == before:
+                    raise
+            finally:
+                self._walked = max(self._walked, walk.end)
 
     def _enter(self, new: QueueEntries) -> None:
         queue = self.get_or_make(new.topic, new.queue_id)
@@ -259,10 +313,3 @@ class DerivedQueueStore(ConsumeQueueStore):
     def close(self) -> None:
         self._close_database()
         self._log.close()
-
-
-def _note(error: RocksDBUnreadable) -> str:
-    return (
-        f"the consume queues lie in RocksDB, which was not read: {error}. They were made from the whole log, in memory; each reading "
-        "task does so again"
-    )

@@ -14,7 +14,6 @@ from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.scan import TORN_TAGS_CODES, record_sizes
-from storage.queues.tiered_queue import TieredConsumeQueue
 
 MAX_TRANSFER_BYTES = 256 << 10  # maxTransferBytesOnMessageInMemory
 _MAX_FILTER_BYTES = 16_000  # maxFilterMessageSize: bytes of queue entries that one get looks at
@@ -70,7 +69,7 @@ def get_messages(
     wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
     codes = ext.tags_codes(entries["tags_code"])
     hashes = None if wanted is None else {string_hash(tag) for tag in wanted}
-    border = queue.border(log, last) if isinstance(queue, TieredConsumeQueue) else offset
+    border = queue.border(log, last)
     valid = np.empty(0, bool)
     messages: list[Message] = []
     status, total, next_offset = GetStatus.NO_MATCHED_MESSAGE, 0, offset

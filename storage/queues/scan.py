@@ -26,6 +26,7 @@ from storage.queues.tiered_queue import TieredConsumeQueue
 
 SLICE_ROWS = 8_192  # with 1 KiB bodies the plateau of Spark's transfer is 5,000 to 10,000 rows
 SLICE_BYTES = 12 << 20
+_SYS_FLAG = Wanted(fields=frozenset({"sys_flag"}))
 TORN_TAGS_CODES = frozenset((0, -(1 << 32)))  # of a half-written entry: a page may end four bytes into the code
 
 
@@ -73,6 +74,8 @@ def scan_queue(
     if isinstance(queue, TieredConsumeQueue) and start < (border := min(end, queue.border(log, end))):
         yield from _scan_moved(queue, start, border, verify_crc=verify_crc, log=log)
         start = border
+    if queue.refuses_batches and wanted is not None:
+        wanted |= _SYS_FLAG
     claims, memory = Claims(queue.topic.encode(), queue.queue_id), Memory()
     at = start
     while at < end:
@@ -203,6 +206,7 @@ def _ascending_slices(
                 records, ours = records.take(agrees), ours[agrees]
         if not len(records):
             continue
+        queue.refuse_batches(records)
         if verify_crc:
             for _, error in records.corrupt_sums(force_property_crc=log.force_property_crc):
                 raise error

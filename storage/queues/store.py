@@ -12,7 +12,6 @@ from storage.errors import StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
-from storage.log.dispatch import QueueEntries
 from storage.names import can_be_path_element
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
@@ -23,9 +22,6 @@ DEFAULT_QUEUE_FILE_SIZE = 6_000_000
 """Java: MessageStoreConfig.mappedFileSizeConsumeQueue."""
 
 
-_BATCHES_HINT = "start its own broker on the store, which enters the record, and stop it; reading needs no such step"
-
-
 def plain_queue(
     file_system: FileSystem,
     directory: str,
@@ -34,11 +30,10 @@ def plain_queue(
     file_size_bytes: int | None,
     moved_directory: str | None,
 ) -> ConsumeQueue:
-    """A queue whose files lie in `directory`, for reading also with what has moved away, where anything has."""
+    """A queue whose files lie in `directory`, for reading also with what has moved into `moved_directory`, now or later."""
     if moved_directory is not None:
         moved = MovedMessages(file_system, moved_directory, topic, queue_id)
-        if moved.end:
-            return TieredConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes, moved)
+        return TieredConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes, moved)
     return ConsumeQueue(file_system, directory, topic, queue_id, file_size_bytes)
 
 
@@ -76,7 +71,7 @@ class RocksDBPlace(NamedTuple):
 class ConsumeQueueStore:
     """The queues under ROOT/consumequeue, each opened when first needed. A queue is (topic, queue id).
 
-    For reading also the batch queues under ROOT/batchconsumequeue. A topic has queues of one kind.
+    Also the batch queues under ROOT/batchconsumequeue: a store that has any is only read. A topic has queues of one kind.
     """
 
     def __init__(
@@ -87,14 +82,11 @@ class ConsumeQueueStore:
         file_size_bytes: int | None = None,
         ext_file_size_bytes: int | None = None,
         writes_ext: bool = False,
-        reads_batches: bool = False,
-        batch_topics: frozenset[str] = frozenset(),
         moved_directory: str | None = None,
     ) -> None:
         """With `writes_ext` writers give each new entry an extension unit; StoreRefusedError if existing files have another length.
 
-        Without `reads_batches`, for a writer, batch queues are no queues here: only their topics' names are known. `batch_topics` are
-        such that may have no files yet. Queues go on in `moved_directory`, of tiered storage, where it has them.
+        Queues go on in `moved_directory`, of tiered storage, where it has them.
         """
         self._file_system = file_system
         self.directory = f"{root}/consumequeue"
@@ -106,8 +98,6 @@ class ConsumeQueueStore:
         )
         self.writes_ext = writes_ext
         self._topics: dict[str, dict[int, ConsumeQueue]] = {}
-        self._reads_batches = reads_batches
-        self._named_batch_topics = batch_topics
         self._moved_directory = moved_directory
         self.batch_topics: frozenset[str] = frozenset()
         """Topics with batch queues."""
@@ -117,15 +107,20 @@ class ConsumeQueueStore:
     def discover(self, most_topics: int | None = None) -> list[tuple[str, int]]:
         """List the queues again; returns the new ones. Files and names that are no queue are ignored, as in Java.
 
-        At most `most_topics` of the known topics are looked into, in turn.
+        At most `most_topics` of the known topics are looked into, in turn. Raises StoreRefusedError for a topic with queues of both
+        kinds.
         """
         new = []
         before, self._topics = self._topics, {}
         listed = [entry.name for entry in self._file_system.list_directory(self.directory) if entry.is_directory]
         found = self._file_system.list_directory(self._batch_directory)
-        self.batch_topics = self._named_batch_topics | {entry.name for entry in found if entry.is_directory}
-        if self._reads_batches:
-            listed += sorted(self.batch_topics.difference(listed))
+        self.batch_topics = frozenset(entry.name for entry in found if entry.is_directory)
+        for topic in sorted(self.batch_topics.intersection(listed)):
+            rule = f"topic {topic} has queues of both kinds, consumequeue/ and batchconsumequeue/ (queue.type=BatchCQ)"
+            raise StoreRefusedError(
+                posixpath.dirname(self.directory), rule, "no broker starts on it: look which is right"
+            )
+        listed += sorted(self.batch_topics)
         for topic, is_in_turn in zip(listed, self._in_turn(len(listed), most_topics), strict=True):
             known = before.pop(topic, {})
             queues = self._queues_of(topic, known) if is_in_turn or not known else known
@@ -135,9 +130,6 @@ class ConsumeQueueStore:
         for gone in before.values():
             _close(gone)
         return new
-
-    note: str | None = None
-    """What a user should know about how the queues were found."""
 
     def follow(self, log_end: int) -> None:
         """The log has valid records up to `log_end`: know their entries. In files they lie already, or their writer brings them."""
@@ -169,31 +161,12 @@ class ConsumeQueueStore:
     def make(self, topic: str, queue_id: int) -> ConsumeQueue:
         """A queue, whether it has files yet or not."""
         directory = f"{self._directory_of(topic)}/{topic}/{queue_id}"
-        if topic in self.batch_topics and self._reads_batches:
+        if topic in self.batch_topics:
             return BatchConsumeQueue(self._file_system, directory, topic, queue_id)
         return plain_queue(self._file_system, directory, topic, queue_id, self._file_size_bytes, self._moved_directory)
 
     def _directory_of(self, topic: str) -> str:
-        return self._batch_directory if topic in self.batch_topics and self._reads_batches else self.directory
-
-    def refuse_batches(self, new: QueueEntries) -> bool:
-        """Whether these records are of a topic with batch queues, which know them: they enter no queue here.
-
-        Raises StoreRefusedError where the batch queue lacks one: batch queues are not written, and a broker that starts after a
-        clean close would not enter the record any more.
-        """
-        if new.topic not in self.batch_topics or not len(new.queue_offsets):
-            return False
-        directory = f"{self._batch_directory}/{new.topic}/{new.queue_id}"
-        queue = BatchConsumeQueue(self._file_system, directory, new.topic, new.queue_id)
-        try:
-            last = int(new.entries["commitlog_offset"].max())
-            if queue.greatest_end(queue.written_end()) > last:
-                return True
-        finally:
-            queue.close()
-        rule = f"the batch queue {new.queue_id} of topic {new.topic} (queue.type=BatchCQ) lacks the record at {last} of the log"
-        raise StoreRefusedError(directory, f"{rule}, and batch queues are not written here", hint=_BATCHES_HINT)
+        return self._batch_directory if topic in self.batch_topics else self.directory
 
     def get(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._topics.get(topic, {}).get(queue_id)

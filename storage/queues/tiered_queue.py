@@ -7,24 +7,28 @@ A file's name ends in the place of its first byte, in 20 digits, behind eight of
 own log, not in the commit log that the records came from (CommitLogInputStream): so does a broker's consumer see them.
 
 The broker copies messages there while they still lie in the store. So they are read here only where the store's log has them no more.
-Reads only.
+Each queue offset in between has its message there, so one without is an error. Reads only.
 """
 
 from __future__ import annotations
 
+import hashlib
+import posixpath
 from bisect import bisect_right
 from collections.abc import Iterator
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow.compute as pc
 
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError
+from storage.errors import CorruptRecordError, MovedMessagesMissingError, OffsetOutOfRangeError
 from storage.files.file_system import FileSystem
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, decode_entries
 from storage.format.record import MINIMUM_RECORD_SIZE, Message, decode_record
 from storage.format.record_batch import Records
 from storage.log.commit_log import CommitLog
-from storage.queues.consume_queue import ConsumeQueue
+from storage.queues.consume_queue import ConsumeQueue, QueueFiles
 
 _PLACE_DIGITS = 20
 _SLICE_BYTES = 12 << 20
@@ -39,6 +43,7 @@ class MovedSlice(NamedTuple):
 
 
 class _Segments(NamedTuple):
+    directory: str
     starts: list[int]
     sizes: list[int]
     paths: list[str]
@@ -46,6 +51,20 @@ class _Segments(NamedTuple):
     @property
     def end(self) -> int:
         return self.starts[-1] + self.sizes[-1] if self.starts else 0
+
+    def path_of(self, place: int) -> str:
+        """The file in which that place lies; where there is none, the name it has in a complete directory."""
+        number = bisect_right(self.starts, place) - 1
+        start = self.starts[number] + self.sizes[number] if number >= 0 else 0
+        if place < start:
+            return self.paths[number]
+        digest = hashlib.md5(str(start).encode(), usedforsecurity=False).hexdigest()
+        return f"{self.directory}/{digest[:8]}{start:0{_PLACE_DIGITS}d}"
+
+
+class _Listing(NamedTuple):
+    queue: _Segments
+    log: _Segments
 
 
 class MovedMessages:
@@ -56,29 +75,38 @@ class MovedMessages:
         self._file_system = file_system
         self._topic = topic
         self._queue_id = queue_id
-        self.list_files()
+
+    @cached_property
+    def _listing(self) -> _Listing:
+        """At the first use, as a store may have very many queues."""
+        return _Listing(self._segments("CONSUME_QUEUE"), self._segments("COMMIT_LOG"))
 
     def list_files(self) -> None:
-        """List the files again: they grow, and expire."""
-        self._queue, self._log = self._segments("CONSUME_QUEUE"), self._segments("COMMIT_LOG")
+        """List the files again when they are needed: they grow, and expire."""
+        for listed in ("_listing", "minimum"):
+            self.__dict__.pop(listed, None)
 
     def _segments(self, kind: str) -> _Segments:
+        directory = f"{self.directory}/{kind}"
         found = sorted(
-            (int(entry.name[-_PLACE_DIGITS:]), entry.size_bytes, f"{self.directory}/{kind}/{entry.name}")
-            for entry in self._file_system.list_directory(f"{self.directory}/{kind}")
+            (int(entry.name[-_PLACE_DIGITS:]), entry.size_bytes, f"{directory}/{entry.name}")
+            for entry in self._file_system.list_directory(directory)
             if not entry.is_directory and entry.name[-_PLACE_DIGITS:].isdigit() and entry.size_bytes
         )
-        return _Segments(*([list(column) for column in zip(*found, strict=True)] if found else ([], [], [])))
+        columns = [list(column) for column in zip(*found, strict=True)] if found else ([], [], [])
+        return _Segments(directory, *columns)
 
-    @property
+    @cached_property
     def minimum(self) -> int:
         """The first queue offset that is there; the end if none is. Java: getConsumeQueueMinOffset."""
-        if not self._queue.starts or not self._log.starts:
+        queue, log = self._listing
+        if not queue.starts or not log.starts:
             return self.end
-        first, end = self._queue.starts[0] // ENTRY_SIZE, self.end
+        first, end = queue.starts[0] // ENTRY_SIZE, self.end
         while first < end:  # the log's files expire apart from the queue's
             middle = (first + end) // 2
-            if int(self.entries(middle, middle + 1)["commitlog_offset"][0]) < self._log.starts[0]:
+            entry = self.entries(middle, middle + 1)[0]
+            if entry["size_bytes"] and int(entry["commitlog_offset"]) < log.starts[0]:
                 first = middle + 1
             else:
                 end = middle
@@ -86,23 +114,27 @@ class MovedMessages:
 
     @property
     def end(self) -> int:
-        return self._queue.end // ENTRY_SIZE
+        return self._listing.queue.end // ENTRY_SIZE
 
     def entries(self, start: int, end: int) -> np.ndarray:
         """The entries at queue offsets [start, end), whose places are those in the queue's own log; zeros where there is none."""
         result = np.zeros(max(0, end - start), ENTRY)
-        first = max(0, bisect_right(self._queue.starts, start * ENTRY_SIZE) - 1)
-        for base, size, path in list(zip(*self._queue, strict=True))[first:]:
+        _, starts, sizes, paths = self._listing.queue
+        first = max(0, bisect_right(starts, start * ENTRY_SIZE) - 1)
+        for base, size, path in list(zip(starts, sizes, paths, strict=True))[first:]:
             at, stop = max(start, base // ENTRY_SIZE), min(end, (base + size) // ENTRY_SIZE)
             if base // ENTRY_SIZE >= end:
                 break
             if at < stop:
-                data = self._read(path, at * ENTRY_SIZE - base, (stop - at) * ENTRY_SIZE)
+                data = self._read(path, at * ENTRY_SIZE - base, (stop - at) * ENTRY_SIZE, at)
                 result[at - start : stop - start] = decode_entries(data)
         return result
 
     def slices(self, start: int, end: int) -> Iterator[MovedSlice]:
-        """The messages at queue offsets [start, end) that are there, checked as those of a log are."""
+        """The messages at queue offsets [start, end), checked as those of a log are.
+
+        Raises MovedMessagesMissingError behind the messages before one that is not there.
+        """
         at = start
         while at < end:
             entries = self.entries(at, min(end, at + _SLICE_ROWS))
@@ -111,49 +143,78 @@ class MovedMessages:
             places, sizes = entries["commitlog_offset"].astype(np.int64)[:count], sizes[:count]
             offsets = np.arange(at, at + len(places))
             at += len(places)
-            files = np.searchsorted(self._log.starts, places, side="right") - 1
-            for number in np.unique(files[(files >= 0) & (sizes >= MINIMUM_RECORD_SIZE)]).tolist():
-                rows = np.flatnonzero((files == number) & (sizes >= MINIMUM_RECORD_SIZE))
+            log = self._listing.log
+            numbers = np.searchsorted(log.starts, places, side="right") - 1
+            ends = np.add(log.starts, log.sizes)[numbers] if log.starts else np.zeros(len(places), np.int64)
+            found = (sizes >= MINIMUM_RECORD_SIZE) & (numbers >= 0) & (places + sizes <= ends)
+            sound = len(found) if found.all() else int(np.argmin(found))
+            for number in np.unique(numbers[:sound]).tolist():
+                rows = np.flatnonzero(numbers[:sound] == number)
                 yield from self._of_file(number, offsets[rows], places[rows], sizes[rows])
+            if sound < len(found):
+                raise self._missing(offsets, places, sizes, found)
 
     def _of_file(self, number: int, offsets: np.ndarray, places: np.ndarray, sizes: np.ndarray) -> Iterator[MovedSlice]:
-        base, size, path = self._log.starts[number], self._log.sizes[number], self._log.paths[number]
-        inside = places + sizes <= base + size
-        offsets, places, sizes = offsets[inside], places[inside], sizes[inside]
-        if not len(places):
-            return
+        log = self._listing.log
         first, last = int(places.min()), int((places + sizes).max())
-        records = Records(self._read(path, first - base, last - first), places - first)
+        data = self._read(log.paths[number], first - log.starts[number], last - first, int(offsets[0]))
+        records = Records(data, places - first)
         agrees = records.agree(places, sizes, self._topic.encode(), self._queue_id)
         agrees &= records.column("queue_offset") == offsets
-        if agrees.any():
-            yield MovedSlice(offsets[agrees], records.take(agrees))
+        sound = len(agrees) if agrees.all() else int(np.argmin(agrees))
+        if sound:
+            yield MovedSlice(offsets[:sound], records.take(slice(sound)))
+        if sound < len(agrees):
+            raise self._missing(offsets, places, sizes, agrees)
+
+    def _missing(
+        self, offsets: np.ndarray, places: np.ndarray, sizes: np.ndarray, found: np.ndarray
+    ) -> MovedMessagesMissingError:
+        """The error for the first run of messages that are not `found`."""
+        first = int(np.argmin(found))
+        end = first + int(np.argmax(found[first:])) if found[first:].any() else len(found)
+        has_entry = int(sizes[first]) >= MINIMUM_RECORD_SIZE
+        queue, log = self._listing
+        file = log.path_of(int(places[first])) if has_entry else queue.path_of(int(offsets[first]) * ENTRY_SIZE)
+        asked, behind = int(offsets[first]), int(offsets[end - 1]) + 1
+        return MovedMessagesMissingError(self._topic, self._queue_id, behind, self.end, asked, file)
 
     def message_at(self, queue_offset: int) -> Message:
-        """Raises CorruptRecordError where no record of that offset is."""
+        """Raises MovedMessagesMissingError, CorruptRecordError."""
         for part in self.slices(queue_offset, queue_offset + 1):
-            size = int(part.records.column("size_bytes")[0])
-            start = int(part.records.positions[0])
-            found = decode_record(part.records.buffer[start : start + size].tobytes())
-            if isinstance(found, Message):
-                return found
+            for message in _messages(part.records):
+                return message
         raise CorruptRecordError("record", 0, f"the message of offset {queue_offset}", "none", file=self.directory)
 
-    def store_time_at(self, queue_offset: int) -> int:
-        """−1 where no message is."""
-        times = [int(part.records.column("store_time_ms")[0]) for part in self.slices(queue_offset, queue_offset + 1)]
-        return times[0] if times else -1
+    def having(self, text: str, start: int, end: int) -> Iterator[Message]:
+        """The messages at queue offsets [start, end) whose properties, names and values, contain the text."""
+        for part in self.slices(start, end):
+            rows = pc.match_substring(part.records.raw_properties(), text.encode()).to_numpy(zero_copy_only=False)
+            yield from _messages(part.records.take(rows))
 
-    def _read(self, path: str, position: int, length: int) -> np.ndarray:
+    def store_time_at(self, queue_offset: int) -> int:
+        times = [int(part.records.column("store_time_ms")[0]) for part in self.slices(queue_offset, queue_offset + 1)]
+        return times[0]
+
+    def _read(self, path: str, position: int, length: int, queue_offset: int) -> np.ndarray:
         try:
             opened = self._file_system.open_small_reads(path)
             try:
                 return opened.view(position, length).copy()
             finally:
                 opened.close()
-        except FileNotFoundError as error:
-            self.list_files()
-            raise OffsetOutOfRangeError(self._topic, self._queue_id, self.minimum, self.end, 0) from error
+        except FileNotFoundError as error:  # it has expired since it was listed
+            directory = posixpath.dirname(posixpath.dirname(self.directory))
+            now = MovedMessages(self._file_system, directory, self._topic, self._queue_id)
+            raise OffsetOutOfRangeError(self._topic, self._queue_id, now.minimum, now.end, queue_offset) from error
+
+
+def _messages(records: Records) -> Iterator[Message]:
+    sizes = records.column("size_bytes").tolist()
+    for start, size in zip(records.positions.tolist(), sizes, strict=True):
+        found = decode_record(records.buffer[start : start + size].tobytes())
+        if isinstance(found, Message):
+            yield found
 
 
 class TieredConsumeQueue(ConsumeQueue):
@@ -191,11 +252,15 @@ class TieredConsumeQueue(ConsumeQueue):
             super().bytes_from(start, count) if start >= own else self.entries(start, min(own, start + count)).tobytes()
         )
 
+    def list_files(self) -> QueueFiles:
+        self.moved.list_files()
+        return super().list_files()
+
     def border(self, log: CommitLog, end: int) -> int:
-        """The first queue offset whose message the store's own log holds."""
-        return super().first_offset_at(log.minimum, end)
+        return super().first_offset_at(log.minimum, end) if self.moved.end else 0
 
     def held_minimum(self, minimum: int) -> int:
+        self.moved.list_files()  # what has just expired from the log was moved before
         moved = self.moved.minimum
         return moved if moved < minimum <= self.moved.end else minimum
 

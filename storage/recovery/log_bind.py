@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from storage.dispatch.recovery_plan import RecoveryPlan
-from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
+from storage.errors import ForeignLogError, StorageError, StoreNotFoundError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.lock import is_open_for_writing
 from storage.format.consume_queue import is_entry, is_pre_blank
@@ -23,9 +23,9 @@ from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.store import ConsumeQueueStore
 from storage.recovery.passes import boot_left, read_plan
-from storage.settings.load import StoreConfig, refuse_for_writing
+from storage.settings.load import StoreConfig
 from storage.tables.log_place import Binding, LogPlace, decide
-from storage.tables.surroundings import look_around, refuse_links, save_binding
+from storage.tables.surroundings import look_around, refuse_links, refuse_writing, save_binding
 
 _PATIENCE_S = 1.0
 """A killed writer gives up its lock a little before its files."""
@@ -41,8 +41,7 @@ def bind_log(
     Returns the real paths of the log's directories outside of ROOT; None, without a change, if there are none. Raises ForeignLogError
     if the log is another store's or disagrees with this one, StoreNotFoundError if it is missing, StoreRefusedError, StoreLockedError.
     """
-    if reasons := refuse_for_writing(config):
-        raise StoreRefusedError(root, "; ".join(reasons))
+    refuse_writing(root, config, file_system)
     seen = look_around(root, config, file_system)
     place = decide(seen)
     if not place.outside:

@@ -22,7 +22,16 @@ from storage.format.keys import ITEM
 from storage.index.store import IndexFile, IndexStore, IndexTrust, load_index_trust
 from storage.index.writer import IndexWriter, mend_chains
 from storage.log.commit_log import CommitLog
-from storage.log.dispatch import DISPATCHED, DispatchBatch, IndexKeys, QueueEntries, dispatch, index_keys, queue_entries
+from storage.log.dispatch import (
+    DISPATCHED,
+    DispatchBatch,
+    IndexKeys,
+    QueueEntries,
+    dispatch,
+    index_keys,
+    queue_entries,
+    refuse_inner_batches,
+)
 from storage.names import validate_path_element
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.store import ConsumeQueueStore
@@ -348,6 +357,7 @@ class QueueWriters:
         """Enter the records of a batch at or after log offset `start`, of all queues or `only` of these."""
         if not len(batch) or int(batch.commitlog_offsets[-1]) < start:
             return
+        refuse_inner_batches(batch, posixpath.dirname(self._queues.directory))
         for new in queue_entries(batch, self._may_change_queues(batch, start)):
             if only is not None and (new.topic, new.queue_id) not in only:
                 continue
@@ -355,7 +365,7 @@ class QueueWriters:
                 self._report.torn_records += len(new.entries)
                 continue
             late = new.entries["commitlog_offset"] >= start
-            if late.any() and not self._queues.refuse_batches(new.rows(late)):
+            if late.any():
                 self._enter(new, new.rows(late), start)
 
     def _enter(self, new: QueueEntries, late: QueueEntries, start: int) -> None:

@@ -37,7 +37,7 @@ from storage.format.record import (
     Message,
 )
 from storage.format.record_batch import Records
-from storage.index.store import IndexStore, messages_with_key
+from storage.index.store import messages_with_key
 from storage.log.commit_log import CommitLog
 from storage.queues.consume_queue import ConsumeQueue, valid_entries
 from storage.queues.ext import ExtUnit
@@ -199,15 +199,8 @@ class ServedStore:
         self._writer = writer = store.writer
         self._lock = threading.Lock()
         self._log = store.layout.commit_log(writer.file_system)
-        self._queues = store.layout.consume_queues(writer.file_system, batch_topics=store.queues.batch_topics)
-        index = store.config.index
-        self._index = IndexStore(
-            writer.file_system,
-            store.root,
-            index.max_hash_slot_num,
-            index.max_index_num,
-            is_elsewhere=index.is_elsewhere,
-        )
+        self._queues = store.layout.consume_queues(writer.file_system)
+        self._index = store.new_index()
         self._ends = self._new_ends()
 
     def _new_ends(self) -> DispatchedEnds:
@@ -226,9 +219,7 @@ class ServedStore:
         with self._lock:
             self._log.list_files()
             self._queues.close()
-            self._queues = self._store.layout.consume_queues(
-                self._writer.file_system, batch_topics=self._store.queues.batch_topics
-            )
+            self._queues = self._store.layout.consume_queues(self._writer.file_system)
             self._ends = self._new_ends()
 
     # Ends and times
@@ -573,11 +564,8 @@ class LookUps:
 
     def __init__(self, store: MessageStore, written_end: Callable[[], int]) -> None:
         """`written_end` gives the end of whole records in the log's files; puts may go on meanwhile."""
-        files, index = store.writer.file_system, store.config.index
-        self._log: CommitLog = store.layout.commit_log(files)
-        self._index = IndexStore(
-            files, store.root, index.max_hash_slot_num, index.max_index_num, is_elsewhere=index.is_elsewhere
-        )
+        self._log: CommitLog = store.layout.commit_log(store.writer.file_system)
+        self._index = store.new_index()
         self._written_end = written_end
         self._lock = threading.Lock()
 

@@ -17,12 +17,13 @@ import logging
 import posixpath
 import re
 import warnings
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from storage.errors import ConfigurationError, StoreRefusedError
+from storage.errors import ConfigurationError
+from storage.format.table_entries import BATCH_QUEUES
 from storage.names import nearest
 from storage.settings.java_properties import Property, java_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
@@ -288,8 +289,12 @@ def _base(config: StoreConfig) -> str:
 
 
 def _configured_log_paths(config: StoreConfig) -> list[str]:
-    text = config.commit_log.store_path_commit_log or ""
-    if "," in text:  # Java reads the read-only directories only in this case
+    return _with_read_only(config.commit_log.store_path_commit_log or "", config)
+
+
+def _with_read_only(text: str, config: StoreConfig) -> list[str]:
+    """The paths of a setting, with the read-only ones. Java reads these only behind a comma list."""
+    if "," in text:
         text += "," + (config.commit_log.read_only_commit_log_store_paths or "")
     return [path for path in text.split(",") if path]
 
@@ -309,44 +314,22 @@ def _resolve(base: str, path: str) -> str:
     return scheme + separator + joined
 
 
-ROCKSDB_STORE = "defaultrocksdb"
 IN_ROCKSDB = "its consume queues lie in RocksDB, which only its broker writes"
-ROCKSDB_CURE = "send through its broker; reading needs no change"
+BY_ITS_BROKER = "send through its broker; reading needs no change"
 
 
-def dledger_directories(root: str, config: StoreConfig, names: Iterable[str]) -> tuple[str, ...]:
-    """The directories with the files of a DLedger group's log, for a ROOT that has these `names` in it; empty if it has no such log.
-
-    The settings need not say that it has one: a peer's directory in ROOT does. Raises StoreRefusedError if ROOT has several and
-    dLegerSelfId does not say which. Java: DLedgerConfig.getDataStorePath.
-    """
-    own = config.mode.d_leger_self_id
-    peers = [name for name in sorted(names) if name.startswith(DLEDGER_PEER)]
-    if not peers and not config.mode.enable_dleger_commit_log:
-        return ()
-    if config.mode.store_path_dledger_commit_log:
-        paths = config.mode.store_path_dledger_commit_log
-        if "," in paths:  # as for the plain log
-            paths += "," + (config.commit_log.read_only_commit_log_store_paths or "")
-        return tuple(dict.fromkeys(_resolve(_base(config), path) for path in paths.split(",") if path))
-    if own is None and len(peers) > 1:
-        rule = f"{', '.join(peers)}: the logs of several peers, and dLegerSelfId does not say which is this broker's"
-        raise StoreRefusedError(
-            root, rule, hint="give this broker's broker.conf, or move the other peers' directories away"
-        )
-    peer = peers[0] if own is None and peers else f"{DLEDGER_PEER}{own or 'n0'}"
-    return (f"{root}/{peer}/data",) if peer in peers else ()
+def configured_group_directories(config: StoreConfig) -> tuple[str, ...]:
+    """Like `configured_log_directories`, for the log of a DLedger group: storePathDLedgerCommitLog."""
+    paths = config.mode.store_path_dledger_commit_log or ""
+    return tuple(dict.fromkeys(_resolve(_base(config), path) for path in _with_read_only(paths, config)))
 
 
 DLEDGER_PEER = "dledger-"
 """Begins the name of a peer's directory; its dLegerSelfId follows."""
 
 
-def refuse_for_reading(config: StoreConfig) -> list[str]:
-    """Why a store with these settings must not be read: it would appear empty. Empty list = go on."""
-    reasons: list[str] = []
-    return reasons
-
+BATCHES_RULE = f"batch consume queues (queue.type={BATCH_QUEUES}), which only Apache's brokers write"
+BY_APACHE = "let Apache's broker follow or open such a store; reading needs no change"
 
 OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
 """Why and what instead, after the error that a log is DLedger's."""
@@ -361,8 +344,8 @@ def refuse_for_writing(
     copies as the settings want; `is_controlled` = a controller has decided who writes.
     """
     mode = config.mode
-    reasons = refuse_for_reading(config)
-    if mode.store_type.lower() == ROCKSDB_STORE:
+    reasons: list[str] = []
+    if mode.is_rocksdb_store:
         reasons.append(f"storeType={mode.store_type}: {IN_ROCKSDB}")
     if mode.enable_dleger_commit_log:
         reasons.append(f"enableDLegerCommitLog=true: its log is DLedger's. {OF_A_GROUP}")
@@ -370,7 +353,7 @@ def refuse_for_writing(
         reasons.append("duplicationEnable=true: records need the property DUP_INFO")
     if mode.enable_controller_mode and not is_controlled:
         reasons.append("enableControllerMode=true: the controller decides who writes")
-    if mode.config_manager_version != "v1":
+    if mode.has_unread_tables:
         reasons.append(f"configManagerVersion={mode.config_manager_version}: topics, groups and offsets lie in RocksDB")
     if mode.rocksdb_cq_double_write_enable:
         reasons.append("rocksdbCQDoubleWriteEnable=true: the queues' double in RocksDB would fall behind")

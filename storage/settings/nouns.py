@@ -283,9 +283,13 @@ class RetentionConfig:
     clean_file_forcibly_enable: bool = setting("cleanFileForciblyEnable", True)
 
 
+_IN_FILES, _IN_ROCKSDB = "default", "defaultrocksdb"
+"""Kinds of consume queues, in small letters. Java: StoreType."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoreModeConfig:
-    """The kind of store and of broker, for `refuse_for_reading` and `refuse_for_writing`."""
+    """The kind of store and of broker, for `refuse_for_writing`."""
 
     store_type: str = setting("storeType", "default")
     broker_role: str = setting("brokerRole", "ASYNC_MASTER")
@@ -296,8 +300,31 @@ class StoreModeConfig:
     enable_controller_mode: bool = setting("enableControllerMode", False)
     duplication_enable: bool = setting("duplicationEnable", False)
     rocksdb_cq_double_write_enable: bool = setting("rocksdbCQDoubleWriteEnable", False)
+    combine_cq_loading_cq_types: str = setting("combineCQLoadingCQTypes", "default;defaultRocksDB")
+    combine_cq_prefer_cq_type: str = setting("combineCQPreferCQType", "default")
+    use_single_rocksdb_for_all_configs: bool = setting("useSingleRocksDBForAllConfigs", False)
     trans_rocks_db_enable: bool = setting("transRocksDBEnable", False)
     timer_rocks_db_enable: bool = setting("timerRocksDBEnable", False)
+
+    @property
+    def is_rocksdb_store(self) -> bool:
+        """Whether queues and tables lie in RocksDB alone. Java: MessageStoreConfig.isEnableRocksDBStore."""
+        return self.store_type.lower() == _IN_ROCKSDB
+
+    @property
+    def serves_rocksdb(self) -> bool:
+        """Whether consumers get what queues in RocksDB name: also where the broker writes both kinds and prefers this one, or no longer
+        writes the files. Java: CombineConsumeQueueStore, StoreType.fromString.
+        """
+        if self.is_rocksdb_store or not self.rocksdb_cq_double_write_enable:
+            return self.is_rocksdb_store
+        written = {name.strip().lower() for name in self.combine_cq_loading_cq_types.split(";")}
+        return self.combine_cq_prefer_cq_type.lower() == _IN_ROCKSDB or _IN_FILES not in written
+
+    @property
+    def has_unread_tables(self) -> bool:
+        """Whether topics, groups and groups' offsets lie in config/rdb/, which this package does not read. Java: ConfigStorage."""
+        return self.config_manager_version == "v2"
 
 
 @dataclass(frozen=True, slots=True)

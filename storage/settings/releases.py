@@ -101,7 +101,6 @@ class Release:
 _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
     (BrokerVersion(5, 0), {"has_timer": True}),
     (BrokerVersion(5, 1), {"reads_long_topics": True, "reads_op_lists": True}),
-    (BrokerVersion(5, 3), {}),
     (
         BrokerVersion(5, 4),
         {

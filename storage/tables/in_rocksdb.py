@@ -1,26 +1,35 @@
 """Tables of config/ that a broker with storeType=defaultRocksDB keeps in RocksDB instead: topics, groups and groups' offsets.
 
-    config/topics/, config/subscriptionGroups/, config/consumerOffsets/     a directory each
     config/metadata/                                                      all three (useSingleRocksDBForAllConfigs, from 5.5.0 on)
+    config/topics/, config/subscriptionGroups/, config/consumerOffsets/     a directory each
 
-A key's value is the entry's JSON. A JSON file beside it counts only if its version is greater: a broker then takes it over at its next
-start. Read-only. Java: RocksDBTopicConfigManager, RocksDBSubscriptionGroupManager, RocksDBConsumerOffsetManager.
+A key's value is the entry's JSON. Where a table is in several places, JSON files included, that with the greatest version counts: a
+broker takes it over at its next start. Read-only. Java: RocksDBTopicConfigManager, RocksDBSubscriptionGroupManager,
+RocksDBConsumerOffsetManager.
+
+With configManagerVersion=v2 they lie in config/rdb/, in a form of its own, which is not read.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
 from storage.errors import StateFileError
+from storage.files.atomic_file import read_table
 from storage.files.file_system import FileSystem
 from storage.files.rocksdb import RocksDB, RocksDBUnreadable
 from storage.format import fastjson
+from storage.settings.load import StoreConfig
 from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
 from storage.tables.document import DataVersion, parse_document
 from storage.tables.topics import TOPICS_FILE
 
+_T = TypeVar("_T")
 _VERSION_KEY = b"kvDataVersionKey"
 _VERSION = "dataVersion"
+_UNREAD = "rdb"
+"""The directory of configManagerVersion=v2."""
 
 
 class _Place(NamedTuple):
@@ -46,29 +55,59 @@ _TABLES = {
 }
 
 
-def text_in_rocksdb(root: str, name: str, file_system: FileSystem) -> tuple[str, str] | None:
-    """The text that config/NAME would have, and where it was read; None where the file itself counts.
+def read_state(
+    file_system: FileSystem, root: str, config: StoreConfig, name: str, parse: Callable[[str, str], _T]
+) -> _T | None:
+    """A table of config/NAME, or of its `.bak`, or of RocksDB where the configuration says so; without one what is there decides.
 
-    Without the package `rocksdict` None for topics, which queues show too. Raises StateFileError where RocksDB has the table and cannot
-    be read.
+    None where there is no such table, and for topics in a RocksDB that cannot be read: queues show topics, too. Raises StateFileError
+    for other tables there, and for a file that is none.
     """
     table = _TABLES.get(name)
-    if table is None:
+    if table is not None and (config.file is None or config.mode.is_rocksdb_store or config.mode.has_unread_tables):
+        try:
+            found = _in_rocksdb(file_system, root, config, name, table)
+        except _UnreadTable as error:
+            if name == TOPICS_FILE:
+                return None
+            raise StateFileError(error.directory, 0, 0, f"this table lies in RocksDB: {error}") from error
+        if found is not None:
+            return parse(*found)
+    return read_table(f"{root}/config/{name}", parse, file_system.read_file)
+
+
+class _UnreadTable(Exception):
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(reason)
+        self.directory = directory
+
+
+def _in_rocksdb(
+    file_system: FileSystem, root: str, config: StoreConfig, name: str, table: _Table
+) -> tuple[str, str] | None:
+    """The text that config/NAME would have, and where it was read; None where the file itself counts."""
+
+    mode, beside = config.mode, f"{root}/config"
+    there = {entry.name for entry in file_system.list_directory(beside) if entry.is_directory}
+    if mode.has_unread_tables or (config.file is None and _UNREAD in there):
+        raise _UnreadTable(f"{beside}/{_UNREAD}", "the tables of configManagerVersion=v2 are not read")
+    found: list[tuple[dict[str, Any], str]] = []
+    for place in table.places if config.file is None or mode.use_single_rocksdb_for_all_configs else table.places[1:]:
+        directory = f"{beside}/{place.directory}"
+        if place.directory in there and file_system.read_file(f"{directory}/CURRENT") is not None:
+            try:
+                if not file_system.is_local:
+                    raise RocksDBUnreadable("RocksDB is read from a local file system only")
+                found.append((_read(place._replace(directory=directory), table.name), directory))
+            except RocksDBUnreadable as error:
+                raise _UnreadTable(directory, str(error)) from error
+    if not found:
         return None
-    places = (place._replace(directory=f"{root}/config/{place.directory}") for place in table.places)
-    place = next((each for each in places if file_system.read_file(f"{each.directory}/CURRENT") is not None), None)
-    if place is None:
+    document, directory = max(found, key=lambda one: _counter(one[0]))
+    in_file = _document(file_system, f"{beside}/{name}")
+    if in_file is not None and _counter(in_file) > _counter(document):
         return None
-    try:
-        document = _read(place, table.name)
-    except RocksDBUnreadable as error:
-        if name == TOPICS_FILE:
-            return None
-        raise StateFileError(place.directory, 0, 0, f"this table lies in RocksDB: {error}") from error
-    beside = _document(file_system, f"{root}/config/{name}")
-    if beside is not None and _counter(beside) > _counter(document):
-        return None
-    return fastjson.to_text(document), place.directory
+    return fastjson.to_text(document), directory
 
 
 def _read(place: _Place, name: str) -> dict[str, Any]:

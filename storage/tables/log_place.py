@@ -7,7 +7,8 @@ may be another store's: people copy, restore and pass on broker.conf. So its pat
     ROOT has no log of its own           the configured directories are read, with a warning; nothing is written
     … and ROOT is bound to that log      they are read and written (`surroundings.py`)
     a directory lies in another store    it is read, and never written
-    ROOT has a DLedger group's log       it is read, behind the plain one if that has files; nothing is written
+    ROOT has a DLedger group's log       it is read, behind the plain one if that has files; nothing is written. Its place
+                                         (dLegerSelfId, storePathDLedgerCommitLog) is decided by the same rules
 
 What counts is where a directory really lies: links are followed, and two names of one directory are one directory.
 
@@ -100,22 +101,26 @@ class LogPlace:
     """Those of `directories` that hold a DLedger group's files. Such a log is read, and never written."""
 
 
-def with_group_log(place: LogPlace, groups: tuple[str, ...], has_files: Callable[[str], bool]) -> LogPlace:
-    """The decision for a store that has a DLedger group's log in the directories `groups`; the same without one.
+def with_group_log(place: LogPlace, group: LogPlace, has_files: Callable[[str], bool]) -> LogPlace:
+    """The decision for a store whose broker is in a DLedger group; `group` is that about the group's log alone.
 
     The group's log continues the plain one that the broker had before, if that still has files.
     Java: DLedgerCommitLog, dividedCommitlogOffset.
     """
-    if not groups:
-        return place
     plain = tuple(directory for directory in place.directories if has_files(directory))
     refusal = Refusal(
-        groups[0],
-        f"{groups[0]} is a DLedger group's log: only the group writes it",
+        group.directories[0],
+        f"{group.directories[0]} is a DLedger group's log: only the group writes it",
         "run `spark-mq convert STORE NEW_STORE`, which makes a plain store of it",
     )
-    note = place.note if plain else None
-    return LogPlace((*plain, *groups), note, refusal, place.outside, entry_directories=groups)
+    notes = [note for note in (place.note if plain else None, group.note) if note is not None]
+    return LogPlace(
+        (*plain, *group.directories),
+        "; ".join(notes) or None,
+        refusal,
+        place.outside,
+        entry_directories=group.directories,
+    )
 
 
 def decide(seen: Surroundings) -> LogPlace:

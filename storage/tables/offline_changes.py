@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
 
-from storage.errors import StoreRefusedError
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import validate_user_topic
-from storage.settings.load import StoreConfig, refuse_for_writing
+from storage.settings.load import StoreConfig
 from storage.tables.broker_names import broker_names, with_names
 from storage.tables.consumer_groups import (
     GROUPS_FILE,
@@ -87,8 +86,6 @@ def create_topic(
 
     Raises NameIllegalError for a name that a user's topic must not have, StoreLockedError, StoreRefusedError, StateFileError, OSError.
     """
-    if reasons := refuse_for_writing(config):
-        raise StoreRefusedError(root, "; ".join(reasons))
     refuse_foreign_log(root, config, file_system)
     path = f"{root}/config/{TOPICS_FILE}"
     with file_system.locked(f"{root}/lock", lock_timeout_ms):
@@ -98,5 +95,6 @@ def create_topic(
         if topic.topic in table.topics:
             return table.topics[topic.topic]
         table = with_names(table.with_topic(topic, now_ms=now_ms), names, config.send, now_ms=now_ms)
+        table.refuse_batches()
         write_with_backup(path, table.to_text(), file_system)
     return None

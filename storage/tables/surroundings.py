@@ -1,7 +1,11 @@
-"""What is at a store's path and around it: whether it is a store, where its log lies, and ROOT/spark_mq, our own directory.
+"""What is at a store's path and around it: whether it is a store, whether it may be written, where its log lies, and ROOT/spark_mq,
+our own directory.
 
 Openings, creations, jobs, commands and the tasks of a sink all call `find_log` to find the log. This module looks at directories;
 `log_place.py` decides. Reads only, except `save_binding`.
+
+Whether a store may be written is asked before anything is written, always by `refuse_writing` (`find_log` and `refuse_foreign_log`
+call it). The answers are those of `why_not_written`: by the settings, then by what lies in ROOT, a row of `_KINDS` each.
 """
 
 from __future__ import annotations
@@ -9,16 +13,19 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
+from storage.files.atomic_file import read_table
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
 from storage.format.delay import parse_delay_levels
+from storage.format.table_entries import BATCH_QUEUES
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.queues.batch_queue import BatchConsumeQueue
@@ -26,20 +33,20 @@ from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
 from storage.queues.store import ConsumeQueueStore, RocksDBPlace, has_queue_file, plain_queue
 from storage.settings.load import (
+    BATCHES_RULE,
+    BY_ITS_BROKER,
     DLEDGER_PEER,
     IN_ROCKSDB,
     OF_A_GROUP,
-    ROCKSDB_CURE,
-    ROCKSDB_STORE,
     StoreConfig,
+    configured_group_directories,
     configured_log_directories,
-    dledger_directories,
-    refuse_for_reading,
     refuse_for_writing,
 )
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
 from storage.tables.moved import moved_directory
+from storage.tables.topics import TOPICS_FILE, TopicTable
 
 
 def own_directory(root: str) -> str:
@@ -135,29 +142,89 @@ _ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 def log_place(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
-    """Where the log of the store at ROOT lies, and whether it may be written. Reads only."""
-    place = decide(look_around(root, config, file_system))
+    """Where the log of the store at ROOT lies, and whether it may be written. Reads only.
+
+    Raises StoreNotFoundError or StoreRefusedError where a DLedger group's log is missing, or may be one of several.
+    """
+    seen = look_around(root, config, file_system)
+    group, place = _look_for_group(seen, config, file_system), decide(seen)
+    if group is None:
+        return place
+    return with_group_log(place, decide(group), lambda path: bool(_log_files(file_system.list_directory(path))))
+
+
+def _look_for_group(seen: Surroundings, config: StoreConfig, file_system: FileSystem) -> Surroundings | None:
+    """What there is of the log of a DLedger group; None if the store's broker is in none.
+
+    The settings need not say that it is: a peer's directory in ROOT does. Java: DLedgerConfig.getDataStorePath.
+    """
+    root, own_id = seen.root, config.mode.d_leger_self_id
     names = [entry.name for entry in file_system.list_directory(root) if entry.is_directory]
-    groups = dledger_directories(root, config, names)
-    return with_group_log(place, groups, lambda path: bool(_log_files(file_system.list_directory(path))))
+    peers = sorted(name for name in names if name.startswith(DLEDGER_PEER))
+    if not peers and not (config.mode.enable_dleger_commit_log and (seen.is_store or seen.own.is_there)):
+        return None
+    look = _look_at(root, file_system)
+    peer = peers[0] if own_id is None and peers else f"{DLEDGER_PEER}{own_id or 'n0'}"
+    own = look.directory(f"{root.rstrip('/')}/{peer}/data")
+    configured = _configured(configured_group_directories(config), look, own)
+    if own_id is None and len(peers) > 1 and not any(each.is_inside and each.has_files for each in configured):
+        rule = f"{', '.join(peers)}: the logs of several peers, and dLegerSelfId does not say which is this broker's"
+        hint = "give this broker's broker.conf, or move the other peers' directories away"
+        raise StoreRefusedError(root, rule, hint=hint)
+    if not any(each.is_there for each in (own, *configured)):
+        others = f" ({', '.join(peers)} {'is' if len(peers) == 1 else 'are'} there)" if peers else ""
+        missing = " or ".join(f"{each.path}/" for each in (own, *configured))
+        raise StoreNotFoundError(root, f"the log of its DLedger group, {missing},{others}", hint=_LOST_GROUP_LOG)
+    source = f"storePathDLedgerCommitLog in {config.file or 'the configuration'}"
+    return Surroundings(root, look.root, own, configured, source, has_history=True)
+
+
+_LOST_GROUP_LOG = (
+    "bring the directory back, or give the broker.conf of this store's broker: dLegerSelfId and storePathDLedgerCommitLog name it; "
+    "without enableDLegerCommitLog a plain log is read alone"
+)
+
+
+class Writer(NamedTuple):
+    """For whom a store may be written, which its settings and its master do not let every process do."""
+
+    follows: bool = False
+    """It copies its master's log: nothing else writes a store that follows a master."""
+    asks_replicas: bool = False
+    """It waits for as many copies as the settings want."""
+    is_controlled: bool = False
+    """A controller has decided that it may write, or not yet."""
+
+
+AN_OWNER = Writer()
+OF_A_SINK = Writer(asks_replicas=True, is_controlled=True)
+"""For what stages rows: the process that opens the store for them, which may be its broker, is asked again."""
 
 
 def find_log(
-    root: str, config: StoreConfig, file_system: FileSystem, *, may_be_empty: bool = False, to_write: bool = False
+    root: str,
+    config: StoreConfig,
+    file_system: FileSystem,
+    *,
+    may_be_empty: bool = False,
+    writer: Writer | None = None,
 ) -> LogPlace:
     """The log of the store at ROOT or, with `may_be_empty`, of the one that could be made there. Changes nothing.
 
-    Raises StoreNotFoundError if there is neither; with `to_write` ForeignLogError if the log may be another store's.
+    Raises StoreNotFoundError if there is neither; with a `writer` StoreRefusedError if it may not write the store, and ForeignLogError
+    if the log may be another store's.
     """
+    if writer is not None:
+        refuse_writing(root, config, file_system, writer)
     place = log_place(root, config, file_system)
     if place.missing:
         is_empty = is_empty_place(root, file_system)
         if not (may_be_empty and is_empty):
             error = no_store(root, " or ".join(place.missing), file_system, to_make=may_be_empty)
-            if to_write and is_empty and not may_be_empty:
+            if writer is not None and is_empty and not may_be_empty:
                 error.hint = f"{error.hint}; in Python, open_store with create=True makes a new one"
             raise error
-    if to_write and place.refusal is not None:
+    if writer is not None and place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
     return place
 
@@ -178,50 +245,100 @@ def is_empty_place(root: str, file_system: FileSystem) -> bool:
     return names <= {"spark_mq", "lock", "commitlog", "consumequeue", "index", "config", "broker.conf"}
 
 
-def refuse_foreign_store(
-    root: str,
-    config: StoreConfig,
-    file_system: FileSystem,
-    *,
-    to_write: bool,
-    follows: bool,
-    asks_replicas: bool,
-    is_controlled: bool,
-) -> None:
-    """Raises StoreRefusedError if this package must not read the store at ROOT or, with `to_write`, not write it.
+class NotWritten(NamedTuple):
+    """Why a store is not written here, and what to do instead."""
 
-    The other arguments are those of `refuse_for_writing`; only a follower writes a store that follows a master.
+    reason: str
+    cure: str | None = None
+
+
+class _Kind(NamedTuple):
+    """A kind of store that only another program writes."""
+
+    find: Callable[[str, StoreConfig, FileSystem], Iterable[str]]
+    """What in ROOT shows that it is one; nothing if it is none."""
+    rule: str
+    cure: str | None = None
+
+
+def why_not_written(
+    root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER
+) -> list[NotWritten]:
+    """Why the store at ROOT, or one that would be made there, must not be written; empty if it may.
+
+    A kind of store is looked for only if the settings say nothing against writing: they name the same kinds.
     """
-    if to_write:
-        reasons = refuse_for_writing(config, follows=follows, asks_replicas=asks_replicas, is_controlled=is_controlled)
-        if not follows and (master := followed_master(file_system, root)) is not None:
-            reasons.append(
-                f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)"
-            )
-    else:
-        reasons = refuse_for_reading(config)
-    names = {entry.name for entry in file_system.list_directory(root) if entry.is_directory}
-    in_rocksdb = rocksdb_queues(root, config, file_system) if to_write and not reasons else None
-    if to_write and not config.mode.enable_dleger_commit_log:
-        peers = sorted(name for name in names if name.startswith(DLEDGER_PEER))
-        reasons += [f"{name}/: its log is DLedger's. {OF_A_GROUP}" for name in peers]
-    if "consumequeue_r" in names and "consumequeue" not in names:
-        reasons.append("consumequeue_r/: its consume queues lie in RocksDB")
+    reasons = refuse_for_writing(config, **writer._asdict())
+    if not writer.follows and (master := followed_master(file_system, root)) is not None:
+        reasons.append(f"it follows {master}: only its follower writes (spark-mq promote makes it a store of its own)")
     if reasons:
-        raise StoreRefusedError(root, "; ".join(reasons), ROCKSDB_CURE if IN_ROCKSDB in reasons[0] else None)
-    refuse_rocksdb(root, in_rocksdb)
+        return [NotWritten(reason, BY_ITS_BROKER if IN_ROCKSDB in reason else None) for reason in reasons]
+    return [
+        NotWritten(f"{found}: {kind.rule}", kind.cure)
+        for kind in _KINDS
+        for found in kind.find(root, config, file_system)
+    ]
+
+
+def refuse_writing(root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER) -> None:
+    """Raises StoreRefusedError if the store at ROOT must not be written, before anything is."""
+    if found := why_not_written(root, config, file_system, writer):
+        raise StoreRefusedError(root, "; ".join(one.reason for one in found), found[0].cure)
+
+
+def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER) -> LogPlace:
+    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError."""
+    refuse_writing(root, config, file_system, writer)
+    place = log_place(root, config, file_system)
+    if place.refusal is not None:
+        raise ForeignLogError(root, *place.refusal)
+    return place
+
+
+def _group_logs(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    entries = file_system.list_directory(root)
+    return [f"{entry.name}/" for entry in entries if entry.is_directory and entry.name.startswith(DLEDGER_PEER)]
+
+
+def _queues_in_rocksdb(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    directory = rocksdb_queues(root, config, file_system)
+    return [] if directory is None else [directory]
+
+
+def _batch_queues(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    """What shows that the store has batch queues: a directory of them, or topics' entries.
+
+    A writer that enters no batch would lose it, as the store's own broker enters none that another process has passed over; and one
+    that cuts the log would leave units that point behind its end.
+    """
+    directory = f"{root}/batchconsumequeue"
+    if names := [entry.name for entry in file_system.list_directory(directory) if entry.is_directory]:
+        return [f"{directory}/{names[0]}"]
+    topics = read_table(f"{root}/config/{TOPICS_FILE}", _batch_topics, file_system.read_file) or []
+    return [f"topic {topic} of config/{TOPICS_FILE}" for topic in topics[:1]]
+
+
+def _batch_topics(text: str, file: str | None) -> list[str]:
+    """A table without the word is not parsed, as each opening asks."""
+    return sorted(TopicTable.load(text, file).batch_topics) if BATCH_QUEUES in text else []
+
+
+_KINDS = (
+    _Kind(_group_logs, f"its log is DLedger's. {OF_A_GROUP}"),
+    _Kind(_queues_in_rocksdb, IN_ROCKSDB, BY_ITS_BROKER),
+    _Kind(_batch_queues, f"it has {BATCHES_RULE}", BY_ITS_BROKER),
+)
 
 
 def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> str | None:
     """The RocksDB directory with the consume queues of the store at ROOT; None where they lie in files.
 
-    A broker that writes both (rocksdbCQDoubleWriteEnable) serves the files, so a configuration without storeType=defaultRocksDB
-    decides for them. Without a configuration RocksDB is taken: a broker may have changed from files to it, and what it lacks comes
-    from the log.
+    A configuration says which of both consumers are served (`serves_rocksdb`). Without one RocksDB is taken: a broker may have changed
+    from files to it, and what it lacks comes from the log.
     """
     directories = (f"{root}/consumequeue_rocksdb", f"{root}/consumequeue")
     found = next((path for path in directories if _has_rocksdb(file_system, path)), None)
-    if config.mode.store_type.lower() == ROCKSDB_STORE:
+    if config.mode.serves_rocksdb:
         return found or directories[-1]
     if found is not None and config.file is not None and has_queue_file(root, file_system):
         return None
@@ -232,24 +349,9 @@ def _has_rocksdb(file_system: FileSystem, directory: str) -> bool:
     return any(entry.name == "CURRENT" and not entry.is_directory for entry in file_system.list_directory(directory))
 
 
-def refuse_rocksdb(root: str, directory: str | None) -> None:
-    """Raises StoreRefusedError for a caller that will write in a store whose queues lie in RocksDB."""
-    if directory is not None:
-        raise StoreRefusedError(root, f"{directory}: {IN_ROCKSDB}", ROCKSDB_CURE)
-
-
-def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem) -> LogPlace:
-    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError."""
-    refuse_rocksdb(root, rocksdb_queues(root, config, file_system))
-    place = log_place(root, config, file_system)
-    if place.refusal is not None:
-        raise ForeignLogError(root, *place.refusal)
-    return place
-
-
 def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surroundings:
     """What is at ROOT and around it. A remote file system has no links, mounts and inodes: there, names decide."""
-    look = _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
+    look = _look_at(root, file_system)
     own = look.own_log(f"{root.rstrip('/')}/commitlog")
     configured = _configured(configured_log_directories(config), look, own)
     names = {entry.name for entry in file_system.list_directory(root)}
@@ -265,6 +367,10 @@ def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surr
         binding=load_binding(root, file_system),
         strays=look.strays(names),
     )
+
+
+def _look_at(root: str, file_system: FileSystem) -> _Look | _LocalLook:
+    return _LocalLook(root, file_system) if isinstance(file_system, LocalFileSystem) else _Look(root, file_system)
 
 
 def _configured(paths: tuple[str, ...], look: _Look | _LocalLook, own: LogDirectory) -> tuple[LogDirectory, ...]:
@@ -515,7 +621,7 @@ class StoreLayout:
             if in_rocksdb is None
             else RocksDBPlace(in_rocksdb, parse_delay_levels(config.delay.message_delay_level)),
             place.entry_directories,
-            moved_directory(config),
+            moved_directory(config) if config.tiered.tiered_store_file_path else None,
         )
 
     def commit_log(self, file_system: FileSystem, scratch: Scratch | None = None) -> CommitLog:
@@ -534,10 +640,9 @@ class StoreLayout:
         file_system: FileSystem,
         *,
         writes_ext: bool = False,
-        reads_batches: bool = False,
-        batch_topics: frozenset[str] = frozenset(),
+        reads_moved: bool = False,
     ) -> ConsumeQueueStore:
-        """The queues; without `reads_batches`, for a writer, only the ordinary ones: those of `batch_topics` are none."""
+        """The queues; with `reads_moved`, for reading alone, with what tiered storage has of them."""
         if self.rocksdb is not None:
             from storage.queues.derived import DerivedQueueStore  # such stores are rare
 
@@ -548,9 +653,7 @@ class StoreLayout:
             file_size_bytes=self.queue_file_size_bytes,
             ext_file_size_bytes=self.ext_file_size_bytes,
             writes_ext=writes_ext,
-            reads_batches=reads_batches,
-            moved_directory=self.moved_directory if reads_batches else None,
-            batch_topics=batch_topics,
+            moved_directory=self.moved_directory if reads_moved else None,
         )
 
     def consume_queue(self, file_system: FileSystem, topic: str, queue_id: int) -> ConsumeQueue:

@@ -30,6 +30,7 @@ from storage.format.table_entries import PERM_WRITE as PERM_WRITE
 from storage.format.table_entries import TopicConfig as TopicConfig
 from storage.format.typed_json import Int, Long, WireBody, wire
 from storage.names import is_system_topic, validate_topic
+from storage.settings.load import BATCHES_RULE
 from storage.tables.document import DataVersion, decode_entry, encode_entry, parse_document, section
 
 TOPICS_FILE = "topics.json"
@@ -71,6 +72,11 @@ class TopicTable:
     def batch_topics(self) -> frozenset[str]:
         """The topics whose settings say that they have batch queues."""
         return frozenset(name for name, config in self.topics.items() if config.is_batched)
+
+    def refuse_batches(self) -> None:
+        """Raises NameIllegalError for a topic with batch queues, which this package does not write."""
+        for topic in sorted(self.batch_topics):
+            raise NameIllegalError("topic", topic, f"it has {BATCHES_RULE}")
 
     def to_text(self) -> str:
         """The text for the file."""

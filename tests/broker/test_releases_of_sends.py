@@ -13,6 +13,7 @@ from spark_mq.broker.broker import Broker
 from spark_mq.broker.put_plan import PutRules, plan_batch
 from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, write_body, write_header
+from spark_mq.remoting.administration import CreateTopicRequest
 from spark_mq.remoting.messages import BatchedMessage, RecallMessageRequest, SendMessageRequest, encode_batch
 from storage import StoreConfig, open_store
 from storage.format.record import Message
@@ -154,3 +155,27 @@ def test_a_new_group_is_as_long_as_the_release_allows(version: str, longest: int
         assert (saved.code, refused.code) == (ResponseCode.SUCCESS, ResponseCode.INVALID_PARAMETER)
         assert f"the limit is {longest}" in (refused.remark or "")
         assert sorted(service.groups) == ["G" * longest, "K" * longest, "O" * 255]
+
+
+@pytest.mark.parametrize(
+    ("version", "message_type", "is_taken"),
+    [("5.3.3", "FIFO", True), ("5.3.3", "PRIORITY", False), ("5.4.0", "PRIORITY", True), ("5.5.0", "LITE", False)],
+)
+def test_a_topic_may_have_the_message_types_of_the_release(
+    version: str, message_type: str, is_taken: bool, tmp_path: Path
+) -> None:
+    """TopicMessageType.topicMessageTypeSet. Our broker has no lite topics."""
+    header = CreateTopicRequest(
+        topic="Typed",
+        default_topic="TBW102",
+        read_queue_count=1,
+        write_queue_count=1,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        attributes=f"+message.type={message_type}",
+    )
+    with serving(tmp_path, f"rocketmqVersion={version}") as (broker, service):
+        answer = asked(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        assert (answer.code == ResponseCode.SUCCESS) == is_taken, answer.remark
+        made = service.settings.topics.topics.get("Typed")
+        assert (made is not None and made.attributes == {"message.type": message_type}) == is_taken

@@ -11,6 +11,7 @@ import pytest
 from spark_mq.broker.send_back import Routed, retry_or_dead_letter
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
@@ -38,7 +39,7 @@ def routed(
     send: SendConfig | None = None,
     **request: Any,
 ) -> Routed:
-    return retry_or_dead_letter(message, groups, topics, send=send or SendConfig(), **request)
+    return retry_or_dead_letter(message, groups, topics, config=StoreConfig(send=send or SendConfig()), **request)
 
 
 @pytest.mark.parametrize(

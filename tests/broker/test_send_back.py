@@ -14,6 +14,7 @@ from storage.format.delay import DEFAULT_LEVELS, parse_delay_levels
 from storage.format.properties import decode_properties
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.response_codes import ResponseCode
+from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
@@ -56,7 +57,7 @@ def plan(
         asked,
         groups,
         topics,
-        send=send or SendConfig(),
+        config=StoreConfig(send=send or SendConfig()),
         client_version=client_version,
         choose_queue=lambda count: count - 1,
     )

@@ -25,7 +25,8 @@ from storage.rules.delays import route_delayed
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.retry_rows import ReturnedRows, ReturnRules, SentBack, send_back_rows
 from storage.rules.values import Rejections
-from storage.settings.nouns import SendConfig, TimerConfig
+from storage.settings.load import StoreConfig
+from storage.settings.nouns import TimerConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
 from tests.support.broker_handlers import back_request
@@ -80,7 +81,7 @@ def test_a_message_is_put_as_the_broker_put_it(broker_store: MessageStore) -> No
             back_request(commitlog_offset=original.commitlog_offset, **asked_by(group)),
             {},
             {},
-            send=SendConfig(),
+            config=StoreConfig(),
         ).message
         assert made is not None
         config = broker_store.config
@@ -105,7 +106,7 @@ def test_retries_go_to_queues_that_the_groups_retry_topic_has(
         return 0
 
     original = make_message("T", b"failed")
-    plan_send_back(original, request, {"G": group}, topics, send=SendConfig(), choose_queue=choose)
+    plan_send_back(original, request, {"G": group}, topics, config=StoreConfig(), choose_queue=choose)
     assert drawn == [expected]
     rows = ReturnedRows(ReturnRules(group, bytes(8), topics)).prepare(as_rows([original] * 16), NOW_MS)
     queues = {decode_properties(text)["REAL_QID"] for part in rows.parts for text in part.properties.to_pylist()}
@@ -220,7 +221,7 @@ def test_a_table_is_sent_back_as_its_messages_are_one_by_one(
             request,
             {"G": config},
             {},
-            send=SendConfig(),
+            config=StoreConfig(),
             choose_queue=(row + 5).__mod__,
         ).message
         assert made is not None

@@ -166,3 +166,17 @@ def test_a_learner_whose_log_was_cut_goes_on_copying_into_the_store_as_it_is_ope
             patched.setitem(SAID, TOPICS_FILE, topics)
             copies.copy()
         assert "New" in following.service.settings.topics.topics
+
+
+def test_a_topic_with_batch_queues_that_the_master_gets_ends_the_following(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_following(str(tmp_path / "store"), lambda: None, config=StoreConfig.tiny()) as following:
+        copies = copies_of(following, Told())
+        entry = {"perm": 6, "topicName": "Batches", "attributes": {"queue.type": "BatchCQ"}}
+        topics = {"topicConfigTable": {"Batches": entry}, "dataVersion": {"counter": 9}}
+        monkeypatch.setitem(SAID, TOPICS_FILE, topics)
+        copies.copy()
+        assert following.follower.wait(lambda status: status.is_hopeless, 30)
+        assert "its master has the topic Batches" in str(following.follower.failure)
+        assert "Batches" not in following.service.settings.topics.topics

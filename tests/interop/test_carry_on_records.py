@@ -265,7 +265,7 @@ def given_back(log: Log, record: Message, group: str) -> InnerMessage:
         ),
         {group: SubscriptionGroupConfig(group)},
         {},
-        send=log.config.send,
+        config=log.config,
         choose_queue=lambda count: queue_id,
     )
     assert plan.message is not None

@@ -108,6 +108,17 @@ def test_the_key_goes_together_with_ranges_and_tags(pristine_store: Callable[[st
     assert {row["commitlog_offset"] for row in rows} == with_key(golden, key) != set()
 
 
+def test_option_key_scans_what_a_broker_has_entered_into_rocksdb_alone(fixture_store: Callable[[str], Fixture]) -> None:
+    store = fixture_store("roll")
+    without_newest_files(store.root)
+    conf = store.conf.read_text("utf-8")
+    store.conf.write_text(f"{conf}\nindexRocksDBEnable=true\nindexFileWriteEnable=false\n")
+    golden = golden_rows(store)
+    for key in some_keys(golden)[::3]:
+        rows = read_batch(store.root, subscribePattern=".*", key=key)
+        assert {row["commitlog_offset"] for row in rows} == with_key(golden, key), key
+
+
 def test_keys_without_an_index_are_compared_one_by_one(tmp_path: Path) -> None:
     store = StoreBuilder(tmp_path / "broker-a")
     for keys, unique_key in (("a b", "u1"), ("ab", "u2"), (None, "u3"), ("b  a", None), ("", "a"), ("A", "u6")):

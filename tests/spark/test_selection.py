@@ -14,6 +14,8 @@ from pyspark.sql import SparkSession
 import spark_mq
 from spark_mq.conditions import ConvertedError, OffsetJsonError, OptionError, SparkMqError
 from storage import open_store
+from storage.settings.load import ConfigurationWarning
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.support.fixture_stores import Fixture
 from tests.support.store_builder import StoreBuilder
 
@@ -175,27 +177,19 @@ def refused(read: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("make_foreign", "name"),
-    [
-        (lambda root: (root / "consumequeue").rename(root / "consumequeue_r"), "RocksDB"),
-        (lambda root: (root / "batchconsumequeue" / "Topic" / "0").mkdir(parents=True), "BatchCQ"),
-    ],
-    ids=["RocksDB by directory", "BatchCQ"],
-)
-def test_stores_of_another_kind_are_refused_by_name(
-    make_foreign: Callable[[Path], object], name: str, tmp_path: Path
-) -> None:
+def test_a_compacted_topic_is_read_with_one_warning(tmp_path: Path) -> None:
     root = tmp_path / "broker-a"
-    StoreBuilder(root).send("Topic", "1")
-    make_foreign(root)
-    for read in (
-        lambda: read_batch(root, topic="Topic"),
-        lambda: open_stream(root, topic="Topic").initialOffset(),
-    ):
-        text = refused(read)
-        assert text.startswith("[SPARK_MQ_STORE_REFUSED]"), text
-        assert name in text
+    builder = StoreBuilder(root)
+    for body in "ab":
+        builder.send("Prices", body)
+        builder.send("Others", body)
+    compacted = TopicConfig("Prices", attributes={"cleanup.policy": "COMPACTION"})
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text(TopicTable().with_topic(compacted, now_ms=1).to_text(), "utf-8")
+    with pytest.warns(ConfigurationWarning, match=r"topic Prices .*COMPACTION") as said:
+        rows = read_batch(root, subscribe="Prices,Others", minPartitions="4")
+    assert sorted(bodies(rows)) == ["a", "a", "b", "b"]
+    assert len(said) == 1
 
 
 def test_a_path_without_a_store_is_refused(tmp_path: Path) -> None:

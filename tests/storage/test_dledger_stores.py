@@ -193,14 +193,52 @@ def test_of_two_peers_in_one_directory_the_settings_choose(own: Callable[..., Fi
         open_store(fixture.root, config=StoreConfig())
 
 
+def test_a_peers_directory_that_is_missing_is_named(own: Callable[..., Fixture]) -> None:
+    """Also where a plain log of before the group is there, or another peer's."""
+    fixture = own("dledger", "leader")
+    (peer,) = fixture.root.glob("dledger-*")
+    shutil.copytree(peer / "data", fixture.root / "commitlog")
+    peer.rename(fixture.root / "dledger-n7")
+    for there in (True, False):
+        with pytest.raises(StoreNotFoundError, match=rf"log of its DLedger group, {peer}/data/") as refused:
+            opened(fixture)
+        assert ("dledger-n7 is there" in str(refused.value)) == there
+        assert "dLegerSelfId" in str(refused.value.hint)
+        shutil.rmtree(fixture.root / "dledger-n7", ignore_errors=True)
+
+
 def test_a_group_log_in_another_directory_is_found_by_its_setting(own: Callable[..., Fixture], tmp_path: Path) -> None:
     fixture = own("dledger", "follower")
     (peer,) = fixture.root.glob("dledger-*")
     (peer / "data").rename(tmp_path / "elsewhere")
-    with fixture.conf.open("a", encoding="utf-8") as conf:
-        conf.write(f"storePathDLedgerCommitLog={tmp_path}/elsewhere\n")
-    with opened(fixture) as store:
+    set_group_log(fixture, tmp_path / "elsewhere")
+    with pytest.warns(UserWarning, match="storePathDLedgerCommitLog"):
+        store = opened(fixture)
+    with store:
         assert len(read(store)) == 812
+    (tmp_path / "elsewhere").rename(tmp_path / "gone")
+    with pytest.raises(StoreNotFoundError, match=f"{tmp_path}/elsewhere/"):
+        opened(fixture)
+
+
+def test_a_copy_reads_its_own_group_log_and_not_the_one_that_its_broker_conf_names(own: Callable[..., Fixture]) -> None:
+    """The setting is that of the store from which the copy was made."""
+    fixture = own("dledger", "leader")
+    (peer,) = fixture.root.glob("dledger-*")
+    other = fixture.root.parent / "original"
+    shutil.copytree(peer / "data", other)
+    cut(other, entry_of(log_of(fixture), 400))
+    set_group_log(fixture, other)
+    with pytest.warns(UserWarning, match=f"those of {peer}/data; {other}, .* is ignored"):
+        store = opened(fixture)
+    with store:
+        assert store.log.entry_directories == (f"{peer}/data",)
+        assert len(read(store)) == 812
+
+
+def set_group_log(fixture: Fixture, directory: Path) -> None:
+    with fixture.conf.open("a", encoding="utf-8") as conf:
+        conf.write(f"storePathDLedgerCommitLog={directory}\n")
 
 
 def test_a_running_groups_new_messages_are_seen(own: Callable[..., Fixture], group: Groups) -> None:
@@ -412,11 +450,47 @@ def records(log: CommitLog) -> Iterator[tuple[int, bytes]]:
             yield place, found.buffer[at : at + size].tobytes()
 
 
-def test_a_conversion_changes_nothing_in_the_source(own: Callable[..., Fixture], tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_lock", [True, False])
+def test_a_conversion_changes_nothing_in_the_source(
+    has_lock: bool, own: Callable[..., Fixture], tmp_path: Path
+) -> None:
+    """A copy may have no lock file, and may lie where nothing can be written."""
     fixture = own("dledger-killed", "leader")
+    (fixture.root / "lock").unlink(missing_ok=True)
+    if has_lock:
+        (fixture.root / "lock").write_bytes(b"lock")
+        (fixture.root / "lock").chmod(0o400)
     before = {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in fixture.root.rglob("*")}
     converted(fixture, tmp_path / "plain")
     assert {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in fixture.root.rglob("*")} == before
+
+
+def test_a_broker_that_starts_amid_a_conversion_ends_it(
+    own: Callable[..., Fixture], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import storage.convert as module
+
+    fixture = own("dledger", "leader")
+    (fixture.root / "lock").unlink(missing_ok=True)
+    monkeypatch.setattr(module, "reach", lambda name: (fixture.root / "lock").write_bytes(b"lock"))
+    with pytest.raises(StoreLockedError):
+        converted(fixture, tmp_path / "plain")
+    assert not (tmp_path / "plain").exists()
+
+
+@pytest.mark.parametrize("of", ["settings", "files"])
+def test_a_store_with_batch_queues_is_not_converted(of: str, own: Callable[..., Fixture], tmp_path: Path) -> None:
+    fixture = own("dledger", "leader")
+    if of == "files":
+        (fixture.root / "batchconsumequeue" / "TopicInner" / "0").mkdir(parents=True)
+    else:
+        path = fixture.root / "config" / "topics.json"
+        table = json.loads(path.read_text("utf-8"))
+        table["topicConfigTable"]["TopicInner"] = {"topicName": "TopicInner", "attributes": {"queue.type": "BatchCQ"}}
+        path.write_text(json.dumps(table), "utf-8")
+    with pytest.raises(StoreRefusedError, match=r"TopicInner.*BatchCQ"):
+        converted(fixture, tmp_path / "plain")
+    assert not list(tmp_path.glob("plain*"))
 
 
 def test_a_plain_log_of_before_is_read_and_converted_with_the_groups(
@@ -508,8 +582,9 @@ def test_what_cannot_be_converted_is_refused_by_name(
     with pytest.raises(StoreRefusedError, match="no conversion has made it"):
         converted(fixture, tmp_path / "plain")
     assert (tmp_path / "plain.converting" / "mine").exists()
-    with FILES.locked(f"{fixture.root}/lock"), pytest.raises(StoreLockedError):
-        converted(fixture, tmp_path / "other")
+    locked = own("dledger", "follower")
+    with FILES.locked(f"{locked.root}/lock"), pytest.raises(StoreLockedError):
+        converted(locked, tmp_path / "other")
     damaged = own("dledger", "leader")
     log = log_of(damaged)
     with Path(log.files[0].path).open("r+b") as file:

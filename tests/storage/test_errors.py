@@ -22,6 +22,7 @@ from storage.errors import (
     LogFileMissingError,
     LogFileNotMadeError,
     MessageIllegalError,
+    MovedMessagesMissingError,
     NameIllegalError,
     NotReplicatedError,
     OffsetOutOfRangeError,
@@ -167,6 +168,7 @@ EXAMPLES: list[tuple[StorageError, list[str], bool]] = [
     ),
     (OffsetOutOfRangeError("commit log", None, 5, 9, 10), ["10 of commit log is", "[5, 9)"], False),
     (OffsetOutOfRangeError("T", 1, 5, 9, 10), ["T", "queue 1", "[5, 9)", "10"], False),
+    (MovedMessagesMissingError("T", 1, 5, 9, 2, "/t/f"), ["offsets 2 to 4", "T queue 1", "file /t/f"], False),
 ]
 
 

@@ -43,6 +43,11 @@ class _Room(NamedTuple):
 _SET = _Room("storage.ha.replicas", "tests/storage/ha/test_roles.py")
 _SESSION = _Room("storage.ha.sessions", "tests/storage/ha/test_sessions.py")
 _CUT = _Room("storage.ha.follower", "tests/storage/ha/test_truncation.py")
+_FOLLOWED = _Room("storage.ha.follower", "tests/storage/ha/test_replicating.py")
+_RAW = _Room("storage.log.dispatch", "tests/storage/ha/test_replicating.py")
+_WRITABLE = _Room("storage.tables.surroundings", "tests/cli/test_foreign_kinds.py")
+_UNDER_BATCHES = _Room("storage.ha.follower", "tests/cli/test_foreign_kinds.py")
+_MENDED = _Room("storage.recovery.mending", "tests/storage/queues/test_batch_queue.py")
 _TOLD = _Room("spark_mq.broker_server.opening", "tests/broker_server/test_slaves.py")
 _CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
 _KEEPER = _Room("spark_mq.broker_server.controllers", "tests/broker_server/test_sync_keeper.py")
@@ -57,6 +62,7 @@ _PLACES = _Room("spark_mq.sink.send_plan", "tests/sink/test_rows_that_wait.py")
 _SHOWN_LEVELS = _Room("storage.rules.delays", "tests/sink/test_rows_that_wait.py")
 _ROCKSDB = _Room("storage.files.rocksdb", "tests/storage/queues/test_rocksdb_queues.py")
 _DERIVED = _Room("storage.queues.derived", "tests/storage/queues/test_rocksdb_queues.py")
+_STORED_TABLES = _Room("storage.tables.in_rocksdb", "tests/storage/queues/test_rocksdb_queues.py")
 _PUSH = _Room("spark_mq.client.push_engine", "tests/client/test_closing.py")
 _PULL = _Room("spark_mq.client.pull_engine", "tests/client/test_closing.py")
 _REBALANCE = _Room("spark_mq.client.rebalance", "tests/client/test_closing.py")
@@ -86,6 +92,7 @@ _PLACEMENT = _Room("storage.log.writer", "tests/storage/log/test_placement.py")
 _HALVES = _Room("storage.transaction.half_queue", "tests/broker/test_end_transaction.py")
 _TIMED = _Room("storage.delay.timer_records", "tests/storage/delay/test_timer_delivery.py")
 _TAGGED = _Room("storage.recovery.verify", "tests/storage/index/test_tag_items.py")
+_PRIORITIES = _Room("storage.rules.priorities", "tests/broker/test_releases_of_sends.py")
 _CHECKPOINT = _Room("storage.put.store_writer", "tests/storage/log/test_checkpoint.py")
 _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
@@ -110,6 +117,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "return max(known, dispatched_record) if self._keeps_queue_position else known",
             "return 0",
             "test_the_queues_position_that_a_broker_wrote_goes_on",
+        ),
+        "a priority leads to a queue that the topic does not have": _PRIORITIES.line(
+            "by_priority",
+            "queue_id=min(priority, write_queue_count - 1)",
+            "queue_id=priority",
+            "test_a_priority_is_the_queue_of_a_message_of_no_other_type",
+        ),
+        "a cut leaves the queues' position behind the log's end": _CUT.line(
+            "truncate_store",
+            "min(checkpoint.logics_physical_offset, last.commitlog_offset)",
+            "checkpoint.logics_physical_offset",
+            "test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut",
         ),
         # Many rows
         "unique keys begin anew after 65,536 rows": _KEYS.line(
@@ -489,11 +508,53 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "",
             "test_what_a_pull_consumer_stores_for_good_waits_for_its_answer[commit]",
         ),
+        "a store with batch queues is written": _WRITABLE.line(
+            "why_not_written",
+            "for kind in _KINDS",
+            "for kind in _KINDS[:2]",
+            "test_no_role_of_a_writer_opens_cuts_or_promotes_a_store_with_batch_queues",
+        ),
+        "a log is cut under batch queues": _UNDER_BATCHES.line(
+            "truncate_store",
+            'refuse_foreign_log(store.root, store.config, files, writer_of(writes_as, "follower"))',
+            "pass",
+            "test_no_role_of_a_writer_opens_cuts_or_promotes_a_store_with_batch_queues",
+        ),
+        "a batch of another log enters a plain queue": _RAW.line(
+            "RawCheck.whole_records",
+            "refuse_inner_batches(batch, self.root)",
+            "pass",
+            "test_a_batch_in_the_masters_log_ends_the_following_and_is_not_kept",
+        ),
+        "a batch that ended the following stays in the log": _FOLLOWED.line(
+            "FollowedLog.settle",
+            "except (CorruptRecordError, StoreRefusedError):",
+            "except CorruptRecordError:",
+            "test_a_batch_in_the_masters_log_ends_the_following_and_is_not_kept",
+        ),
+        "a recovery enters batches into plain queues": _MENDED.line(
+            "QueueWriters.append",
+            "refuse_inner_batches(batch, posixpath.dirname(self._queues.directory))",
+            "pass",
+            "test_a_log_with_batches_refuses_to_be_dispatched",
+        ),
         "a damaged block of RocksDB is taken for the end of a queue": _ROCKSDB.line(
             "RocksDB.first_key",
             "if key is None:",
             "if False:",
             "test_a_data_block_with_a_flipped_byte_costs_no_message",
+        ),
+        "a batch in RocksDB is one message": _DERIVED.line(
+            "DerivedQueue.refuse_batches",
+            "if (records",
+            "if False and (records",
+            "test_a_batch_in_a_queue_of_rocksdb_is_refused_and_not_shown_as_one_message",
+        ),
+        "old offsets of groups are taken where RocksDB has them": _STORED_TABLES.line(
+            "_in_rocksdb",
+            "if mode.has_unread_tables or",
+            "if False and",
+            "test_tables_of_the_second_version_are_never_taken_from_old_files[by setting]",
         ),
         "messages that RocksDB lacks are not taken from the log": _DERIVED.line(
             "DerivedQueueStore._stored_ends",

@@ -18,7 +18,7 @@ import pytest
 from storage import StoreConfig, open_store
 from storage.errors import OffsetOutOfRangeError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.record import BLANK, MAGIC_BLANK
+from storage.format.record import BLANK, INNER_BATCH, MAGIC_BLANK, encode_record
 from storage.format.replication import (
     Decoded,
     Dialect,
@@ -38,7 +38,9 @@ from storage.log.checkpoint import read_checkpoint
 from storage.recovery.verify import verify
 from storage.service.put_service import PutService
 from storage.settings.nouns import FlushConfig
+from storage.tables.topics import TopicConfig, TopicTable
 from tests.format.test_replication import captured, values_of
+from tests.support.message_builder import make_message
 from tests.support.replicas import await_holder, holders
 from tests.support.waiting import wait_until
 
@@ -470,6 +472,41 @@ def test_a_follower_that_was_away_past_the_expiry_says_so(tmp_path: Path) -> Non
             assert fake.serve(Frame(len(data))) == len(data)
             assert replica.follower.wait(troubled("expired"), PATIENCE), replica.follower.status
             assert replica.follower.status.is_hopeless
+
+
+# A master with batch queues
+
+
+def test_a_batch_in_the_masters_log_ends_the_following_and_is_not_kept(tmp_path: Path) -> None:
+    """Java's slave enters it into a batch queue. In a plain queue it would be one message, and hide those in it."""
+    data = log_of(tmp_path)
+    batch = make_message("Batches", 1, 7, len(data), body=b"batch", sys_flag=INNER_BATCH)
+    with closing(Fake()) as fake, following(tmp_path / "replica", fake.address) as replica:
+        assert fake.serve(Frame(0, data)) == 0
+        until(replica, len(data))
+        fake.serve(Frame(len(data), encode_record(batch)))
+        assert replica.follower.wait(troubled("BatchCQ"), PATIENCE), replica.follower.status
+        assert replica.follower.status.is_hopeless
+        assert isinstance(replica.follower.error, StoreRefusedError)
+        place = f"record at {len(data)} of the log is a batch, at offset 7 of queue 1 of topic Batches"
+        assert place in str(replica.follower.error)
+    assert_same_logs(tmp_path / "other", tmp_path / "replica", len(data))
+    assert_sound(tmp_path / "replica")
+    assert not (tmp_path / "replica" / "consumequeue" / "Batches").exists()
+    with open_store(tmp_path / "replica", config=TINY, read_only=False, holder="follower") as store:
+        assert store.log_end == len(data)
+
+
+def test_a_master_that_has_a_topic_with_batch_queues_is_not_followed(tmp_path: Path) -> None:
+    """Its first record there may be a single message, which nothing tells from another topic's."""
+    batched = TopicConfig("Batches", attributes={"queue.type": "BatchCQ"})
+    table = TopicTable().with_topic(batched, now_ms=1)
+    said = MasterAsks(topics=lambda: table)
+    with closing(Fake()) as fake, following(tmp_path / "replica", fake.address, asks=said) as replica:
+        assert replica.follower.wait(troubled("its master has the topic Batches"), PATIENCE), replica.follower.status
+        assert replica.follower.status.is_hopeless
+        assert not replica.follower.status.is_connected
+    assert not list((tmp_path / "replica" / "commitlog").iterdir())
 
 
 # Masters of a controller

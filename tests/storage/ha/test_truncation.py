@@ -68,21 +68,25 @@ def test_the_checkpoint_vouches_for_nothing_that_is_cut_before_it_is_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A crash may come at any later step: what opens the store then goes by the checkpoint."""
-    root, times = tmp_path / "store", count(1_000)
-    with open_store(root, read_only=False, create=True, config=TINY, clock=lambda: next(times)) as store:
+    root, times, config = tmp_path / "store", count(1_000), TINY.of_version("5.5.0")
+    with open_store(root, read_only=False, create=True, config=config, clock=lambda: next(times)) as store:
         placed = [store.put("orders", b"x" * 300, queue_id=0) for _ in range(30)]
-    with open_store(root, config=TINY) as store:
+    with open_store(root, config=config) as store:
         stored_ms = store.get("orders", queue_id=0, offset=8, max_count=1).messages[0].store_time_ms
-    assert read_checkpoint(FILES, str(root)).physic_msg_timestamp > stored_ms
-    seen: list[tuple[int, bool]] = []
+    before = read_checkpoint(FILES, str(root))
+    assert before.physic_msg_timestamp > stored_ms
+    assert before.logics_physical_offset == placed[-1].commitlog_offset
+    seen: list[tuple[int, int, bool]] = []
 
     def cut(files: LocalFileSystem, log: CommitLog, end: int, *why: str) -> None:
-        seen.append((read_checkpoint(files, str(root)).physic_msg_timestamp, (root / "abort").exists()))
+        left = read_checkpoint(files, str(root))
+        seen.append((left.physic_msg_timestamp, left.logics_physical_offset, (root / "abort").exists()))
         cut_log(files, log, end, *why)
 
     monkeypatch.setattr(follower, "cut_log", cut)
-    truncate_store(str(root), placed[9].commitlog_offset, config=TINY)
-    assert seen == [(stored_ms, True)], "and the store is marked as open, so that the next opening looks"
+    truncate_store(str(root), placed[9].commitlog_offset, config=config)
+    expected = stored_ms, placed[8].commitlog_offset, True
+    assert seen == [expected], "and the store is marked as open, so that the next opening looks"
 
 
 def test_the_epoch_file_survives_its_own_loss_once(tmp_path: Path) -> None:

@@ -9,15 +9,18 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from jobs.verify_store import verify_store
+from spark_mq.cli import app
 from spark_mq.cli.message_lines import dump_queue
 from spark_mq.conditions import DataLossError
 from storage import open_store
-from storage.errors import StateFileError
+from storage.errors import MovedMessagesMissingError, StateFileError
 from storage.tables.moved import METADATA_FILE, parse_moved
 from tests.spark.in_process import next_batch, open_stream, read_batch
 from tests.support.fixture_stores import Fixture
@@ -129,6 +132,96 @@ def test_a_stream_names_what_has_moved_away_since(fixture: Fixture) -> None:
     named = rf"lie in tiered storage, file broker-lab/{TOPIC}/0"
     with pytest.warns(UserWarning, match="tiered"), pytest.raises(DataLossError, match=named):
         next_batch(open_stream(fixture.root, **options), position)
+
+
+def test_a_key_finds_what_has_moved(fixture: Fixture) -> None:
+    """As a row, and by each door that looks up a key."""
+    moved = [row for row in read(fixture) if row["queue_id"] == 0][5]
+    key, unique_key = moved["keys"], moved["unique_key"]
+    expected = [line for line in as_served(read(fixture)) if key in (line["keys"] or "").split()]
+    assert as_served(read(fixture, key=key)) == expected != []
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        assert moved["commitlog_offset"] < store.log.minimum
+        found = store.query(TOPIC, key)
+        assert {(each.queue_id, each.queue_offset) for each in found} >= {(0, moved["queue_offset"])}
+        assert [each.queue_offset for each in store.query(TOPIC, unique_key)] == [moved["queue_offset"]]
+        time_ms = found[0].store_time_ms
+        assert store.query(TOPIC, unique_key, end_ms=time_ms - 60_000) == []
+        assert [each.queue_offset for each in store.query(TOPIC, unique_key, begin_ms=time_ms)] == [5]
+        assert store.query(TOPIC, unique_key[1:]) == []
+
+
+def test_a_message_id_of_the_log_says_that_its_message_may_have_moved(fixture: Fixture) -> None:
+    msg_id = next(row["msg_id"] for row in read(fixture))
+    arguments = ["query", str(fixture.root), "--conf", str(fixture.conf), "--msg-id", msg_id]
+    assert re.search(r"place \d+ has left the log.*tiered storage.*--key", CliRunner().invoke(app, arguments).stderr)
+
+
+def test_what_expires_from_the_log_while_a_driver_runs_is_read_where_it_has_moved(fixture: Fixture) -> None:
+    """The driver has seen the store before anything was moved, and goes on when the log's files are gone."""
+    tiered, away = fixture.root / "tiered", fixture.root.parent / "later"
+    tiered.rename(away)
+    for name in (METADATA_FILE, f"{METADATA_FILE}.bak"):
+        (fixture.root / "config" / name).unlink()
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        kept = store.min_offset(TOPIC, 0)
+        assert kept > 0
+        away.rename(tiered)
+        Path(store.log.files[0].path).unlink()
+        store.refresh()
+        assert store.min_offset(TOPIC, 0) == 0
+        assert [each.queue_offset for each in store.get(TOPIC, 0, 0, 8).messages] == list(range(8))
+
+
+def test_a_driver_looks_again_when_tiered_storage_expires(fixture: Fixture) -> None:
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        assert store.min_offset(TOPIC, 0) == 0
+        first, *later = segments(fixture, "CONSUME_QUEUE")
+        assert later
+        first.unlink()
+        begin = int(later[0].name[-20:]) // 20
+        result = store.get(TOPIC, 0, 0, 8)
+        assert result.messages == ()
+        assert result.next_begin_offset == store.min_offset(TOPIC, 0) == begin
+
+
+def segments(fixture: Fixture, kind: str) -> list[Path]:
+    return sorted(fixture.root.glob(f"tiered/*/broker-lab/{TOPIC}/0/{kind}/*"), key=lambda path: path.name[-20:])
+
+
+@pytest.mark.parametrize("kind", ["CONSUME_QUEUE", "COMMIT_LOG"])
+@pytest.mark.parametrize("way", ["missing", "short"])
+def test_a_lost_segment_is_named_and_never_a_gap(kind: str, way: str, fixture: Fixture) -> None:
+    rows = [row["queue_offset"] for row in read(fixture) if row["queue_id"] == 0]
+    lost = segments(fixture, kind)[way == "missing"]
+    if way == "missing":
+        lost.unlink()
+    else:
+        lost.write_bytes(lost.read_bytes()[:-10])
+    named = (
+        rf"offsets \d+ to \d+ of {TOPIC} queue 0 have moved into tiered storage, and are not there: see file .*/{kind}/"
+    )
+    with pytest.raises(DataLossError, match=named + re.escape(lost.name)):
+        read(fixture)
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        lines = [line for line in dump_queue(store, TOPIC, 0) if "error" in line]
+        with pytest.raises(MovedMessagesMissingError):
+            store.get(TOPIC, 0, lines[0]["cqOffset"])
+    kept = [row["queue_offset"] for row in read(fixture, failOnDataLoss="false") if row["queue_id"] == 0]
+    assert [line["cqOffset"] for line in lines] == sorted(set(rows) - set(kept)) != []
+
+
+def test_an_unreadable_table_of_what_has_moved_is_a_warning(fixture: Fixture) -> None:
+    path = fixture.root / "config" / METADATA_FILE
+    path.write_text("[", "utf-8")
+    path.with_name(f"{METADATA_FILE}.bak").unlink(missing_ok=True)
+    set_place(fixture, "/nowhere")
+    with pytest.warns(UserWarning, match=f"which messages lie in tiered storage is not known.*{METADATA_FILE}"):
+        rows = read(fixture)
+    assert 0 < len(rows) < len(of_topic(fixture))
+    early = json.dumps({TOPIC: {"0": 1, "1": 1}})
+    with pytest.warns(UserWarning, match="tiered"), pytest.raises(DataLossError, match="starting offset 1 is outside"):
+        read(fixture, startingOffsets=early)
 
 
 def test_the_metadata_say_what_has_moved(fixture: Fixture) -> None:

@@ -12,7 +12,7 @@ from storage.errors import StoreNotFoundError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.recovery.opening import create_store
 from storage.settings.load import parse_config
-from storage.tables.surroundings import find_log, is_empty_place
+from storage.tables.surroundings import AN_OWNER, find_log, is_empty_place
 
 FILES = LocalFileSystem()
 TINY = StoreConfig.tiny()
@@ -32,7 +32,7 @@ def test_the_directories_of_a_store_are_made_and_nothing_else(tmp_path: Path) ->
 def test_several_log_directories_are_made_inside_of_root_where_the_configuration_says(tmp_path: Path) -> None:
     root = tmp_path / "store"
     config = parse_config(f"storePathCommitLog={root}/d0,{root}/d1\n".encode())
-    create_store(str(root), find_log(str(root), config, FILES, may_be_empty=True, to_write=True).directories, FILES)
+    create_store(str(root), find_log(str(root), config, FILES, may_be_empty=True, writer=AN_OWNER).directories, FILES)
     assert directories(root) == {"d0", "d1", "consumequeue", "index", "config"}
 
 

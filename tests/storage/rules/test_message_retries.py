@@ -23,6 +23,7 @@ from storage.rules.retries import RetryRules
 from storage.rules.retry_rows import Returned, ReturnedRows, ReturnRules
 from storage.rules.row_rules import MessageRules
 from storage.rules.sizes import Limits
+from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig
 from storage.tables.consumer_groups import SubscriptionGroupConfig
 from storage.tables.topics import TopicConfig
@@ -95,7 +96,7 @@ def test_a_row_for_a_group_goes_where_a_message_for_its_retry_topic_does(
         properties={**shared, "RETRY_TOPIC": "T", **({"DELAY": str(wished)} if wished else {})},
         reconsume_times=times,
     )
-    routed = retry_or_dead_letter(sent, {"g": GROUP}, {}, send=SendConfig(), max_reconsume_times=maximum)
+    routed = retry_or_dead_letter(sent, {"g": GROUP}, {}, config=StoreConfig(), max_reconsume_times=maximum)
     expected = route_delayed(routed.message, delays_ms=used.delays_ms, timer=TimerConfig(), now_ms=NOW_MS)
     assert (ours.topic, ours.queue_id, ours.reconsume_times) == (expected.topic, expected.queue_id, times)
     assert ours.properties == expected.properties

@@ -20,7 +20,6 @@ from storage.settings.load import (
     load_config,
     parse_config,
     read_configuration,
-    refuse_for_reading,
     refuse_for_writing,
     unread_settings,
 )
@@ -106,7 +105,7 @@ def test_a_conf_of_5_5_with_every_default_written_out_is_followed_without_a_word
     for release in (None, "5.5.0"):
         config = parse_config(conf.encode(), rocketmq_version=release)
         assert config.warnings == ()
-        assert (refuse_for_reading(config), refuse_for_writing(config)) == ([], [])
+        assert refuse_for_writing(config) == []
         assert unread_settings(config.settings) == ()
 
 
@@ -129,7 +128,7 @@ SHIPPED = {
     "dLegerPeers=n0-127.0.0.1:40911;n1-127.0.0.1:40912;n2-127.0.0.1:40913\ndLegerSelfId=n0\n"
     "sendMessageThreadPoolNums=16\n",
 }
-"""The settings of each kind of file in `distribution/conf` of release 5.3, without their comments. Brokers up to 5.5 know all of them."""
+"""The settings of each kind of file in `distribution/conf` of release 5.3, without comments. Brokers up to 5.5 know all of them."""
 
 
 @pytest.mark.parametrize(
@@ -176,9 +175,8 @@ def test_a_setting_that_the_named_release_does_not_have_is_ignored_as_its_broker
         ("timerRocksDBEnable", "two timers would deliver"),
     ],
 )
-def test_what_moves_into_rocksdb_may_be_read_and_not_written(setting: str, rule: str) -> None:
+def test_what_moves_into_rocksdb_is_not_written(setting: str, rule: str) -> None:
     config = parse_config(f"{setting}=true\n".encode())
-    assert refuse_for_reading(config) == []
     (reason,) = refuse_for_writing(config)
     assert reason.startswith(f"{setting}=true: ")
     assert rule in reason
@@ -386,30 +384,28 @@ def test_other_paths_that_are_often_configured_are_read_by_no_broker_and_not_her
 
 
 @pytest.mark.parametrize(
-    ("line", "for_reading"),
+    "line",
     [
-        ("storeType=defaultRocksDB", False),
-        ("storeType=DEFAULTROCKSDB", False),
-        ("enableDLegerCommitLog=true", False),
-        ("duplicationEnable=true", False),
-        ("enableControllerMode=true", False),
-        ("configManagerVersion=v2", False),
-        ("rocksdbCQDoubleWriteEnable=true", False),
-        ("brokerRole=SLAVE", False),
+        "storeType=defaultRocksDB",
+        "storeType=DEFAULTROCKSDB",
+        "enableDLegerCommitLog=true",
+        "duplicationEnable=true",
+        "enableControllerMode=true",
+        "configManagerVersion=v2",
+        "rocksdbCQDoubleWriteEnable=true",
+        "brokerRole=SLAVE",
     ],
 )
-def test_stores_that_must_not_be_opened_are_refused_by_the_name_of_the_setting(line: str, for_reading: bool) -> None:
+def test_stores_that_must_not_be_written_are_refused_by_the_name_of_the_setting(line: str) -> None:
     config = parse_config(line.encode())
     assert [reason.split(":")[0] for reason in refuse_for_writing(config)] == [line]
-    assert [reason.split(":")[0] for reason in refuse_for_reading(config)] == ([line] if for_reading else [])
 
 
-def test_a_master_that_waits_for_its_slaves_is_read_and_not_written() -> None:
+def test_a_master_that_waits_for_its_slaves_is_not_written() -> None:
     """CommitLog.handleHA: with inSyncReplicas=1, the default, a SYNC_MASTER waits for nobody."""
     config = parse_config(b"brokerRole=SYNC_MASTER\ninSyncReplicas=2\n")
     (reason,) = refuse_for_writing(config)
     assert reason.startswith("brokerRole=SYNC_MASTER with inSyncReplicas=2: ")
-    assert refuse_for_reading(config) == []
 
 
 @pytest.mark.parametrize(
