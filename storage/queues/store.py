@@ -117,7 +117,9 @@ class ConsumeQueueStore:
         self.batch_topics = frozenset(entry.name for entry in found if entry.is_directory)
         for topic in sorted(self.batch_topics.intersection(listed)):
             rule = f"topic {topic} has queues of both kinds, consumequeue/ and batchconsumequeue/ (queue.type=BatchCQ)"
-            raise StoreRefusedError(posixpath.dirname(self.directory), rule, "no broker starts on it: look which is right")
+            raise StoreRefusedError(
+                posixpath.dirname(self.directory), rule, "no broker starts on it: look which is right"
+            )
         listed += sorted(self.batch_topics)
         for topic, is_in_turn in zip(listed, self._in_turn(len(listed), most_topics), strict=True):
             known = before.pop(topic, {})

@@ -291,7 +291,7 @@ def test_foreign_directories_are_refused(store: StoreBuilder) -> None:
 def test_a_topic_with_batch_queues_is_refused_by_name_for_writing(store: StoreBuilder) -> None:
     store.put()
     (store.root / "batchconsumequeue" / "TopicBatch" / "0").mkdir(parents=True)
-    with pytest.raises(StoreRefusedError, match="TopicBatch.*BatchCQ"):
+    with pytest.raises(StoreRefusedError, match=r"TopicBatch.*BatchCQ"):
         store.open(read_only=False)
 
 
