@@ -16,7 +16,6 @@ from storage import MessageStore, open_store
 from storage.convert import convert
 from storage.errors import (
     CorruptRecordError,
-    ForeignLogError,
     StoreLockedError,
     StoreNotFoundError,
     StoreRefusedError,
@@ -29,7 +28,7 @@ from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.recovery.verify import verify
 from storage.settings.load import StoreConfig, load_config, parse_config
-from storage.tables.surroundings import refuse_foreign_log
+from storage.tables.surroundings import log_place, refuse_foreign_log
 from tests.support.fixture_stores import Fixture, copy_store, unpack_group
 
 Groups = Callable[[str], dict[str, Fixture]]
@@ -390,11 +389,12 @@ def test_writing_is_refused_by_name_and_says_what_to_do(own: Callable[..., Fixtu
     for config in (str(fixture.conf), StoreConfig()):
         with pytest.raises(StoreRefusedError, match=r"its log is DLedger's.*spark-mq convert"):
             open_store(fixture.root, config=config, read_only=False)
-    with pytest.raises(ForeignLogError, match="DLedger group's log") as refused:
-        refuse_foreign_log(
-            str(fixture.root), load_config(str(fixture.root), str(fixture.conf), read_bytes=FILES.read_file), FILES
-        )
-    assert "spark-mq convert" in str(refused.value.hint)
+    config = load_config(str(fixture.root), str(fixture.conf), read_bytes=FILES.read_file)
+    with pytest.raises(StoreRefusedError, match=r"its log is DLedger's.*spark-mq convert"):
+        refuse_foreign_log(str(fixture.root), config, FILES)
+    refusal = log_place(str(fixture.root), config, FILES).refusal
+    assert refusal is not None
+    assert "DLedger group's log" in " ".join(map(str, refusal))
     assert sorted((path, path.stat().st_mtime_ns) for path in fixture.root.rglob("*")) == before
 
 
