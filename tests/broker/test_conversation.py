@@ -33,13 +33,18 @@ CONF = {
 } | SETTINGS
 AS_IN_5_5 = {"groups of a subscribed topic (300)", "system topics (305)"}
 """Steps in which ours says what newer releases say, whatever the release is."""
+SINCE = {"5.4.0": "5.4.0", "5.5.0": "5.4.0"}
+"""The first release that says all that this one says."""
 NOT_ASKED = {28, 43, 45, 60, 61, 323, 324, 329, 402, 906, 1007, *range(3001, 3011)}
 """Requests of the table that the conversation has no step for."""
 
 
 def said_by(release: str) -> list[str]:
     """The lines of what a broker of that release said: those of 5.3.3, and those in which a later one differs."""
-    lines, later = APACHES.read_text("utf-8").splitlines(), APACHES.with_name(f"conversation-{release}.jsonl")
+    lines, later = (
+        APACHES.read_text("utf-8").splitlines(),
+        APACHES.with_name(f"conversation-{SINCE.get(release)}.jsonl"),
+    )
     changed = {json.loads(line)[0]: line for line in later.read_text("utf-8").splitlines()} if later.exists() else {}
     return [changed.get(json.loads(line)[0], line) for line in lines]
 

@@ -23,6 +23,7 @@ from storage.format.properties import decode_properties
 from storage.format.record import Message
 from storage.rules.half_messages import OP_TOPIC
 from storage.rules.inner_messages import InnerMessage
+from storage.settings.releases import VERSION_SETTING
 from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupConfig, SubscriptionGroupTable
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 from tests.support import broker_requests
@@ -61,11 +62,12 @@ def outcomes(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> tuple[
     """Apache's and ours."""
     directory = tmp_path_factory.mktemp("requests-")
     theirs, ours, port = directory / "theirs", directory / "ours", free_ports()
+    settings = SETTINGS | {VERSION_SETTING: oracle.version}
     sent = broker_requests.requests(time.time_ns() // 1_000_000 + 3_600_000)
     with oracle.namesrv() as name_server:
         conf, their_conf = directory / "ours.conf", directory / "theirs.conf"
         for root, of_root in ((ours, conf), (theirs, their_conf)):
-            of_root.write_text(oracle.broker_conf(root, name_server, port, **SETTINGS), "utf-8")
+            of_root.write_text(oracle.broker_conf(root, name_server, port, **settings), "utf-8")
             prepare(root, of_root)
         (directory / "in").write_text("".join(request.to_line() for request in sent), "utf-8")
         with oracle.broker(theirs, name_server, port=port, **SETTINGS) as broker:
@@ -208,6 +210,8 @@ DEPARTURES = {
     "wrong-message": "a broker throws, code 1; we answer with code 1 that there is no such half message",
 }
 """Requests that we answer with another remark."""
+LEFT_OUT = dict.fromkeys(("5.4.0", "5.5.0"), frozenset({"REAL_TOPIC", "REAL_QID", "at"}))
+"""What a committed message lacks from 5.4.0 on; the next record begins earlier for it. Ours keeps it, as 5.3.3 does."""
 BUILT_IN = {
     *(
         "TBW102",
@@ -219,6 +223,7 @@ BUILT_IN = {
         "broker-lab",
     ),
     *("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "RMQ_SYS_TRANS_OP_HALF_TOPIC", "rmq_sys_wheel_timer"),
+    *("RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC"),  # from 5.4.0 on
     *("rmq_sys_REVIVE_LOG_LabCluster", "rmq_sys_SYNC_BROKER_MEMBER_broker-lab"),
 }
 """Topics that a broker makes at its start, without being asked."""
@@ -245,21 +250,25 @@ def comparable(answer: dict[str, Any]) -> dict[str, Any]:
     return {"code": answer["code"], "remark": remark, **(answer["fields"] or {})}
 
 
-def test_both_write_the_same_records(outcomes: tuple[Outcome, Outcome]) -> None:
+def test_both_write_the_same_records(oracle: Oracle, outcomes: tuple[Outcome, Outcome]) -> None:
     """All but op messages, which a broker writes later. Java: MessageExtEncoder.encode."""
     theirs, ours = (list(map(comparable_record, outcome.records)) for outcome in outcomes)
     ours = [record for record in ours if record["topic"] != OP_TOPIC]
     assert [record["KEYS"] for record in ours] == [record["KEYS"] for record in theirs]
-    different = [(there, here) for there, here in zip(theirs, ours, strict=True) if there != here]
-    assert different == []
+    different = [
+        {name for name in there.keys() | here.keys() if there.get(name) != here.get(name)}
+        for there, here in zip(theirs, ours, strict=True)
+    ]
+    assert set().union(*different) == LEFT_OUT.get(oracle.version, frozenset())
 
 
 def comparable_record(record: Message) -> dict[str, Any]:
     """Fields and properties, without times and the client's port; the order of properties is a Java HashMap's."""
     assert record.born_host[:4] == record.store_host[:4] == bytes([127, 0, 0, 1])
     fields = asdict(replace(InnerMessage.of(record), born_host=None))
+    properties = fields.pop("properties")
     place = {"at": record.commitlog_offset, "queue_offset": record.queue_offset, "magic": record.magic}
-    return {"KEYS": None, **fields, **fields.pop("properties"), **place}
+    return {"KEYS": None, **fields, **properties, **place}
 
 
 def test_both_make_the_same_topics(outcomes: tuple[Outcome, Outcome]) -> None:

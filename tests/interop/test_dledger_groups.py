@@ -51,7 +51,9 @@ def test_a_master_starts_on_a_converted_store_and_serves_the_groups_messages(
     assert acknowledged(fixture) <= named(found)
     assert without_places(served(fixture)).items() <= without_places(found).items()
     if name == "dledger":
-        assert found.keys() == served(fixture).keys()
+        more = found.keys() - served(fixture).keys()
+        assert served(fixture).keys() <= found.keys()
+        assert {topic for topic, *_ in more} <= {"TopicDelay"}, "the master delivers those that are due by now"
     assert all(line["commitLogOffsets"] for line in lines if line["type"] == "lookUp")
     with open_store(root, config=str(broker.conf)) as store:
         ours = read(store)

@@ -321,6 +321,10 @@ MASKS = [
         (r"(remainHowManyDataToFlush\s*: )\d.*B", r"\1BYTES"),
         (r"(?<![\w.])\d+\.\d+(?:E-?\d+)?(?![\w.])", "RATE"),
         (r"(?<=RATE)(?: RATE)+", ""),
+        (
+            r"(\b[gp][eu]t\w*Tps\s*:)[^\S\n]*(?:RATE)?$",
+            r"\1 RATE",
+        ),  # none in the first ten seconds
         (r"^%RETRY%Team +broker-lab +0 +(?:-?\d+ *|ProcessQueueInfo.*)$", ""),  # which a consumer finds sooner or later
         (r"(PUSH\s+CLUSTERING\s+)\d+", r"\1RATE"),
         (r"(RATE\s+)\d+(\s+NO_CONSUMER)", r"\1COUNT\2"),

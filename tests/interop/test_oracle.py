@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from tests.support.fixture_stores import Fixture, golden_lines
-from tests.support.java_broker import DumpRefusedError, Oracle, free_ports
+from tests.support.java_broker import RELEASE, DumpRefusedError, Oracle, free_ports
 from tests.support.shares import one_in
 
 pytestmark = pytest.mark.interop
 
+GOLDEN_OF = {"5.3.3": ["crashed", "clean"]}
+"""Stores whose golden lines a release has said, where they are not those that its broker has left."""
 
-@pytest.mark.parametrize("name", one_in(2, ["crashed", "clean"]))
+
+@pytest.mark.parametrize("name", one_in(2, GOLDEN_OF.get(RELEASE, [f"v{RELEASE}-killed", f"v{RELEASE}"])))
 def test_a_dump_says_what_the_golden_lines_say(
     name: str, oracle: Oracle, pristine_store: Callable[[str], Fixture]
 ) -> None:
