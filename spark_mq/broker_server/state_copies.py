@@ -246,7 +246,8 @@ def all_pages(name: str, ask: Callable[[Header], RemotingCommand]) -> str:
     """The text of topics or groups, which a master from 5.4.0 on answers in pages; an older one answers with all.
 
     Departure: it ends when all are there. Java ends one entry earlier, and does not copy the last of 2,001. Raises what `ask` raises,
-    and StateFileError for an answer that is no table, an empty page, or a table that changes between all pages.
+    UnicodeDecodeError or StateFileError for an answer that is no table, StateFileError for an empty page, or a table that changes
+    between all pages.
     """
     paged, source = _PAGED[name], "the master's answer"
     tables: list[dict[str, Any]] = [{} for _ in paged.tables]

@@ -47,6 +47,12 @@ class ToldDisk(CrashFileSystem):
             finally:
                 self.mark("lock given back")
 
+    @contextmanager
+    def left_alone(self, path: str) -> Iterator[bool]:
+        with super().left_alone(path) as is_there:
+            self.mark("lock shared")
+            yield is_there
+
     def _word(self, operation: Operation) -> str:
         if operation.kind in ("resize", "make-directory"):
             return ""

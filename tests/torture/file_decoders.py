@@ -176,13 +176,13 @@ def _timer_logs(samples: Samples) -> list[bytes]:
 def _read_pages(content: bytes, directory: Path) -> bool:
     """The two checkpoints: any bytes are read, and what was read is written the same."""
     page = checkpoint.encode_checkpoint(checkpoint.decode_checkpoint(content))
-    assert len(content) < 40 or page[:40] == content[:40]
+    assert len(content) < 48 or page[:48] == content[:48]
     timer_page = delay.encode_timer_checkpoint(delay.decode_timer_checkpoint(content))
     assert timer_page[:56] == content[:56].ljust(56, b"\0")
     delay.is_unit(delay.decode_units(content))
     delay.decode_slots(content[: len(content) // 32 * 32])
     entries_format.decode_entries(content[: len(content) // 20 * 20])
-    return len(content) >= 40
+    return len(content) >= 48
 
 
 DECODERS: Sequence[Decoder] = (

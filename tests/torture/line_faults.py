@@ -95,6 +95,8 @@ _TAGGED = _Room("storage.recovery.verify", "tests/storage/index/test_tag_items.p
 _PRIORITIES = _Room("storage.rules.priorities", "tests/broker/test_releases_of_sends.py")
 _CHECKPOINT = _Room("storage.put.store_writer", "tests/storage/log/test_checkpoint.py")
 _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
+_GROUP_PLACE = _Room("storage.tables.surroundings", "tests/storage/test_dledger_stores.py")
+_TIERED = _Room("storage.queues.tiered_queue", "tests/storage/queues/test_tiered_queue.py")
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
@@ -237,6 +239,43 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self._moved(units[_PLACE][rows].astype(np.int64))",
             "units[_PLACE][rows].astype(np.int64)",
             "test_a_conversion_moves_the_places_that_the_timer_names",
+        ),
+        "a conversion goes on beside a broker that has started": _CONVERTED.line(
+            "_Converter.convert",
+            "self._files.exists(self._missing_lock)",
+            "False",
+            "test_a_broker_that_starts_amid_a_conversion_ends_it",
+        ),
+        "a peer's log that is missing is read as the plain part alone": _GROUP_PLACE.line(
+            "_look_for_group",
+            "if not any(each.is_there for each in (own, *configured)):",
+            "if False:",
+            "test_a_peers_directory_that_is_missing_is_named",
+        ),
+        "a copy reads the group log that its broker.conf names": _GROUP_PLACE.line(
+            "_look_for_group",
+            "Surroundings(root, look.root, own, configured,",
+            "Surroundings(root, look.root, own._replace(is_there=False, has_files=False), configured,",
+            "test_a_copy_reads_its_own_group_log_and_not_the_one_that_its_broker_conf_names",
+        ),
+        # Tiered storage
+        "a lost file of tiered storage is a gap": _TIERED.line(
+            "MovedMessages.slices",
+            "if sound < len(found):",
+            "if False:",
+            "test_a_lost_segment_is_named_and_never_a_gap",
+        ),
+        "what expires from the log while a driver runs is not looked for in tiered storage": _TIERED.line(
+            "TieredConsumeQueue.held_minimum",
+            "self.moved.list_files()",
+            "pass",
+            "test_what_expires_from_the_log_while_a_driver_runs_is_read_where_it_has_moved",
+        ),
+        "a key passes over what has moved": _Room("spark_mq.source.cluster", _TIERED.tests).line(
+            "offsets_with_key",
+            "if piece.start < border else []",
+            "if False else []",
+            "test_a_key_finds_what_has_moved",
         ),
         # Fail-over
         "a replica joins without having caught up": _SET.line(

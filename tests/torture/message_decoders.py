@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from spark_mq.broker import put_plan, send
 from spark_mq.broker.put_plan import PutRules
+from spark_mq.broker.sql92 import EvaluationError, read_double
 from spark_mq.remoting import HeaderError, read_header, write_header
 from spark_mq.remoting import messages as batch_body
 from spark_mq.remoting.messages import SendMessageRequest
@@ -274,6 +275,13 @@ def _is_legal(validate: object, name: str) -> bool:
 _REFUSALS = (ValueError, HeaderError, RequestRefusedError, PutRefusedError)
 _MEGABYTE = (b"\x01" * 1_000_000, b"\x02" * 1_000_000, b"a\x01b\x02" * 250_000, b"a" * 1_000_000, b"\n" * 1_000_000)
 
+
+def _read_double(content: bytes, directory: Path) -> bool:
+    found = read_double(content.decode("utf-8", "replace"))
+    assert found != found or read_double(repr(found).replace("inf", "Infinity")) == found
+    return True
+
+
 DECODERS: Sequence[Decoder] = (
     Decoder(
         "property strings",
@@ -298,6 +306,14 @@ DECODERS: Sequence[Decoder] = (
     Decoder("send requests", _requests, _read_request, _REFUSALS, words=PROPERTY_WORDS, inputs=500),
     Decoder(
         "message ids", lambda samples: [b"7F00000100002A9F0000000000000400", b"0" * 56], _read_message_id, (ValueError,)
+    ),
+    Decoder(
+        "doubles of SQL92",
+        lambda samples: [b"-1.5e3d", b"0x1.8p3", b" NaN\t", b"0X.8P-1f"],
+        _read_double,
+        (EvaluationError,),
+        words=(b"p", b"0x", b"e", b"Infinity", b"9" * 400, b"_", "٣".encode()),
+        inputs=400,
     ),
     Decoder("names", lambda samples: [b"TopicA", b"%RETRY%group", b"broker-a.b"], _read_name, words=PROPERTY_WORDS),
 )

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from pathlib import Path
 
-from storage.errors import CorruptRecordError
+from spark_mq.broker_server.state_copies import all_pages
+from spark_mq.remoting import Header, RemotingCommand, make_request, make_response
+from storage.errors import CorruptRecordError, StateFileError
 from storage.format.record import NeedMoreBytes
 from storage.format.replication import (
     MOST_BODY_BYTES,
@@ -24,7 +27,9 @@ from storage.format.replication import (
     encode_from_slave,
 )
 from storage.ha.sessions import Introduced, MasterSession, Refused, SlaveSession, StartRequested
-from tests.torture.decoders import Decoder
+from storage.tables.topics import TOPICS_FILE
+from tests.torture.decoders import JSON_TOWERS, Decoder
+from tests.torture.mutations import JSON_WORDS
 from tests.torture.samples import Samples
 
 _EPOCHS = (EpochEntry(1, 0), EpochEntry(3, 1_057))
@@ -106,7 +111,41 @@ def _read_epochs(content: bytes, directory: Path) -> bool:
     return True
 
 
+_BETWEEN = b"\x1e"
+
+
+def _read_pages(content: bytes, directory: Path) -> bool:
+    """A table in pages: the total and a body each, the last one again and again. The copy ends, and is a table."""
+    pages, numbers = content.split(_BETWEEN), count()
+
+    def ask(header: Header) -> RemotingCommand:
+        total, _, body = pages[min(next(numbers), len(pages) - 1)].partition(b" ")
+        fields = {"totalTopicNum": total.decode("latin-1")} if total else {}
+        return make_response(make_request(21), 0, None, fields, body)
+
+    all_pages(TOPICS_FILE, ask)
+    assert next(numbers) <= 10 * len(pages)
+    return True
+
+
+def _pages(samples: Samples) -> list[bytes]:
+    page = b'%d {"topicConfigTable":{"T%d":{"topicName":"T%d"}},"dataVersion":{"counter":%d,"stateVersion":1,"timestamp":5}}'
+    same = _BETWEEN.join(page % (2, number, number, 7) for number in range(2))
+    changes = _BETWEEN.join(page % (2, number, number, version) for number, version in ((0, 1), (1, 2), (0, 2), (1, 2)))
+    return [same, changes, b' {"topicConfigTable":{}}']
+
+
 DECODERS: Sequence[Decoder] = (
+    Decoder(
+        "a master's tables in pages",
+        _pages,
+        _read_pages,
+        (StateFileError, UnicodeDecodeError),
+        words=(*JSON_WORDS, _BETWEEN),
+        inputs=500,
+        memory_bytes=96 << 20,
+        bombs=lambda: [b"2 " + tower for tower in JSON_TOWERS],
+    ),
     Decoder("what a slave says", _of_slaves, _read_slave, (CorruptRecordError,), words=_WORDS),
     Decoder("what a master says", _of_masters, _read_master, (CorruptRecordError,), words=_WORDS),
     Decoder(

@@ -51,5 +51,6 @@ STORIES: Mapping[str, Callable[[Path], list[str]]] = MappingProxyType(
         "sending back": of_duties.sending_back,
         "setting a group's offsets": of_tables.setting_group_offsets,
         "replacing a table": of_tables.replacing,
+        "converting": of_tables.converting,
     }
 )

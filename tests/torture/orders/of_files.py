@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 from tests.torture.steps import Order, Step, is_directory, is_file, path_ends, path_has
 
@@ -12,6 +13,7 @@ _QUEUE = "storage.queues.writer:ConsumeQueueWriter"
 _EXT = "storage.queues.ext:ConsumeQueueExtWriter"
 _INDEX = "storage.index.writer"
 _SYNC = "storage.dispatch.writer:DerivedSync.run"
+_CONVERSION = "storage.convert:_Converter"
 _PROGRESS = "storage.tables.offline_changes:write_group_offsets"
 
 
@@ -183,5 +185,40 @@ ORDERS = (
             ),
         ),
         stories=("setting a group's offsets",),
+    ),
+    Order(
+        "A DLedger store made plain (`convert.py`)",
+        "storage.convert:convert",
+        (
+            Step("the source's lock shared", f"{_FILES}.left_alone", gives=lambda *_, **__: nullcontext(True)),
+            Step(
+                "in TARGET.converting a note of the source",
+                f"{_FILES}.replace",
+                when=lambda *found, **_: str(found[1]).endswith("converted_from.json"),
+            ),
+            Step(
+                "files of the log, each synced",
+                f"{_FILES}.sync",
+                within=f"{_CONVERSION}._copy_log",
+                when=is_file,
+            ),
+            Step("their directory synced", f"{_FILES}.sync", within=f"{_CONVERSION}._copy_log", when=is_directory),
+            Step("tables and timer, each synced", f"{_CONVERSION}._copy_tables"),
+            Step(
+                "queues, index and checkpoint, as a recovery makes them",
+                "storage.store:open_store",
+                when=lambda *_, **named: named.get("read_only") is False,
+                gives=lambda *_, **__: nullcontext(SimpleNamespace(log_end=0, lowered=())),
+            ),
+            Step(
+                "TARGET.converting synced",
+                f"{_FILES}.sync",
+                within=f"{_CONVERSION}.convert",
+                when=path_ends(".converting"),
+            ),
+            Step("renamed to TARGET", f"{_FILES}.rename", when=path_ends(".converting")),
+            Step("the directory around it synced", f"{_FILES}.sync", when=path_ends("/store")),
+        ),
+        stories=("converting",),
     ),
 )
