@@ -16,11 +16,10 @@ import pytest
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import BlockingConnection
 from spark_mq.client.settings import ClientSettings
-from spark_mq.remoting import RemotingCommand, RequestCode, make_request, read_body
+from spark_mq.remoting import RequestCode, make_request, read_body
 from spark_mq.remoting.routes import TopicConfigTable
 from storage import open_store
 from storage.format.table_entries import SubscriptionGroupConfig
-from storage.settings.load import OF_A_BROKERS_PROCESS, parse_config, refuse_for_writing, unread_settings
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 from tests.support.java_broker import Oracle, OracleError, RunningBroker, wait_until
 
@@ -94,14 +93,10 @@ def test_a_newer_slave_copies_our_masters_last_topic_where_its_own_masters_page_
 
 def served_count(broker: RunningBroker) -> int:
     """The topics that a broker answers with, those that it makes itself among them."""
-    return len(read_body(TopicConfigTable, answered(broker, RequestCode.GET_ALL_TOPIC_CONFIG).body).topic_config_table)
-
-
-def answered(broker: RunningBroker, code: RequestCode) -> RemotingCommand:
     with closing(BlockingConnection[None](broker.address, ClientSettings((broker.name_server,)))) as connection:
-        connection.send([(make_request(code), None)])
+        connection.send([(make_request(RequestCode.GET_ALL_TOPIC_CONFIG), None)])
         ((_, answer),) = connection.receive()
-    return answer
+    return len(read_body(TopicConfigTable, answer.body).topic_config_table)
 
 
 def test_newer_tools_find_messages_at_our_broker_by_tag_and_by_key(newer: Oracle, tmp_path: Path) -> None:
@@ -115,18 +110,3 @@ def test_newer_tools_find_messages_at_our_broker_by_tag_and_by_key(newer: Oracle
         by_key = newer.java(MQADMIN, "queryMsgByKey", "-t", "T", "-k", "blue", *at)
     assert [line.split()[1:3] for line in by_tag.splitlines()[1:]] == [["0", "0"]]
     assert [line.split()[1:3] for line in by_key.splitlines()[1:]] == [["0", "1"]]
-
-
-def test_the_whole_configuration_of_a_running_broker_is_followed_without_a_warning(
-    newer: Oracle, tmp_path: Path
-) -> None:
-    """All of its names, and their values; only what the file that it was started with sets is unread."""
-    with newer.namesrv() as name_server, newer.broker(tmp_path / "store", name_server) as broker:
-        text = bytes(answered(broker, RequestCode.GET_BROKER_CONFIG).body)
-        written = parse_config(broker.conf.read_bytes()).settings
-    assert text.count(b"\n") > 400
-    for release in (None, newer.version):
-        config = parse_config(text, rocketmq_version=release)
-        assert config.warnings == ()
-        assert refuse_for_writing(config) == []
-        assert set(unread_settings(config.settings)) - OF_A_BROKERS_PROCESS <= written.keys()
