@@ -229,7 +229,7 @@ def test_a_copy_reads_its_own_group_log_and_not_the_one_that_its_broker_conf_nam
     shutil.copytree(peer / "data", other)
     cut(other, entry_of(log_of(fixture), 400))
     set_group_log(fixture, other)
-    with pytest.warns(UserWarning) as seen:
+    with pytest.warns(UserWarning, match="storePathDLedgerCommitLog") as seen:
         store = opened(fixture)
     with store:
         assert store.log.entry_directories == (f"{peer}/data",)
