@@ -228,11 +228,12 @@ def test_a_copy_reads_its_own_group_log_and_not_the_one_that_its_broker_conf_nam
     shutil.copytree(peer / "data", other)
     cut(other, entry_of(log_of(fixture), 400))
     set_group_log(fixture, other)
-    with pytest.warns(UserWarning, match=f"those of {peer}/data; {other}, .* is ignored"):
+    with pytest.warns(UserWarning, match="storePathDLedgerCommitLog") as seen:
         store = opened(fixture)
     with store:
         assert store.log.entry_directories == (f"{peer}/data",)
         assert len(read(store)) == 812
+    assert f"those of {peer}/data; {other}, which" in str(seen[0].message)
 
 
 def set_group_log(fixture: Fixture, directory: Path) -> None:
