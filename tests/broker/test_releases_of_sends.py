@@ -179,3 +179,21 @@ def test_a_topic_may_have_the_message_types_of_the_release(
         assert (answer.code == ResponseCode.SUCCESS) == is_taken, answer.remark
         made = service.settings.topics.topics.get("Typed")
         assert (made is not None and made.attributes == {"message.type": message_type}) == is_taken
+
+
+def test_a_topic_with_batch_queues_is_refused_by_name(tmp_path: Path) -> None:
+    """Departure: Java makes it. With it the store would be written no more."""
+    header = CreateTopicRequest(
+        topic="Batches",
+        default_topic="TBW102",
+        read_queue_count=1,
+        write_queue_count=1,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        attributes="+queue.type=BatchCQ",
+    )
+    with serving(tmp_path, "") as (broker, service):
+        answer = asked(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
+        assert answer.code == ResponseCode.INVALID_PARAMETER
+        assert "queue.type=BatchCQ" in (answer.remark or "")
+        assert "Batches" not in service.settings.topics.topics
