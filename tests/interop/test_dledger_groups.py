@@ -107,7 +107,7 @@ def test_the_stores_of_a_running_group_are_read_over_a_change_of_leader(
             if peer is first:
                 assert of_topic(read(store)).items() <= expected.items()
             else:
-                wait_until(lambda store=store: store.refresh() or of_topic(read(store)) == expected, "it has caught up")
+                wait_until(lambda store=store: store.refresh() or of_topic(read(store)) == expected, "it has caught up")  # type: ignore[misc]
 
 
 def of_topic(found: dict[tuple[str, int, int], tuple[object, ...]]) -> dict[tuple[str, int, int], tuple[object, ...]]:
