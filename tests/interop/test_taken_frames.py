@@ -12,7 +12,7 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import FrameReader, RemotingCommand
 from tests.broker import test_frames_of_other_clients as frames
 from tests.broker.test_frames_of_other_clients import Ask
-from tests.support.java_broker import RunningBroker, wait_until
+from tests.support.java_broker import RELEASE, RunningBroker, wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -36,7 +36,9 @@ def ask(broker: RunningBroker) -> Iterator[Ask]:
             reader = FrameReader()
             answers: list[RemotingCommand] = []
             while not answers:
-                answers = [command for command in reader.feed(connections[client].recv(65_536)) if command.is_response]
+                data = connections[client].recv(65_536)
+                assert data, f"the broker hangs up on {client}"
+                answers = [command for command in reader.feed(data) if command.is_response]
             place = (answers[0].ext_fields or {}).get("queueOffset")
             if place is not None:
                 wait_until(lambda: sum(admin.max_offsets("T").values()) > int(place), "the message is dispatched")
@@ -52,6 +54,14 @@ def _opened(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=10)
 
 
+TAKES_OTHER_SPELLINGS = {"5.3.3"}
+exactly_spelled = pytest.mark.skipif(
+    RELEASE not in TAKES_OTHER_SPELLINGS,
+    reason=f"a broker of {RELEASE} reads JSON by fastjson2: to `Code` it says that request 0 is not supported, to 'code' it hangs up",
+)
+
+
+@exactly_spelled
 @pytest.mark.parametrize("client", ["pascal", "lean"])
 @pytest.mark.parametrize(
     "check",
@@ -65,10 +75,12 @@ def test_apaches_broker_takes_them_too(ask: Ask, client: str, check: Callable[[A
     check(ask, client)
 
 
+@exactly_spelled
 def test_apaches_broker_makes_a_topic_without_a_word_of_a_template(ask: Ask) -> None:
     frames.test_a_topic_is_made_without_a_word_of_a_template(ask)
 
 
+@exactly_spelled
 def test_apaches_broker_refuses_what_ours_refuses(ask: Ask) -> None:
     frames.test_code_320_alone_makes_no_batch(ask)
     for kind in ('"0"', '"x"'):
