@@ -12,7 +12,8 @@ from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import FrameReader, RemotingCommand
 from tests.broker import test_frames_of_other_clients as frames
 from tests.broker.test_frames_of_other_clients import Ask
-from tests.support.java_broker import RELEASE, RunningBroker, wait_until
+from tests.support.java_broker import RELEASE, RunningBroker
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
