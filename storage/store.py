@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -267,7 +268,8 @@ class MessageStore:
                 writes_ext=writes_ext,
                 reads_moved=options.read_only,
             )
-            self._resources.callback(lambda: self.queues.close())
+            itself = weakref.ref(self)  # a store that is dropped without closing gives its lock back at once
+            self._resources.callback(lambda: (store := itself()) and store.queues.close())
             if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:

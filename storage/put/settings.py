@@ -43,7 +43,7 @@ from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.settings.releases import UNNAMED, Release
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
-from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
+from storage.tables.surroundings import OF_A_SINK, refuse_batch_topics, refuse_foreign_log
 from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicQueueMappingTable, TopicTable
 
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
@@ -175,6 +175,7 @@ def put_settings(
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
     read = file_system.read_file
     topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read) or TopicTable()
+    refuse_batch_topics(root, topics)
     static = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, read) or TopicQueueMappingTable()
     names = broker_names(config, topics, broker_name)
     return PutSettings(

@@ -20,12 +20,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
-from storage.files.atomic_file import read_table
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
 from storage.format.delay import parse_delay_levels
-from storage.format.table_entries import BATCH_QUEUES
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.queues.batch_queue import BatchConsumeQueue
@@ -306,21 +304,21 @@ def _queues_in_rocksdb(root: str, config: StoreConfig, file_system: FileSystem) 
 
 
 def _batch_queues(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
-    """What shows that the store has batch queues: a directory of them, or topics' entries.
+    """A directory of batch queues. `refuse_batch_topics` has the stores whose topics have none yet.
 
     A writer that enters no batch would lose it, as the store's own broker enters none that another process has passed over; and one
     that cuts the log would leave units that point behind its end.
     """
     directory = f"{root}/batchconsumequeue"
-    if names := [entry.name for entry in file_system.list_directory(directory) if entry.is_directory]:
-        return [f"{directory}/{names[0]}"]
-    topics = read_table(f"{root}/config/{TOPICS_FILE}", _batch_topics, file_system.read_file) or []
-    return [f"topic {topic} of config/{TOPICS_FILE}" for topic in topics[:1]]
+    names = [entry.name for entry in file_system.list_directory(directory) if entry.is_directory]
+    return [f"{directory}/{name}" for name in names[:1]]
 
 
-def _batch_topics(text: str, file: str | None) -> list[str]:
-    """A table without the word is not parsed, as each opening asks."""
-    return sorted(TopicTable.load(text, file).batch_topics) if BATCH_QUEUES in text else []
+def refuse_batch_topics(root: str, table: TopicTable) -> None:
+    """Raises StoreRefusedError for a topic with batch queues, before the first record makes them. For those that read the table."""
+    for topic in sorted(table.batch_topics)[:1]:
+        found = f"topic {topic} of config/{TOPICS_FILE}"
+        raise StoreRefusedError(root, f"{found}: it has {BATCHES_RULE}", BY_ITS_BROKER)
 
 
 _KINDS = (

@@ -93,6 +93,9 @@ class SimulatedMaster:
     def record(self, commitlog_offset: int, topic: str) -> None:
         """Epochs say what both have."""
 
+    def topics(self) -> None:
+        """No topic is one of batch queues."""
+
     def state(self, name: str) -> str | None:
         """From the disk of who is there. Raises BrokerUnreachableError."""
         content = self._asked(lambda master, service: master.files.read_file(f"{master.root}/config/{name}"))

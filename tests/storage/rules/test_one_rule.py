@@ -78,7 +78,7 @@ RULES = [
     # Guards
     Rule("state of the store, body, topic", GUARDS, "check_before_put", REQUEST),
     Rule("inner batches", GUARDS, "check_inner_batch", REQUEST),
-    Rule("batch consume queues", TOPICS, "has_batch_queues", f"{GUARDS} {SEND} {TOPICS}"),
+    Rule("batch consume queues", TOPICS, "has_batch_queues", f"{GUARDS} {TOPICS}"),
     # Topics
     Rule("start gate", TOPICS, "check_start", f"{SEND} {SETTINGS}"),
     Rule("which topic takes a message", TOPICS, "check_topic", f"{SEND} {TOPICS}"),
