@@ -244,7 +244,9 @@ class MessageStore:
         try:
             writable = None if options.read_only else _local(file_system, root)
             writer = None if options.read_only else writer_of(options.writes_as, options.holder)
-            self.place = find_log(root, config, file_system, may_be_empty=options.create, writer=writer)
+            self.place = find_log(
+                root, config, file_system, may_be_empty=options.create, writer=writer, reads_topics=True
+            )
             if writable is not None:
                 if options.create and not writable.exists(root):
                     writable.make_directories(root)
@@ -253,7 +255,7 @@ class MessageStore:
                 if options.create:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
-                    self.place = find_log(root, config, writable, writer=writer)
+                    self.place = find_log(root, config, writable, writer=writer, reads_topics=True)
             self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
@@ -268,8 +270,7 @@ class MessageStore:
                 writes_ext=writes_ext,
                 reads_moved=options.read_only,
             )
-            itself = weakref.ref(self)  # a store that is dropped without closing gives its lock back at once
-            self._resources.callback(lambda: (store := itself()) and store.queues.close())
+            self._resources.callback(_close_queues_of, weakref.ref(self))
             if not options.read_only:
                 prove_binding(root, self.place, self.log, self.queues)
             if self.place.note is not None:
@@ -896,6 +897,12 @@ class MessageStore:
         if self._writer is not None:
             release(self._writer, self.index if self.config.index.has_files else None)
             self._writer = self._putter = None
+
+
+def _close_queues_of(store: weakref.ref[MessageStore]) -> None:
+    """Those that it has by now. The reference is weak, so a store that is dropped unclosed gives its lock back at once."""
+    if (found := store()) is not None:
+        found.queues.close()
 
 
 def _refuse_other_unit(time_ms: int) -> None:

@@ -158,7 +158,7 @@ def put_settings(
     """
     with ExitStack() as opened:
         if log is None:
-            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK).directories
+            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK, reads_topics=True).directories
             log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
             opened.callback(log.close)
         own = _host_of_configuration(config)

@@ -20,10 +20,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from storage.errors import ForeignLogError, StorageError, StoreNotFoundError, StoreRefusedError
+from storage.files.atomic_file import read_table
 from storage.files.file_system import DirectoryEntry, FileSystem, Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.remote import absolute_path, name_server
 from storage.format.delay import parse_delay_levels
+from storage.format.table_entries import BATCH_QUEUES
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
 from storage.queues.batch_queue import BatchConsumeQueue
@@ -206,6 +208,7 @@ def find_log(
     *,
     may_be_empty: bool = False,
     writer: Writer | None = None,
+    reads_topics: bool = False,
 ) -> LogPlace:
     """The log of the store at ROOT or, with `may_be_empty`, of the one that could be made there. Changes nothing.
 
@@ -213,7 +216,7 @@ def find_log(
     if the log may be another store's.
     """
     if writer is not None:
-        refuse_writing(root, config, file_system, writer)
+        refuse_writing(root, config, file_system, writer, reads_topics=reads_topics)
     place = log_place(root, config, file_system)
     if place.missing:
         is_empty = is_empty_place(root, file_system)
@@ -278,15 +281,24 @@ def why_not_written(
     ]
 
 
-def refuse_writing(root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER) -> None:
-    """Raises StoreRefusedError if the store at ROOT must not be written, before anything is."""
+def refuse_writing(
+    root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER, *, reads_topics: bool = False
+) -> None:
+    """Raises StoreRefusedError if the store at ROOT must not be written, before anything is.
+
+    `reads_topics` = the caller reads topics.json itself, and calls `refuse_batch_topics`.
+    """
     if found := why_not_written(root, config, file_system, writer):
         raise StoreRefusedError(root, "; ".join(one.reason for one in found), found[0].cure)
+    if not reads_topics:
+        refuse_batch_topics(root, read_table(f"{root}/config/{TOPICS_FILE}", _batch_topics, file_system.read_file))
 
 
-def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER) -> LogPlace:
+def refuse_foreign_log(
+    root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER, *, reads_topics: bool = False
+) -> LogPlace:
     """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError."""
-    refuse_writing(root, config, file_system, writer)
+    refuse_writing(root, config, file_system, writer, reads_topics=reads_topics)
     place = log_place(root, config, file_system)
     if place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
@@ -314,11 +326,16 @@ def _batch_queues(root: str, config: StoreConfig, file_system: FileSystem) -> li
     return [f"{directory}/{name}" for name in names[:1]]
 
 
-def refuse_batch_topics(root: str, table: TopicTable) -> None:
-    """Raises StoreRefusedError for a topic with batch queues, before the first record makes them. For those that read the table."""
-    for topic in sorted(table.batch_topics)[:1]:
+def refuse_batch_topics(root: str, table: TopicTable | None) -> None:
+    """Raises StoreRefusedError for a topic with batch queues, before its first record makes them."""
+    for topic in sorted(table.batch_topics)[:1] if table is not None else ():
         found = f"topic {topic} of config/{TOPICS_FILE}"
         raise StoreRefusedError(root, f"{found}: it has {BATCHES_RULE}", BY_ITS_BROKER)
+
+
+def _batch_topics(text: str, file: str | None) -> TopicTable | None:
+    """A table without the word is not parsed."""
+    return TopicTable.load(text, file) if BATCH_QUEUES in text else None
 
 
 _KINDS = (

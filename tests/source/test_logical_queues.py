@@ -276,6 +276,7 @@ def test_a_groups_positions_are_kept_by_physical_queue(stores: dict[str, StoreBu
         assert cluster.physical_positions({moved: 1_001}) == {a: 3, b: 1}
         assert cluster.physical_positions({QueueId("Plain", "a", 0): 1}) == {QueueId("Plain", "a", 0): 1}
         (tmp_path / "b" / "config" / OFFSETS_FILE).write_text('{"offsetTable":{"S@g":{0:1}}}')
+        cluster.refresh()
         assert cluster.group_offset("g", moved) == 1_001
     finally:
         cluster.close()
