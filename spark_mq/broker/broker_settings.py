@@ -33,7 +33,9 @@ def settings_text(config: StoreConfig) -> str:
                 value = getattr(noun, item.name)
                 if value is not None:
                     followed[item.metadata["java"]] = str(value).lower() if isinstance(value, bool) else str(value)
-    defaults = {name: setting.default for name, setting in JAVA_SETTINGS.items() if setting.default is not None}
+    version = config.release.version
+    told = ((name, setting.default_of(version)) for name, setting in JAVA_SETTINGS.items())
+    defaults = {name: default for name, default in told if default is not None}
     # mqadmin exportMetrics reads the machine's size from it
     defaults["clientCallbackExecutorThreads"] = str(os.cpu_count() or 1)
     values = defaults | followed | dict(config.settings) | _worked_out(config)

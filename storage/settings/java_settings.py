@@ -30,6 +30,12 @@ class JavaSetting(NamedTuple):
     """The first release that has it; None = 5.3 or an earlier one."""
     former_default: str | None = None
     """The default of earlier releases, if it was another."""
+    default_since: BrokerVersion | None = None
+    """The first release that has `default`, where earlier ones had another."""
+
+    def default_of(self, version: BrokerVersion) -> str | None:
+        """The default that a broker of this release has."""
+        return self.former_default if self.default_since is not None and version < self.default_since else self.default
 
 
 _TABLE = """
@@ -613,7 +619,7 @@ def _parse(table: str) -> dict[str, JavaSetting]:
         settings[name] = (
             JavaSetting(name, kind, text, since)
             if former is None
-            else former._replace(default=text, former_default=former.default)
+            else former._replace(default=text, former_default=former.default, default_since=since)
         )
     return settings
 

@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import socket
 
+_FIRST = 20_002 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8 * 1_490
+"""Tests that run beside each other have ranges of their own."""
+_left: list[int] = []
+
 
 def free_ports() -> int:
-    """A port P below the ephemeral range for which P - 2, P and P + 1 are free: a broker takes the three.
+    """A port P for which P - 2, P and P + 1 are free: a broker takes the three.
 
-    Tests that run beside each other draw from ranges of their own, and not from the generator that each test seeds anew.
+    It is another one each time, until all are used, and none of its three is one of those given before. The order is not that of the
+    generator which each test seeds anew.
     """
-    first = 20_002 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % 8 * 1_490
-    for port in random.SystemRandom().sample(range(first, first + 1_480), 200):
+    for _ in range(500):
+        if not _left:
+            _left.extend(range(_FIRST, _FIRST + 1_480, 4))
+            random.SystemRandom().shuffle(_left)
+        port = _left.pop()
         if all(_is_free(port + step) for step in (-2, 0, 1)):
             return port
-    raise RuntimeError(f"no three free ports between {first} and {first + 1_480}")
+    raise RuntimeError(f"no three free ports between {_FIRST} and {_FIRST + 1_480}")
 
 
 def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-        return True
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with socket.socket(family) as probe:
+            try:
+                probe.bind((host, port))
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:  # a machine may have no IPv6
+                    return False
+    return True
