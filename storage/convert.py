@@ -41,8 +41,9 @@ from storage.format.record import BLANK, HEADERS, HOST_FLAGS, MAGIC_BLANK
 from storage.format.record_batch import Records
 from storage.log.commit_log import LogFile
 from storage.queues.store import queue_file_size
-from storage.settings.load import READ_SETTINGS, StoreConfig, load_config, refuse_for_writing
+from storage.settings.load import BY_ITS_BROKER, READ_SETTINGS, StoreConfig, load_config, refuse_for_writing
 from storage.store import MessageStore, open_store
+from storage.tables.in_rocksdb import TABLES_IN_ROCKSDB, tables_directory
 from storage.tables.surroundings import own_directory
 from storage.tables.topics import TOPICS_FILE, TopicTable
 
@@ -99,14 +100,18 @@ def convert(
         files.left_alone(lock) as has_lock,
         open_store(source, config=settings, file_system=files, clock=clock) as store,
     ):
-        _refuse_source(store)
+        _refuse_source(store, files)
         return _Converter(store, target, files, clock, on_progress, None if has_lock else lock).convert()
 
 
-def _refuse_source(store: MessageStore) -> None:
+def _refuse_source(store: MessageStore, files: LocalFileSystem) -> None:
     if not store.log.entry_directories:
         rule = "it has no DLedger log, so there is nothing to convert"
         raise StoreRefusedError(store.root, rule, hint="a plain store is copied as it is, with cp")
+    if (directory := tables_directory(files, store.root, store.config)) is not None:
+        raise StoreRefusedError(
+            store.root, f"{directory}: {TABLES_IN_ROCKSDB}, and a plain store has files", hint=BY_ITS_BROKER
+        )
     table = store.state(TOPICS_FILE, TopicTable.load) or TopicTable()
     if batched := sorted(store.queues.batch_topics | table.batch_topics):
         rule = (
@@ -143,6 +148,8 @@ class _Converter:
         self._files, self._clock, self._on_progress = files, clock, on_progress
         self._first_indexes: dict[str, int] = {}
         self._count, self._last_index, self._last_term = 0, -1, -1
+        self._end = 0
+        """Of the records that are copied."""
 
     def convert(self) -> Conversion:
         plan, log = self._store.plan, self._log
@@ -165,6 +172,9 @@ class _Converter:
         )
         with partial as made:
             end, lowered = made.log_end, made.lowered
+            if (made.log.minimum, end) != (log.minimum, self._end):
+                rule = f"{self._partial} has other files than were copied: another conversion has cleared it"
+                raise StoreRefusedError(self._target, rule, hint="convert again, one at a time")
         self._files.sync(self._partial)
         reach("before-converted")
         if self._missing_lock is not None and self._files.exists(self._missing_lock):
@@ -221,6 +231,7 @@ class _Converter:
             else:
                 self._count += sum(len(records) for _, records in self._walk(file, end))
                 self._copy_file(file.path, path)
+                self._end = min(end, file.end)
             self._files.sync(path)
         self._files.sync(directory)
 
@@ -250,6 +261,7 @@ class _Converter:
                 position += len(packed)
                 self._count += len(records)
                 self._last_index, self._last_term = int(heads["entry_index"][-1]), int(heads["term"][-1])
+            self._end = file.start + position
             if not is_last:
                 writer.write(position, BLANK.pack(file.end - file.start - position, MAGIC_BLANK))
         finally:

@@ -24,7 +24,9 @@ from storage.errors import (
     DescribedError,
     ForeignLogError,
     NameIllegalError,
+    StateFileError,
     StoreLockedError,
+    StoreNotFoundError,
     StoreRefusedError,
     StoreServedError,
 )
@@ -149,6 +151,6 @@ def _writable(store: MessageStore) -> LocalFileSystem:
         raise OptionError("commitOffsets", f"store {store.root} is remote; offsets go to local stores only")
     try:
         refuse_foreign_log(store.root, store.config, file_system)
-    except (StoreRefusedError, ForeignLogError) as error:
+    except (StoreRefusedError, ForeignLogError, StoreNotFoundError, StateFileError) as error:
         raise OptionError("commitOffsets", str(error)) from error
     return file_system

@@ -69,7 +69,7 @@ def scan_queue(
     a record whose checksum differs from its `__CRC32#`; under forceVerifyPropCRC also for a record without one.
     """
     if isinstance(queue, BatchConsumeQueue):
-        yield from _scan_batches(queue, log, log_end, start, end, tags=tags, verify_crc=verify_crc)
+        yield from _scan_batches(queue, log, log_end, start, end, verify_crc=verify_crc)
         return
     if isinstance(queue, TieredConsumeQueue) and start < (border := min(end, queue.border(log, end))):
         yield from _scan_moved(queue, start, border, verify_crc=verify_crc, log=log)
@@ -114,10 +114,12 @@ def _scan_batches(
     start: int,
     end: int,
     *,
-    tags: TagsWanted | None,
     verify_crc: bool,
 ) -> Iterator[QueueSlice]:
-    """`scan_queue` of a batch queue: each record is read once, and gives a row for each of its messages in [start, end)."""
+    """`scan_queue` of a batch queue: each record is read once, and gives a row for each of its messages in [start, end).
+
+    Units know the tags of records, and not of their messages, so nothing is left out by tags.
+    """
     at = start
     while at < end:
         first = queue.first_file_offset if queue.file_starts else end
@@ -132,9 +134,6 @@ def _scan_batches(
         bases = units["base_offset"].astype(np.int64)
         at = max(at, int((bases + units["message_count"]).max(initial=0)))  # a record's messages come together
         entries = entries_of_units(units)
-        if tags is not None:
-            rows = tags.rows(entries)
-            entries, sizes, bases = entries[rows], sizes[rows], bases[rows]
         for part in _slices(queue, log, log_end, entries, sizes, bases, verify_crc, None):
             singles = single_records(part.records)
             offsets = part.queue_offsets[singles.rows] + singles.numbers

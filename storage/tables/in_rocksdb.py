@@ -30,6 +30,7 @@ _VERSION_KEY = b"kvDataVersionKey"
 _VERSION = "dataVersion"
 _UNREAD = "rdb"
 """The directory of configManagerVersion=v2."""
+TABLES_IN_ROCKSDB = "its topics, groups and offsets lie in RocksDB, which only its broker writes"
 
 
 class _Place(NamedTuple):
@@ -74,6 +75,18 @@ def read_state(
         if found is not None:
             return parse(*found)
     return read_table(f"{root}/config/{name}", parse, file_system.read_file)
+
+
+def tables_directory(file_system: FileSystem, root: str, config: StoreConfig) -> str | None:
+    """The RocksDB directory with tables of the store at ROOT; None where they are files.
+
+    As in `read_state` the configuration decides, and without one what is there.
+    """
+    if config.file is not None and not (config.mode.is_rocksdb_store or config.mode.has_unread_tables):
+        return None
+    names = (_UNREAD, *dict.fromkeys(place.directory for table in _TABLES.values() for place in table.places))
+    directories = (f"{root}/config/{name}" for name in names)
+    return next((path for path in directories if file_system.read_file(f"{path}/CURRENT") is not None), None)
 
 
 class _UnreadTable(Exception):

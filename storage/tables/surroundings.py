@@ -43,6 +43,7 @@ from storage.settings.load import (
     configured_log_directories,
     refuse_for_writing,
 )
+from storage.tables.in_rocksdb import TABLES_IN_ROCKSDB, tables_directory
 from storage.tables.log_place import Binding, LogDirectory, LogPlace, Surroundings, decide, with_group_log
 from storage.tables.masters import followed_master
 from storage.tables.moved import moved_directory
@@ -315,6 +316,11 @@ def _queues_in_rocksdb(root: str, config: StoreConfig, file_system: FileSystem) 
     return [] if directory is None else [directory]
 
 
+def _tables_in_rocksdb(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    directory = tables_directory(file_system, root, config)
+    return [] if directory is None else [directory]
+
+
 def _batch_queues(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
     """A directory of batch queues. `refuse_batch_topics` has the stores whose topics have none yet.
 
@@ -341,6 +347,7 @@ def _batch_topics(text: str, file: str | None) -> TopicTable | None:
 _KINDS = (
     _Kind(_group_logs, f"its log is DLedger's. {OF_A_GROUP}"),
     _Kind(_queues_in_rocksdb, IN_ROCKSDB, BY_ITS_BROKER),
+    _Kind(_tables_in_rocksdb, TABLES_IN_ROCKSDB, BY_ITS_BROKER),
     _Kind(_batch_queues, f"it has {BATCHES_RULE}", BY_ITS_BROKER),
 )
 
@@ -361,7 +368,7 @@ def rocksdb_queues(root: str, config: StoreConfig, file_system: FileSystem) -> s
 
 
 def _has_rocksdb(file_system: FileSystem, directory: str) -> bool:
-    return any(entry.name == "CURRENT" and not entry.is_directory for entry in file_system.list_directory(directory))
+    return file_system.read_file(f"{directory}/CURRENT") is not None
 
 
 def look_around(root: str, config: StoreConfig, file_system: FileSystem) -> Surroundings:

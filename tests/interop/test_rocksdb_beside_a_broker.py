@@ -64,6 +64,7 @@ def test_what_a_running_broker_serves_is_read_beside_it(
         assert sorted(stream.places) == places(expected(lines(tmp_path / "served-at-last.jsonl")))
 
 
+@pytest.mark.long
 def test_a_broker_that_stopped_writing_queue_files_is_read_as_it_serves(
     oracle: Oracle, name_server: str, tmp_path: Path
 ) -> None:

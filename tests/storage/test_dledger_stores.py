@@ -494,6 +494,19 @@ def test_a_store_with_batch_queues_is_not_converted(of: str, own: Callable[..., 
     assert not list(tmp_path.glob("plain*"))
 
 
+def test_tables_in_rocksdb_are_not_left_behind_by_a_conversion(own: Callable[..., Fixture], tmp_path: Path) -> None:
+    fixture = own("dledger", "leader")
+    with fixture.conf.open("a") as conf:
+        conf.write("\nstoreType=defaultRocksDB\n")
+    (fixture.root / "config" / "consumerOffsets").mkdir(parents=True)
+    (fixture.root / "config" / "consumerOffsets" / "CURRENT").touch()
+    with pytest.raises(
+        StoreRefusedError, match="config/consumerOffsets: its topics, groups and offsets lie in RocksDB"
+    ):
+        converted(fixture, tmp_path / "plain")
+    assert not list(tmp_path.glob("plain*"))
+
+
 def test_a_plain_log_of_before_is_read_and_converted_with_the_groups(
     group: Groups, tmp_path: Path, pristine_store: Callable[[str], Fixture]
 ) -> None:

@@ -288,6 +288,16 @@ def test_foreign_directories_are_refused(store: StoreBuilder) -> None:
         store.open(read_only=False)
 
 
+@pytest.mark.parametrize("directory", ["rdb", "metadata", "consumerOffsets"])
+def test_a_store_whose_tables_lie_in_rocksdb_is_not_written(store: StoreBuilder, directory: str) -> None:
+    """Without broker.conf what is there decides."""
+    store.put()
+    (store.root / "config" / directory).mkdir(parents=True)
+    (store.root / "config" / directory / "CURRENT").touch()
+    with pytest.raises(StoreRefusedError, match=f"config/{directory}: its topics, groups and offsets lie in RocksDB"):
+        store.open(read_only=False)
+
+
 def test_a_topic_with_batch_queues_is_refused_by_name_for_writing(store: StoreBuilder) -> None:
     store.put()
     (store.root / "batchconsumequeue" / "TopicBatch" / "0").mkdir(parents=True)

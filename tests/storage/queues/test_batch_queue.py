@@ -166,6 +166,16 @@ def test_a_filter_by_tag_or_key_sees_the_messages_own(pristine_store: Callable[[
     assert in_order(as_served(keyed)) == in_order([line for line in lines if line["keys"] == key])
 
 
+def test_a_records_tag_hides_none_of_its_messages(fixture_store: Callable[[str], Fixture]) -> None:
+    fixture = fixture_store("batches")
+    before = as_served(read_batch(fixture.root, topic="Batches", tags="TagA"))
+    for file in (fixture.root / "batchconsumequeue" / "Batches").glob("*/*"):
+        units = np.frombuffer(file.read_bytes(), BATCH_UNIT).copy()
+        units["tags_code"][units["size_bytes"] > 0] = 77
+        file.write_bytes(units.tobytes())
+    assert in_order(as_served(read_batch(fixture.root, topic="Batches", tags="TagA"))) == in_order(before) != []
+
+
 def test_a_healthy_store_is_verified_and_a_lost_unit_is_missed(
     fixture: Fixture, fixture_store: Callable[[str], Fixture]
 ) -> None:
