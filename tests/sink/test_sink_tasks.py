@@ -642,5 +642,7 @@ def test_a_commit_reads_settings_tables_and_the_place_of_the_log_once(
     # Opening finishes what an intent says, and this commit settles the last one.
     assert sum(often.pop(path) for path in [*often] if path.startswith("/spark_mq/intents/")) == 2
     assert often.pop("/abort") == 2
+    # Whether the queues lie in RocksDB is asked before anything is written, and for the layout.
+    assert sum(often.pop(path) for path in [*often] if path.endswith("/CURRENT")) == 4
     assert often == {}
     assert texts(root) == [*"abab", "c"]

@@ -494,6 +494,7 @@ def test_a_store_with_batch_queues_is_not_converted(of: str, own: Callable[..., 
     assert not list(tmp_path.glob("plain*"))
 
 
+@pytest.mark.filterwarnings("ignore:.*lie in RocksDB:RuntimeWarning")
 def test_tables_in_rocksdb_are_not_left_behind_by_a_conversion(own: Callable[..., Fixture], tmp_path: Path) -> None:
     fixture = own("dledger", "leader")
     with fixture.conf.open("a") as conf:
