@@ -163,7 +163,9 @@ def test_writing_is_refused_by_name(conf: str | None, tmp_path: Path) -> None:
     else:
         (root.parent / "broker.conf").write_text(conf)
     before = files_of(root)
-    with pytest.raises(StoreRefusedError, match=r"queues lie in RocksDB, which only its broker writes(; .*)?\nsend through"):
+    with pytest.raises(
+        StoreRefusedError, match=r"queues lie in RocksDB, which only its broker writes(; .*)?\nsend through"
+    ):
         open_store(root, read_only=False)
     with open_store(root) as store, pytest.raises(StoreRefusedError, match="RocksDB"):
         create_topic(str(root), store.config, TopicConfig("New"), now_ms=1, file_system=LocalFileSystem())
