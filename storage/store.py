@@ -546,10 +546,13 @@ class MessageStore:
         queue = None if error.queue_id is None else self.queues.get(error.topic, error.queue_id)
         if queue is None:
             return self.log.files != files
-        starts, minimum = queue.file_starts, self._ends.forget_minimum((queue.topic, queue.queue_id))
+        starts = queue.file_starts
         queue.list_files()
         if self.log.files != files or queue.file_starts != starts:
             return True
+        if not isinstance(queue, TieredConsumeQueue):
+            return False
+        minimum = self._ends.forget_minimum((queue.topic, queue.queue_id))
         return minimum is not None and self._ends.minimum(queue) != minimum  # tiered storage expires by itself
 
     # Reading

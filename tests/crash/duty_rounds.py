@@ -40,10 +40,11 @@ def failpoints_of_duties() -> set[str]:
     """The names of all failpoints that a duty passes.
 
     Those of a writer's upkeep are `tests/torture/kills.py`'s, those of the live sink `tests/crash/live_rounds.py`'s, that of a
-    replay at a cluster `tests/interop/test_replayed_dead_letters.py`'s.
+    replay at a cluster `tests/interop/test_replayed_dead_letters.py`'s, those of a conversion `tests/storage/test_dledger_stores.py`'s.
     """
+    conversion = {"converted-copied", "before-converted"}
     elsewhere = {*UPKEEP, *LIVE_STAGING, *LIVE_COMMIT, *LIVE_REDO, *LIVE_TRANSACTIONS, "replay-amid-copies"}
-    return failpoints_in_source() - elsewhere
+    return failpoints_in_source() - elsewhere - conversion
 
 
 def failpoints_in_source() -> set[str]:
