@@ -196,7 +196,8 @@ def test_no_queue_file_is_asked_for_its_length_behind_the_listing_that_told_it(
     with open_store(f"{url}/store") as store:
         queues = [(topic, queue_id) for topic in store.topics() for queue_id in store.queue_ids(topic)]
         assert sum(store.max_offset(*queue) - store.min_offset(*queue) for queue in queues) > 0
-    assert [path for path in asked if "/consumequeue/" in path] == []
+    files = [path for path in asked if not path.endswith("/CURRENT")]  # that is RocksDB's
+    assert [path for path in files if "/consumequeue/" in path] == []
     assert any("/commitlog/" in path for path in asked), "questions are noticed"
 
 
