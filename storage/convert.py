@@ -67,7 +67,7 @@ class Conversion:
     last_term: int
     """In which it was written. The peer with the greatest (term, index) has the newest log."""
     uncommitted: int
-    """How many of the entries come after the last one of which this peer has noted that a majority has it."""
+    """How many entries come after the last one that this peer knew to be committed (on a majority)."""
     log_file_size_bytes: int
     queue_file_size_bytes: int
     lowered: tuple[LoweredOffset, ...]

@@ -157,6 +157,18 @@ def test_a_new_group_is_as_long_as_the_release_allows(version: str, longest: int
         assert sorted(service.groups) == ["G" * longest, "K" * longest, "O" * 255]
 
 
+def new_topic(topic: str, attributes: str) -> CreateTopicRequest:
+    return CreateTopicRequest(
+        topic=topic,
+        default_topic="TBW102",
+        read_queue_count=1,
+        write_queue_count=1,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        attributes=attributes,
+    )
+
+
 @pytest.mark.parametrize(
     ("version", "message_type", "is_taken"),
     [("5.3.3", "FIFO", True), ("5.3.3", "PRIORITY", False), ("5.4.0", "PRIORITY", True), ("5.5.0", "LITE", False)],
@@ -165,15 +177,7 @@ def test_a_topic_may_have_the_message_types_of_the_release(
     version: str, message_type: str, is_taken: bool, tmp_path: Path
 ) -> None:
     """TopicMessageType.topicMessageTypeSet. Our broker has no lite topics."""
-    header = CreateTopicRequest(
-        topic="Typed",
-        default_topic="TBW102",
-        read_queue_count=1,
-        write_queue_count=1,
-        perm=6,
-        topic_filter_type="SINGLE_TAG",
-        attributes=f"+message.type={message_type}",
-    )
+    header = new_topic("Typed", f"+message.type={message_type}")
     with serving(tmp_path, f"rocketmqVersion={version}") as (broker, service):
         answer = asked(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         assert (answer.code == ResponseCode.SUCCESS) == is_taken, answer.remark
@@ -183,15 +187,7 @@ def test_a_topic_may_have_the_message_types_of_the_release(
 
 def test_a_topic_with_batch_queues_is_refused_by_name(tmp_path: Path) -> None:
     """Departure: Java makes it. With it the store would be written no more."""
-    header = CreateTopicRequest(
-        topic="Batches",
-        default_topic="TBW102",
-        read_queue_count=1,
-        write_queue_count=1,
-        perm=6,
-        topic_filter_type="SINGLE_TAG",
-        attributes="+queue.type=BatchCQ",
-    )
+    header = new_topic("Batches", "+queue.type=BatchCQ")
     with serving(tmp_path, "") as (broker, service):
         answer = asked(broker, RequestCode.UPDATE_AND_CREATE_TOPIC, header)
         assert answer.code == ResponseCode.INVALID_PARAMETER

@@ -39,7 +39,7 @@ SETTINGS: dict[str, Any] = {
     "recallMessageEnable": "true",
 }
 WAIT_MS = 25_000
-"""Until the messages are due: by then the first broker has ended, and the second has begun."""
+"""How long the messages wait. The second broker runs before they are due."""
 
 
 @dataclass(frozen=True, slots=True)

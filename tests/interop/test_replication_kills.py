@@ -62,7 +62,7 @@ class Roles:
 
 @contextmanager
 def load(name_server: str, seed: int) -> Iterator[list[Place]]:
-    """Messages as fast as they go, each sent once, whoever is killed; yields those that were acknowledged."""
+    """Send messages without a pause, each once, also while processes are killed. Yields the acknowledged ones."""
     acknowledged: list[Place] = []
     ending = threading.Event()
 

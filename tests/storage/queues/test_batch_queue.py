@@ -252,7 +252,7 @@ def test_a_queue_grows_as_units_are_written(tmp_path: Path) -> None:
         end = 5 + int(units["message_count"][:count].sum())
         assert queue.written_end() == queue.written_end(5) == queue.written_end(end - 1) == end
         assert queue.first_file_offset == 5
-        for start in queue.file_starts[:-1]:  # what a file's expiry is told by
+        for start in queue.file_starts[:-1]:  # expiry reads it of each file
             assert queue.last_place(start) == units["commitlog_offset"][start // BATCH_UNIT_SIZE + 3]
         entries = queue.entries(0, end + 3)
         expected = np.repeat(units["commitlog_offset"][:count], units["message_count"][:count])
