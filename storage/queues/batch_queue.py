@@ -66,9 +66,9 @@ class BatchConsumeQueue(ConsumeQueue):
         position = self.file_size_bytes - BATCH_UNIT_SIZE
         return int(self._read(file_start, position, BATCH_UNIT_SIZE).view(BATCH_UNIT)["commitlog_offset"][0])
 
-    def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
+    def message_at(self, queue_offset: int, log: CommitLog, log_end: int, place: int | None = None) -> Message:
         """Raises CorruptMessageError where the record's batch is none."""
-        return single_message(super().message_at(queue_offset, log, log_end), queue_offset)
+        return single_message(super().message_at(queue_offset, log, log_end, place), queue_offset)
 
     def bytes_from(self, start: int, count: int) -> bytes:
         return self.entries(start, start + count).tobytes() if self.file_starts else b""

@@ -122,12 +122,15 @@ class ConsumeQueue:
         entries = self.entries(start, end)
         return np.where(_is_message(entries), entries["size_bytes"], 0).astype(np.int64)
 
-    def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
+    def message_at(self, queue_offset: int, log: CommitLog, log_end: int, place: int | None = None) -> Message:
         """The message that the entry at a queue offset leads to, whether or not it is the queue's.
 
+        `place` is the log offset that the entry names, where the caller has read it.
         Raises OffsetOutOfRangeError outside the validated log, CorruptRecordError where no record begins.
         """
-        return log.message_at(int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"]), log_end)
+        if place is None:
+            place = int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"])
+        return log.message_at(place, log_end)
 
     def last_place(self, file_start: int) -> int:
         """The log offset that the last entry of a full file points to."""

@@ -139,9 +139,9 @@ class DerivedQueue(ConsumeQueue):
         if (records.column("sys_flag") & INNER_BATCH).any():
             raise self._has_batches()
 
-    def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
+    def message_at(self, queue_offset: int, log: CommitLog, log_end: int, place: int | None = None) -> Message:
         """Raises StoreRefusedError for a batch."""
-        message = super().message_at(queue_offset, log, log_end)
+        message = super().message_at(queue_offset, log, log_end, place)
         if message.sys_flag & INNER_BATCH:
             raise self._has_batches()
         return message

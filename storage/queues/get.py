@@ -89,7 +89,7 @@ def get_messages(
         if not valid[number]:
             status = status if messages else GetStatus.MESSAGE_WAS_REMOVING
             continue
-        message = queue.message_at(offset + number, log, log_end)
+        message = queue.message_at(offset + number, log, log_end, int(entries["commitlog_offset"][number]))
         if wanted is not None and message.tags not in wanted:
             continue
         messages.append(message)

@@ -264,10 +264,10 @@ class TieredConsumeQueue(ConsumeQueue):
         moved = self.moved.minimum
         return moved if moved < minimum <= self.moved.end else minimum
 
-    def message_at(self, queue_offset: int, log: CommitLog, log_end: int) -> Message:
+    def message_at(self, queue_offset: int, log: CommitLog, log_end: int, place: int | None = None) -> Message:
         if queue_offset < self.border(log, queue_offset + 1):
             return self.moved.message_at(queue_offset)
-        return super().message_at(queue_offset, log, log_end)
+        return super().message_at(queue_offset, log, log_end, place)
 
     def offset_by_time(self, bounds: tuple[int, int], timestamp_ms: int, *, upper: bool) -> int | None:
         """The offset by time (`positions.offset_by_time`) within bounds that lie in tiered storage; None if a later offset may be."""
