@@ -1,4 +1,4 @@
-"""DLedger's files: the entries of its log, the units of its index, and its checkpoint.
+"""DLedger's files: the entries of its log, the units of its index, its checkpoint, and a member's term.
 
     entry     | magic 4 | size 4 | index 8 | term 8 | pos 8 | channel 4 | chain CRC 4 | body CRC 4 | body size 4 | body |
     index     | magic 4 | pos 8 | size 4 | index 8 | term 8 |       unit n, at 32 n, is of entry n
@@ -6,9 +6,10 @@
 
 Big-endian. `size` counts the head, `pos` is the entry's own place. A broker's entry holds one record of its commit log; a batch makes
 several entries. The record names the place of its own first byte, 48 behind the entry's. No broker sets channel and CRCs: they are 0.
-A checkpoint is a Java properties file with committedIndex and endIndex, written every three seconds.
+A checkpoint is a Java properties file with committedIndex and endIndex, written every three seconds. So is `currterm`, with the term
+that a member has seen last and whom it voted for in it.
 
-Java: DLedgerEntry, DLedgerEntryCoder, MmapFileList, DLedgerMmapFileStore (DLedger 0.3).
+Java: DLedgerEntry, DLedgerEntryCoder, MmapFileList, DLedgerMmapFileStore, MemberState (DLedger 0.3).
 """
 
 from __future__ import annotations
@@ -130,13 +131,51 @@ def entries_in(window: np.ndarray, place: int, before: EntryNumber | None) -> En
     return Entries(positions, heads)
 
 
+def place_of_next(end: int, size_bytes: int, file_size_bytes: int) -> int:
+    """Where an entry of that size begins behind a log that ends at `end`: there, or in the next file, and a filler ends this one.
+
+    The caller has checked that an entry of that size fits into a file. Java: MmapFileList.preAppend.
+    """
+    left = file_size_bytes - end % file_size_bytes
+    return end if size_bytes + FILLER_SIZE <= left else end + left
+
+
 def committed_index(checkpoint: bytes) -> int | None:
     """The index up to which the group had every entry on a majority of its members, as a checkpoint says; None if it does not."""
-    for line in checkpoint.decode("latin-1").splitlines():
-        name, _, value = line.partition("=")
-        if name.strip() == "committedIndex":
-            try:
-                return int(value)
-            except ValueError:
-                return None
-    return None
+    return _number(_properties(checkpoint).get("committedIndex"))
+
+
+def encode_checkpoint(end_index: int, committed: int) -> bytes:
+    """The content of a checkpoint."""
+    return f"endIndex={end_index}\ncommittedIndex={committed}\n".encode("ascii")
+
+
+class Vote(NamedTuple):
+    """A member's durable promise: the last term that it has seen, and whom it voted for in it."""
+
+    term: int
+    voted_for: str | None
+
+
+def encode_vote(vote: Vote) -> bytes:
+    """The content of `currterm`."""
+    return f"currTerm={vote.term}\nvoteLeader={vote.voted_for or ''}\n".encode("latin-1")
+
+
+def decode_vote(content: bytes) -> Vote | None:
+    """The vote in `currterm`; None where the file has no term, and must not be taken for one of a member that never voted."""
+    found = _properties(content)
+    term = _number(found.get("currTerm"))
+    return None if term is None else Vote(term, found.get("voteLeader") or None)
+
+
+def _properties(content: bytes) -> dict[str, str]:
+    rows = (line.partition("=") for line in content.decode("latin-1").splitlines() if not line.startswith("#"))
+    return {name.strip(): value.strip() for name, _, value in rows}
+
+
+def _number(text: str | None) -> int | None:
+    try:
+        return None if text is None else int(text)
+    except ValueError:
+        return None

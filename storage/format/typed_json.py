@@ -5,9 +5,9 @@
         topic_put_tps: float = 0.0
         last_ms: Long = wire("lastUpdateTimestamp", default=0)
 
-Fields are `str`, `bool`, `float`, `Int`, `Long`, `Annotated[str, …]` of an enum, other objects, `tuple[…, ...]` (lists and sets:
-arrays), `Mapping[…]` with keys `str`, `Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also `| None`. Names in the
-text are the Python names in camelCase unless `wire` says otherwise.
+Fields are `str`, `bool`, `float`, `bytes` (base64), `Int`, `Long`, `Annotated[str, …]` of an enum, other objects, `tuple[…, ...]`
+(lists and sets: arrays), `Mapping[…]` with keys `str`, `Int`, `Long` or `MessageQueue`, `Any` (whatever JSON it is), each also
+`| None`. Names in the text are the Python names in camelCase unless `wire` says otherwise.
 
 Written are keys in alphabetical order without blanks, maps in their own order, nulls omitted, integer keys bare and queues as
 keys as objects. Read is the dialect of `fastjson.py`; unknown fields are ignored; null counts as missing, and a missing field has its
@@ -23,6 +23,7 @@ fraction to an integer, "Y" to true, a number with commas) raise BadValueError.
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -338,6 +339,13 @@ def _read_double(value: Any) -> float:
         raise BadValueError(value, "it must be a number that a double holds") from None
 
 
+def _read_bytes(value: Any) -> bytes:
+    try:
+        return base64.b64decode(value, validate=True)
+    except (TypeError, ValueError):
+        raise BadValueError(value, "it must be bytes in base64") from None
+
+
 def _write_any(value: Any, *, is_sorted: bool = False) -> str:
     if isinstance(value, str):
         return quoted(value)
@@ -358,6 +366,7 @@ _PLAIN: Mapping[Any, JsonCodec] = {
     str: JsonCodec(_read_text, quoted),
     bool: JsonCodec(_read_bool, lambda value: "true" if value else "false"),
     float: JsonCodec(_read_double, lambda value: double_text(float(value))),
+    bytes: JsonCodec(_read_bytes, lambda value: f'"{base64.b64encode(value).decode("ascii")}"'),
     MessageQueue: JsonCodec(_read_queue, _write_queue),
     Any: JsonCodec(lambda value: value, _write_any),
 }

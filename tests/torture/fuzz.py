@@ -19,6 +19,7 @@ from types import FrameType
 from tests.torture import (
     answer_decoders,
     controller_decoders,
+    dledger_decoders,
     file_decoders,
     live_decoders,
     message_decoders,
@@ -47,6 +48,7 @@ DECODERS: tuple[Decoder, ...] = tuple(
         query_decoders,
         server_decoders,
         controller_decoders,
+        dledger_decoders,
         replication_decoders,
     )
     for decoder in module.DECODERS

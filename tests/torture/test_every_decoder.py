@@ -20,6 +20,7 @@ from tests.torture import fuzz
 from tests.torture.samples import Samples
 
 ROOMS = (
+    "dledger",
     "remoting",
     "remoting_server",
     "access",

@@ -1,0 +1,45 @@
+"""Lives of DLedger groups by seeds; a failure says how to play it again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.dledger.faults import FAULTS, noticed
+from tests.dledger.life import Life, lived
+
+HAPPENED = (
+    *("elections", "cuts", "restarts of a log", "trimmed", "kills", "partitions", "acknowledged"),
+    *("power lost", "power lost of two", "power lost of all", "handed over: SUCCESS"),
+)
+
+
+def test_no_life_breaks_an_invariant() -> None:
+    found = lived(range(150))
+    assert found.failures == []
+    assert found.counts["acknowledged"] > 0
+
+
+def test_a_life_follows_from_its_seed() -> None:
+    first, again = Life(12), Life(12)
+    first.run(20)
+    again.run(20)
+    assert first.world.counts == again.world.counts
+    assert first.world.now_ms == again.world.now_ms
+
+
+@pytest.mark.slow
+def test_no_life_of_hundreds_breaks_an_invariant() -> None:
+    found = lived(range(1_000, 1_400))
+    assert found.failures == []
+    assert [what for what in HAPPENED if not found.counts[what]] == []
+
+
+@pytest.mark.long
+def test_no_life_of_ten_thousand_breaks_an_invariant() -> None:
+    assert lived(range(100_000, 110_000)).failures == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_a_planted_fault_is_noticed(name: str) -> None:
+    assert noticed(name) is not None
