@@ -39,6 +39,7 @@ from storage.format.delay import UNIT, decode_units, is_unit
 from storage.format.dledger import ENTRY_HEAD, ENTRY_HEAD_SIZE, committed_index
 from storage.format.record import BLANK, HEADERS, HOST_FLAGS, MAGIC_BLANK
 from storage.format.record_batch import Records
+from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.log.commit_log import LogFile
 from storage.queues.store import queue_file_size
 from storage.settings.load import BY_ITS_BROKER, READ_SETTINGS, StoreConfig, load_config, refuse_for_writing
@@ -166,6 +167,9 @@ class _Converter:
         self._begin()
         self._copy_log()
         self._copy_tables()
+        known = read_checkpoint(self._files, self._root)
+        position = known.queue_position(None)  # the places are others
+        write_checkpoint(self._files, self._partial, Checkpoint(logics_physical_offset=position))
         reach("converted-copied")
         partial = open_store(
             self._partial, config=config, read_only=False, create=True, file_system=self._files, clock=self._clock

@@ -86,7 +86,9 @@ def truncate_store(
         checkpoint = read_checkpoint(files, root)
         lowered = {
             "physic_msg_timestamp": min(checkpoint.physic_msg_timestamp, last.store_time_ms),
-            "logics_physical_offset": min(checkpoint.logics_physical_offset, last.commitlog_offset),
+            "logics_physical_offset": checkpoint.queue_position(
+                min(checkpoint.logics_physical_offset, last.commitlog_offset)
+            ),
         }
         write_checkpoint(files, root, checkpoint._replace(**lowered))
         cut_log(files, log, end, "its master's log differs from there on")

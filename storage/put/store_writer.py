@@ -105,9 +105,6 @@ class StoreWriter:
         self._dispatched_record = 0 if ends.last_record is None else ends.last_record.commitlog_offset
         self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
-        self._keeps_queue_position = (
-            settings.release.checkpoint_has_queue_position or self._checkpoint.logics_physical_offset != 0
-        )
         self._checkpointed_end = ends.log_end
         self._trust_is_saved = False
         self._failure: BaseException | None = None
@@ -521,8 +518,8 @@ class StoreWriter:
             raise
 
     def _queue_position(self, dispatched_record: int) -> int:
-        known = self._checkpoint.logics_physical_offset
-        return max(known, dispatched_record) if self._keeps_queue_position else known
+        record = max(self._checkpoint.logics_physical_offset, dispatched_record)
+        return self._checkpoint.queue_position(record, is_read=self.settings.release.checkpoint_has_queue_position)
 
     def _confirmed_end(self) -> int:
         return self._checkpoint.confirm_phy_offset if self.confirmed is None else self.dispatched_end

@@ -312,9 +312,10 @@ def _write_checkpoint(parts: StoreParts, plan: RecoveryPlan) -> None:
     is_dispatched = plan.dispatch_end == plan.log_end
     queues_time = last if is_dispatched else min(last, before.logics_msg_timestamp)
     confirmed = before.confirm_phy_offset if plan.held_from is None else plan.held_from
-    position = before.logics_physical_offset if before.logics_physical_offset < plan.dispatch_end else 0
-    if is_dispatched and plan.last_record is not None and parts.keeps_queue_position:
-        position = plan.last_record.commitlog_offset
+    record = before.logics_physical_offset if before.logics_physical_offset < plan.dispatch_end else None
+    if is_dispatched and plan.last_record is not None:
+        record = plan.last_record.commitlog_offset
+    position = before.queue_position(record, is_read=parts.config.release.checkpoint_has_queue_position)
     checkpoint = Checkpoint(last, queues_time, index_time, before.master_flushed_offset, confirmed, position)
     parts.save_checkpoint(checkpoint)
 

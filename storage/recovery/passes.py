@@ -58,7 +58,6 @@ class StoreParts:
     queues: ConsumeQueueStore
     index: IndexStore | None
     clock: Callable[[], int]
-    _keeps_queue_position: bool | None = None
     _checkpoint: Checkpoint | None = None
     """The checkpoint as last read or written: under the lock no other process writes it."""
 
@@ -78,17 +77,8 @@ class StoreParts:
             self._checkpoint = read_checkpoint(self.file_system, self.root)
         return self._checkpoint
 
-    @property
-    def keeps_queue_position(self) -> bool:
-        """Whether the checkpoint has the queues' position: the broker's release reads it, or one has written it before."""
-        if self._keeps_queue_position is None:
-            has_one = self.checkpoint().logics_physical_offset != 0
-            self._keeps_queue_position = has_one or self.config.release.checkpoint_has_queue_position
-        return self._keeps_queue_position
-
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint durably."""
-        _ = self.keeps_queue_position  # as it was before
         write_checkpoint(self.file_system, self.root, checkpoint)
         self._checkpoint = checkpoint
 
