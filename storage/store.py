@@ -244,9 +244,7 @@ class MessageStore:
         try:
             writable = None if options.read_only else _local(file_system, root)
             writer = None if options.read_only else writer_of(options.writes_as, options.holder)
-            self.place = find_log(
-                root, config, file_system, may_be_empty=options.create, writer=writer, reads_topics=True
-            )
+            self.place = find_log(root, config, file_system, may_be_empty=options.create, writer=writer)
             if writable is not None:
                 if options.create and not writable.exists(root):
                     writable.make_directories(root)
@@ -255,7 +253,7 @@ class MessageStore:
                 if options.create:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
-                    self.place = find_log(root, config, writable, writer=writer, reads_topics=True)
+                    self.place = find_log(root, config, writable, writer=writer)
             self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)

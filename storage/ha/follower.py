@@ -20,7 +20,6 @@ from typing import NamedTuple
 from storage.epoch_times import steady_time_ms
 from storage.errors import (
     CorruptRecordError,
-    NameIllegalError,
     OffsetOutOfRangeError,
     StoreNotWritableError,
     StoreRefusedError,
@@ -217,11 +216,9 @@ class Follower:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def refuse(self, error: NameIllegalError) -> None:
-        """End for good: the master has a topic that this package does not write. By any thread."""
-        self._refusal = StoreRefusedError(
-            self._log.root, f"its master has the topic {error.name}: {error.rule}", BY_APACHE
-        )
+    def refuse(self, error: StoreRefusedError) -> None:
+        """End for good: the master's table has a topic that this package does not write. By any thread."""
+        self._refusal = StoreRefusedError(self._log.root, f"its master has {error.reason}", BY_APACHE)
         self._closing.set()
 
     def wait(self, condition: Callable[[FollowerStatus], bool], timeout_seconds: float) -> bool:
@@ -266,8 +263,8 @@ class Follower:
         if not self._has_asked_topics and (topics := self._asks.topics()) is not None:
             self._has_asked_topics = True  # later ones come with the copies of its tables
             try:
-                topics.refuse_batches()
-            except NameIllegalError as error:
+                topics.refuse_batches(self._log.root)
+            except StoreRefusedError as error:
                 self.refuse(error)
                 return
         end = self._log.cut_torn_end()

@@ -95,6 +95,6 @@ def create_topic(
         if topic.topic in table.topics:
             return table.topics[topic.topic]
         table = with_names(table.with_topic(topic, now_ms=now_ms), names, config.send, now_ms=now_ms)
-        table.refuse_batches()
+        table.refuse_batches(root)
         write_with_backup(path, table.to_text(), file_system)
     return None

@@ -248,10 +248,16 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_a_conversion_moves_the_places_that_the_timer_names",
         ),
         "a conversion goes on beside a broker that has started": _CONVERTED.line(
-            "_Converter.convert",
+            "_Converter._make",
             "self._files.exists(self._missing_lock)",
             "False",
             "test_a_broker_that_starts_amid_a_conversion_ends_it",
+        ),
+        "two conversions clear each other's files": _CONVERTED.line(
+            "_Converter._own_partial",
+            "with self._files.locked(lock):",
+            "if True:",
+            "test_of_two_conversions_at_once_the_second_one_writes_nothing",
         ),
         "a peer's log that is missing is read as the plain part alone": _GROUP_PLACE.line(
             "_look_for_group",

@@ -503,7 +503,7 @@ def test_a_master_that_has_a_topic_with_batch_queues_is_not_followed(tmp_path: P
     table = TopicTable().with_topic(batched, now_ms=1)
     said = MasterAsks(topics=lambda: table)
     with closing(Fake()) as fake, following(tmp_path / "replica", fake.address, asks=said) as replica:
-        assert replica.follower.wait(troubled("its master has the topic Batches"), PATIENCE), replica.follower.status
+        assert replica.follower.wait(troubled("its master has topic Batches"), PATIENCE), replica.follower.status
         assert replica.follower.status.is_hopeless
         assert not replica.follower.status.is_connected
     assert not list((tmp_path / "replica" / "commitlog").iterdir())
