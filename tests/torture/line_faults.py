@@ -253,6 +253,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "False",
             "test_a_broker_that_starts_amid_a_conversion_ends_it",
         ),
+        "queues that fall back to a damaged log lose its messages without a word": _DERIVED.line(
+            "DerivedQueueStore.give_up",
+            "raise damage",
+            "pass",
+            "test_a_late_fall_back_to_a_damaged_log_is_an_error_and_no_loss",
+        ),
         "two conversions clear each other's files": _CONVERTED.line(
             "_Converter._own_partial",
             "with self._files.locked(lock):",
