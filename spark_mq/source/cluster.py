@@ -259,9 +259,7 @@ class Cluster:
     def moved_away(self, queue: QueueId) -> str:
         store = self.stores.get(queue.broker_name)
         found = None if store is None else store.moved_away(queue.topic, queue.queue_id)
-        if store is None or found is None:
-            return ""
-        return f"; {found.describe(store.min_offset(queue.topic, queue.queue_id))}"
+        return "" if found is None else f"; {found.describe()}"
 
     def facts(self, queue: QueueId) -> QueueFacts | None:
         store = self.stores.get(queue.broker_name)
