@@ -105,7 +105,6 @@ class StoreWriter:
         self._dispatched_record = 0 if ends.last_record is None else ends.last_record.commitlog_offset
         self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
-        self._checkpointed_end = ends.log_end
         self._trust_is_saved = False
         self._failure: BaseException | None = None
         self.confirmed = None if ends.held_from is None else Confirmed(ends.held_from)
@@ -512,7 +511,7 @@ class StoreWriter:
                 confirm_phy_offset=self._confirmed_end(),
                 logics_physical_offset=self._queue_position(sync.last_record.commitlog_offset),
             )
-            self.ends.checkpointed_ms = self.clock()
+            self.ends.checkpointed_ms, self.ends.checkpointed_end = self.clock(), sync.last_record.commitlog_offset
         except BaseException as failed:
             self.fail(failed)
             raise
@@ -543,7 +542,7 @@ class StoreWriter:
                 confirm_phy_offset=self._confirmed_end(),
                 logics_physical_offset=self._queue_position(sync.last_record.commitlog_offset),
             )
-            self._checkpointed_end = self.ends.log_end
+            self.ends.checkpointed_end = self.ends.log_end
             drop_index_trust(self.file_system, self.root)
             self._trust_is_saved = False
             self.ends.checkpointed_ms = self.clock()
@@ -559,7 +558,7 @@ class StoreWriter:
         most = self.settings.release.recovered_log_files
         is_far = (
             most is not None
-            and self.ends.log_end - self._checkpointed_end > most // 2 * self.settings.log_file_size_bytes
+            and self.ends.log_end - self.ends.checkpointed_end > most // 2 * self.settings.log_file_size_bytes
         )
         if is_far or is_time(self.clock(), self.ends.checkpointed_ms, CHECKPOINT_INTERVAL_MS):
             self.checkpoint()

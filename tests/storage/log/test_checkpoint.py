@@ -155,3 +155,18 @@ def test_a_store_that_is_let_go_waits_with_no_more_of_the_log_than_its_broker_re
     after = read_checkpoint(LocalFileSystem(), str(tmp_path / "store"))
     assert (after.physic_msg_timestamp > before.physic_msg_timestamp) == is_written
     assert after.logics_physical_offset == (end if is_written else 0)
+
+
+def test_files_are_counted_from_the_last_checkpoint_and_not_from_the_last_opening(tmp_path: Path) -> None:
+    """Each of these openings appends less than half of what a broker of 5.5.0 recovers."""
+    root, config = tmp_path / "store", StoreConfig.tiny().of_version("5.5.0")
+    written = []
+    for _ in range(8):
+        store = open_store(root, config=config, read_only=False, create=True)
+        for _ in range(10):
+            store.put("T", bytes(800))
+        store.release()
+        written.append(read_checkpoint(LocalFileSystem(), str(root)).logics_physical_offset)
+    assert len(set(written[1:])) > 1
+    with open_store(root, config=config) as store:
+        assert store.log_end - written[-1] <= 6 * 4096
