@@ -21,7 +21,13 @@ from spark_mq.source.ranges import QueueRange
 from spark_mq.source.rows import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFoundError, StoreRefusedError
+from storage.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    StateFileError,
+    StoreNotFoundError,
+    StoreRefusedError,
+)
 from storage.files.file_system import FileSystem
 from storage.files.remote import absolute_path, file_system_of, plain_path, unexpanded_home
 from storage.format.java_hash import index_key_hash
@@ -297,13 +303,18 @@ class Cluster:
 
     @cached_property
     def _compacted(self) -> set[tuple[str, str]]:
-        """Broker and name of the compacted topics that no warning has named yet."""
-        return {
-            (name, topic)
-            for name, store in self.stores.items()
-            for topic, config in _topics_of(store).topics.items()
-            if config.is_compacted
-        }
+        """Broker and name of the compacted topics that no warning has named yet. A warning for a table that cannot be read."""
+        found: set[tuple[str, str]] = set()
+        for name, store in self.stores.items():
+            try:
+                topics = _topics_of(store).topics
+            except StateFileError as error:  # messages can be read without it
+                warnings.warn(
+                    f"which topics of {name} are compacted is not known: {error}", ConfigurationWarning, stacklevel=3
+                )
+                continue
+            found.update((name, topic) for topic, config in topics.items() if config.is_compacted)
+        return found
 
     def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
         return tuple(offsets_with_key(self.stores[piece.queue.broker_name], piece, key))
