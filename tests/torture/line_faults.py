@@ -290,6 +290,14 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "pass",
             "test_what_expires_from_the_log_while_a_driver_runs_is_read_where_it_has_moved",
         ),
+        "a key passes over what the index lacks": _Room(
+            "spark_mq.source.cluster", "tests/spark/test_key_lookup.py"
+        ).line(
+            "_uncovered_ranges",
+            "(places >= 0) & ~store.index.names(places)",
+            "places < -1",
+            "test_option_key_finds_all_messages_whatever_the_index_covers[without_items_amid_files-looked_at4]",
+        ),
         "a key passes over what has moved": _Room("spark_mq.source.cluster", _TIERED.tests).line(
             "offsets_with_key",
             "if piece.start < border else []",
