@@ -28,6 +28,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import parse_delay_levels
 from storage.format.record import (
     BORN_HOST_V6,
+    INNER_BATCH,
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
@@ -122,7 +123,8 @@ def plan_recovery(
     `from_greatest_end` walks from the queues' greatest end instead of from the start of a file: for remote stores, where reading a file
     is expensive. Then stale records of equal length after a truncated log's end are not recognised. With `torn_by` an unclean log
     ends before the first record that such a crash may have left incomplete: a follower gets it again (`log/damage.py`). Records
-    that queues know were complete before their entries were made; this holds if the machine did not stop.
+    that queues know were complete before their entries were made; this holds if the machine did not stop. It also ends before a
+    record of a batch queue: the follower that wrote it has died before it could cut it.
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
@@ -140,7 +142,7 @@ def plan_recovery(
     for offsets, records in walk:
         times = records.column("store_time_ms")
         vouched = int(np.searchsorted(times, checkpoint.physic_msg_timestamp))
-        torn = first_torn(offsets, records, vouched) if torn_by is Crash.MACHINE and not was_clean else None
+        torn = None if torn_by is None or was_clean else _first_cut(offsets, records, vouched, greatest, torn_by)
         if torn is not None:
             last = RecordIdentity(int(offsets[torn - 1]), int(times[torn - 1])) if torn else last
             walk.end = int(offsets[torn])
@@ -184,6 +186,15 @@ def plan_recovery(
         zero_until,
         gaps,
     )
+
+
+def _first_cut(offsets: np.ndarray, records: Records, vouched: int, greatest_end: int, torn_by: Crash) -> int | None:
+    """The row of the first record that a follower must get again, or must not have; None if there is none."""
+    is_batch = records.column("sys_flag") & INNER_BATCH != 0
+    rows = np.flatnonzero(is_batch & (offsets >= greatest_end))[:1].tolist()
+    if torn_by is Crash.MACHINE and (torn := first_torn(offsets, records, vouched)) is not None:
+        rows.append(torn)
+    return min(rows, default=None)
 
 
 def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, was_clean: bool, index_safe: bool) -> int:

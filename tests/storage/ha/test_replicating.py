@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.errors import OffsetOutOfRangeError, StoreRefusedError
+from storage.errors import OffsetOutOfRangeError, StoreNotWritableError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import BLANK, INNER_BATCH, MAGIC_BLANK, encode_record
 from storage.format.replication import (
@@ -495,6 +495,26 @@ def test_a_batch_in_the_masters_log_ends_the_following_and_is_not_kept(tmp_path:
     assert not (tmp_path / "replica" / "consumequeue" / "Batches").exists()
     with open_store(tmp_path / "replica", config=TINY, read_only=False, holder="follower") as store:
         assert store.log_end == len(data)
+
+
+def test_a_batch_that_a_killed_follower_has_written_and_not_cut_is_cut_by_the_next_opening(tmp_path: Path) -> None:
+    data = log_of(tmp_path)
+    properties = {"INNER_NUM": "1", "INNER_BASE": "7"}
+    batch = make_message("Batches", 1, 7, len(data), properties=properties, sys_flag=INNER_BATCH)
+    record = encode_record(batch)
+    with closing(Fake()) as fake, following(tmp_path / "replica", fake.address) as replica:
+        assert fake.serve(Frame(0, data)) == 0
+        until(replica, len(data))
+    with open_store(tmp_path / "replica", config=TINY, read_only=False, holder="follower") as store:
+        store.writer.append_raw(len(data), record)
+        store.writer.fail(StoreNotWritableError(store.root, "it was killed"))  # it leaves `abort`
+    last = max((tmp_path / "replica" / "commitlog").iterdir())
+    assert record in last.read_bytes()
+    with open_store(tmp_path / "replica", config=TINY, read_only=False, holder="follower") as store:
+        assert store.log_end == len(data)
+    assert_same_logs(tmp_path / "other", tmp_path / "replica", len(data))
+    assert_sound(tmp_path / "replica")
+    assert promote(str(tmp_path / "replica"), config=TINY)
 
 
 def test_a_master_that_has_a_topic_with_batch_queues_is_not_followed(tmp_path: Path) -> None:
