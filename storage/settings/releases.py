@@ -73,7 +73,8 @@ class Release:
     """Puts a message with `_SYS_MSG_PRIORITY_` into queue min(priority, queues - 1). An older broker ignores the property.
     Java: SendMessageProcessor.sendMessage."""
     longest_group: int = 255
-    """Characters of a consumer group. Java: TopicValidator.validateGroup; before 5.4 Validators.CHARACTER_MAX_LENGTH."""
+    """Characters of a new consumer group: a broker asks when it makes the group's entry, and knows producers' groups by no entry.
+    Java: TopicValidator.validateGroup; before 5.4 Validators.CHARACTER_MAX_LENGTH."""
     batch_appends_request_properties: bool = True
     """Whether each record of a batch ends with the properties of the request. If so, all have the UNIQ_KEY of the batch.
     Java: MessageExtEncoder.encode(MessageExtBatch)."""
@@ -96,6 +97,12 @@ class Release:
             f"topic {topic!r} has {length} bytes: a broker of RocketMQ {self} ({VERSION_SETTING}) reads at most {SHORT_TOPIC_LIMIT}, "
             "and would cut its log at this message; 5.1.0 is the first release that reads it"
         )
+
+    def refusal_of_group(self, group: str) -> str | None:
+        """Why a broker of this release makes no entry for a group, by its name's length; None if it does."""
+        if len(group) <= self.longest_group:
+            return None
+        return f"{group!r} has {len(group)} characters: a broker of RocketMQ {self} ({VERSION_SETTING}) takes at most {self.longest_group}"
 
 
 _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
