@@ -102,7 +102,8 @@ class Release:
         """Why a broker of this release makes no entry for a group, by its name's length; None if it does."""
         if len(group) <= self.longest_group:
             return None
-        return f"{group!r} has {len(group)} characters: a broker of RocketMQ {self} ({VERSION_SETTING}) takes at most {self.longest_group}"
+        at_most = f"a broker of RocketMQ {self} ({VERSION_SETTING}) takes at most {self.longest_group}"
+        return f"{group!r} has {len(group)} characters: {at_most}"
 
 
 _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (

@@ -474,6 +474,20 @@ def test_a_follower_that_was_away_past_the_expiry_says_so(tmp_path: Path) -> Non
             assert replica.follower.status.is_hopeless
 
 
+def test_a_promoted_replica_has_entries_for_the_topics_that_it_has_queues_of(master: Master, tmp_path: Path) -> None:
+    """The log alone was copied. A topic that its next message makes would have 4 queues, and no consumer reads the others."""
+    wide = TopicConfig("wide", 7, 7)
+    master.service.make_topic(wide)
+    rows = {"topic": ["wide"] * 7, "body": pa.array([b"m"] * 7, pa.binary()), "queue_id": list(range(7))}
+    master.service.put_batch(pa.RecordBatch.from_pydict(rows))
+    with following(tmp_path / "replica", master.address) as replica:
+        until(replica, master.end)
+    assert promote(str(tmp_path / "replica"), config=TINY)
+    with open_store(tmp_path / "replica", config=TINY, read_only=False) as store:
+        assert store.settings.topics.topics["wide"] == wide
+        assert store.put("wide", b"m", queue_id=6).queue_offset == 1
+
+
 # A master with batch queues
 
 
