@@ -85,6 +85,10 @@ class Release:
     """Whether the checkpoint's sixth long (byte 40) is the position of the last record whose queue entry is on the disk.
     Java: StoreCheckpoint.logicsPhysicalOffset, ConsumeQueueStore.isMappedFileMatchedRecover."""
 
+    knows_lite_topics: bool = False
+    """Enters a message with `__LITE_TOPIC` into a queue of that topic, too. An older broker ignores the property.
+    Java: SendMessageProcessor.sendMessage, MultiDispatchUtils."""
+
     def __str__(self) -> str:
         return str(self.version)
 
@@ -120,7 +124,7 @@ _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
             "recovered_log_files": 10,
         },
     ),
-    (BrokerVersion(5, 5), {"checkpoint_has_queue_position": True}),
+    (BrokerVersion(5, 5), {"checkpoint_has_queue_position": True, "knows_lite_topics": True}),
 )
 """What each release changed; all other values are those of the release before it."""
 
@@ -134,8 +138,11 @@ def release_of(version: BrokerVersion) -> Release:
     return replace(release, version=version)
 
 
-UNNAMED = replace(release_of(BrokerVersion(5, 3)), timer_deletion_keys=(TOPIC_AND_KEY, KEY_ALONE))
+UNNAMED = replace(
+    release_of(BrokerVersion(5, 3)), timer_deletion_keys=(TOPIC_AND_KEY, KEY_ALONE), knows_lite_topics=True
+)
 """Where the user names no release: what a 5.3.3 and a 5.5.0 broker both understand.
 
-That is what 5.3 writes. A deletion of a timer message is written in both forms, because either broker ignores the other's.
+That is what 5.3 writes. A deletion of a timer message is written in both forms, because either broker ignores the other's. A message
+for a lite topic is refused: its client is of 5.5 or later.
 """

@@ -28,6 +28,7 @@ from storage.format.delay import parse_delay_levels
 from storage.format.table_entries import BATCH_QUEUES
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
+from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
@@ -37,6 +38,7 @@ from storage.settings.load import (
     BY_ITS_BROKER,
     DLEDGER_PEER,
     IN_ROCKSDB,
+    LITE_QUEUES_RULE,
     OF_A_GROUP,
     StoreConfig,
     configured_group_directories,
@@ -325,6 +327,13 @@ def _batch_queues(root: str, config: StoreConfig, file_system: FileSystem) -> li
     return [f"{directory}/{name}" for name in names[:1]]
 
 
+def _lite_queues(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    """A directory of such a topic. A recovery would take the entries there for stale ones, and a rebuilding makes none."""
+    directory = f"{root}/consumequeue"
+    names = (entry.name for entry in file_system.list_directory(directory))
+    return [f"{directory}/{name}" for name in names if name.startswith(MULTI_DISPATCH_PREFIX)][:1]
+
+
 def _with_batches(text: str, file: str | None) -> TopicTable | None:
     """A table without the word is not parsed."""
     return TopicTable.load(text, file) if BATCH_QUEUES in text else None
@@ -335,6 +344,7 @@ _KINDS = (
     _Kind(_queues_in_rocksdb, IN_ROCKSDB, BY_ITS_BROKER),
     _Kind(_tables_in_rocksdb, TABLES_IN_ROCKSDB, BY_ITS_BROKER),
     _Kind(_batch_queues, f"it has {BATCHES_RULE}", BY_ITS_BROKER),
+    _Kind(_lite_queues, f"it has {LITE_QUEUES_RULE}", BY_ITS_BROKER),
 )
 
 
