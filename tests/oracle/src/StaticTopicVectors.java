@@ -31,10 +31,10 @@ public class StaticTopicVectors {
     ClassLoader.getSystemClassLoader().setPackageAssertionStatus("org.apache.rocketmq.remoting.protocol.statictopic", true);
     try (Writer file = new OutputStreamWriter(new FileOutputStream(a[0]), StandardCharsets.UTF_8)) {
       out = file;
-      for (int round = 0; round < 8; round++) operator();
-      for (int round = 0; round < 40; round++) chain(chainOf(1 + random.nextInt(4), random.nextBoolean()));
-      for (int round = 0; round < 120; round++) pull(chainOf(1 + random.nextInt(4), random.nextInt(4) == 0));
-      for (int round = 0; round < 40; round++) endpoints();
+      for (int round = 0; round < 3; round++) operator();
+      for (int round = 0; round < 20; round++) chain(chainOf(1 + random.nextInt(4), random.nextBoolean()));
+      for (int round = 0; round < 50; round++) pull(chainOf(1 + random.nextInt(4), random.nextInt(4) == 0));
+      for (int round = 0; round < 25; round++) endpoints();
     }
     System.out.flush(); Runtime.getRuntime().halt(0);
   }
@@ -42,6 +42,7 @@ public class StaticTopicVectors {
   // What operators tell brokers
 
   static final Map<String, String> known = new HashMap<>();
+  static int kinds;
 
   static void operator() throws Exception {
     known.clear();
@@ -93,7 +94,7 @@ public class StaticTopicVectors {
   static String changed(String text) {
     TopicQueueMappingDetail changed = detail(text);
     List<Integer> ids = new ArrayList<>(changed.getHostedQueues().keySet());
-    int kind = random.nextInt(12);
+    int kind = kinds++ % 12;
     if (kind == 0) changed.setEpoch(changed.getEpoch() - 1);
     if (kind == 1) changed.setEpoch(changed.getEpoch() + 1);
     if (kind == 2) changed.setScope("other");
