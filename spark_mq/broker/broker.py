@@ -148,7 +148,7 @@ class Broker:
         self._messages = MessageHandlers(store, self.parts.clients, self.parts.traffic)
         self._pulls = PullHandler(store, self.parts.clients, self.parts.pulls, offsets, self.parts.traffic)
         self._handlers = self._handler_table()
-        self._topics_seen = service.settings.topics
+        self._topics_seen, self._mappings_seen = service.settings.topics, service.settings.mappings
         self._saving = threading.Lock()
         """Held while offsets are saved, so that none are written over later ones; before all other locks."""
         self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = steady()
@@ -294,7 +294,11 @@ class Broker:
 
     def _note_topics(self) -> None:
         """Register topics at name servers that a request has made or changed."""
-        seen, table = self._topics_seen, self.parts.store.service.settings.topics
+        seen, settings = self._topics_seen, self.parts.store.service.settings
+        table, mappings = settings.topics, settings.mappings
+        if mappings is not self._mappings_seen:  # of a slave: operators' changes raise the topic's version, too
+            self._mappings_seen = mappings
+            self.parts.clients.events.append(RegisterTopics(()))
         if table is seen:
             return
         self._topics_seen = table
