@@ -542,6 +542,13 @@ class OtherBrokers:
         """The answer, for a thread that waits."""
         return run(self._answer(asked))
 
+    def leaders(self, topic: str) -> dict[int, str]:
+        """The broker that leads each logical queue of a static topic, for a thread that waits. Raises ClientError."""
+        if self._name_servers is None:
+            return {}
+        route = run(self._name_servers.route(topic, _ROUTE_TIMEOUT_MS))
+        return {queue.queue_id: name for queue, name in route.leaders.items()}
+
     def close(self) -> None:
         """Hangs up."""
         if self._client is not None:

@@ -62,6 +62,7 @@ from spark_mq.broker_server.opening import (
 )
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, StateCopies
+from spark_mq.broker_server.static_topics import MappingCleaning
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import (
     REQUEST_BODIES,
@@ -157,6 +158,7 @@ class RunningBroker:
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
             is_slave=is_slave,
+            clean_mappings=MappingCleaning(self.broker.parts, self._others, current_time_ms).turn,
             relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.process.fails_fast else None,
         )
         self._batches = (

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from spark_mq.broker_server.server import RunningBroker
+from spark_mq.broker_server.static_topics import MappingCleaning
 from spark_mq.client.admin import Admin
 from spark_mq.client.consumer_calls import QueueCalls
 from spark_mq.client.errors import ResponseError
@@ -44,6 +46,7 @@ class Cluster(NamedTuple):
     addresses: Mapping[str, str]
     stores: Mapping[str, Path]
     instance: ClientInstance
+    brokers: Mapping[str, RunningBroker]
 
     def ask(self, broker_name: str, command: RemotingCommand) -> RemotingCommand:
         return run(self.instance.invoke(self.addresses[broker_name], command))
@@ -82,13 +85,15 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         settings = ClientSettings((names.address,))
         ports = [free_ports() for _ in range(2)]
         with (
-            running(tmp_path / ONE, ports[0], names.address, f"brokerName={ONE}\n"),
-            running(tmp_path / TWO, ports[1], names.address, f"brokerName={TWO}\n"),
+            running(tmp_path / ONE, ports[0], names.address, f"brokerName={ONE}\n") as one,
+            running(tmp_path / TWO, ports[1], names.address, f"brokerName={TWO}\n") as two,
         ):
             addresses = {name: f"127.0.0.1:{port}" for name, port in zip((ONE, TWO), ports, strict=True)}
             instance = ClientInstance.of(settings)
             try:
-                made = Cluster(settings, addresses, {ONE: tmp_path / ONE, TWO: tmp_path / TWO}, instance)
+                made = Cluster(
+                    settings, addresses, {ONE: tmp_path / ONE, TWO: tmp_path / TWO}, instance, {ONE: one, TWO: two}
+                )
                 for queue_id, name in enumerate((ONE, TWO)):
                     made.told(TopicQueueMapping(TOPIC, name, 2, 1, hosted_queues={queue_id: (MappingItem(name),)}))
                 wait_until(lambda: made.leaders() == {0: ONE, 1: TWO}, "the route says who leads")
@@ -245,3 +250,29 @@ def test_a_part_at_a_broker_that_is_away_is_named(cluster: Cluster) -> None:
     with pytest.raises(ResponseError, match="no name server knows a master of broker gone"):
         pull(cluster, 0, 0)
     assert pull(cluster, 0, BLOCK).status is PullStatus.NO_NEW_MESSAGE
+
+
+def cleaned(cluster: Cluster, name: str) -> TopicQueueMapping:
+    running_broker = cluster.brokers[name]
+    parts = running_broker.broker.parts
+    cleaning = MappingCleaning(parts, running_broker._others, parts.store.clock)
+    cleaning.clean(TOPIC, parts.store.mappings.mappings[TOPIC])
+    return parts.store.mappings.mappings[TOPIC]
+
+
+def test_a_link_that_holds_nothing_any_more_is_cleaned_away_and_no_other(cluster: Cluster) -> None:
+    """TopicQueueMappingCleanService.cleanItemExpired."""
+    move_first(cluster, 0)
+    assert len(cleaned(cluster, ONE).hosted_queues[0]) == 2
+    assert [item.broker_name for item in cleaned(cluster, TWO).hosted_queues[0]] == [TWO]
+    assert run(QueueCalls(cluster.instance).min_offset(logical(0))) == BLOCK
+    assert send(cluster, b"a") == [BLOCK]
+    assert pull(cluster, 0, 0).next_offset == BLOCK
+    assert pulled(cluster, 0, BLOCK) == [(BLOCK, b"a")]
+
+
+def test_a_link_with_messages_is_kept(cluster: Cluster) -> None:
+    send(cluster, b"a")
+    move_first(cluster, 1)
+    assert len(cleaned(cluster, TWO).hosted_queues[0]) == 2
+    assert pulled(cluster, 0) == [(0, b"a")]

@@ -15,10 +15,15 @@ from spark_mq.remoting import read_body
 from storage.rules.response_codes import ResponseCode
 from storage.rules.static_topics import (
     PullPlace,
+    QueueEnds,
     accepted_mapping,
+    committed_place,
+    link_place,
     logical_pull,
     logical_queue,
     physical_pull,
+    without_expired,
+    without_passed_on,
 )
 from storage.tables.topics import MappingItem, TopicQueueMapping, TopicQueueMappingTable, find_item, next_item
 from tests.support.places import VECTORS
@@ -122,3 +127,72 @@ def test_answers_to_pulls_are_javas() -> None:
         assert [place.code, *place[1:]] == [line["code"], *line["answer"]], line
         count += 1
     assert count > 100
+
+
+A, B, C = HERE, "broker-b", "broker-c"
+CHAIN = (
+    MappingItem(B, 5),
+    MappingItem(A, 2, generation=1, logic_offset=10_000),
+    MappingItem(A, 3, generation=2, logic_offset=20_000),
+)
+
+
+def led(*items: MappingItem, name: str = A, epoch: int = 7) -> TopicQueueMapping:
+    return TopicQueueMapping(TOPIC, name, 4, epoch, hosted_queues={3: items})
+
+
+def test_an_offset_lies_in_the_link_that_holds_it() -> None:
+    table = TopicQueueMappingTable(mappings={TOPIC: led(*CHAIN)})
+    queue = logical_queue(table, TOPIC, 3)
+    places = {offset: link_place(queue, offset) for offset in (0, 9_999, 10_000, 20_001)}
+    assert {offset: (at.item.queue_id, at.queue_offset, at.is_here) for offset, at in places.items()} == {
+        0: (5, 0, False),
+        9_999: (5, 9_999, False),
+        10_000: (2, 0, True),
+        20_001: (3, 1, True),
+    }
+    assert committed_place(queue, 3, 20_001) == (3, 1)
+    assert committed_place(queue, 2, 10_004) == (2, 4)
+    assert committed_place(queue, 2, 7) is None
+    assert committed_place(logical_queue(table, "Plain", 1), 1, 7) == (1, 7)
+
+
+def test_an_undecided_link_holds_no_offset() -> None:
+    table = TopicQueueMappingTable(mappings={TOPIC: led(CHAIN[0], replace(CHAIN[1], logic_offset=-1))})
+    assert link_place(logical_queue(table, TOPIC, 3), 2**62).item == CHAIN[0]
+
+
+@pytest.mark.parametrize(
+    ("ends", "kept"),
+    [(None, 3), ((0, 4), 3), ((4, 4), 2), ((0, 0), 2)],
+    ids=["not known", "messages", "all expired", "never any"],
+)
+def test_only_a_first_link_whose_messages_have_expired_is_cleaned_away(ends: tuple[int, int] | None, kept: int) -> None:
+    """TopicQueueMappingCleanService.cleanItemExpired."""
+    found = {} if ends is None else {(B, 5): QueueEnds(*ends)}
+    assert without_expired(led(*CHAIN), found).hosted_queues[3] == CHAIN[-kept:]
+
+
+def test_a_link_before_an_undecided_one_stays() -> None:
+    mapping = led(CHAIN[0], replace(CHAIN[1], logic_offset=-1))
+    assert without_expired(mapping, {(B, 5): QueueEnds(0, 0)}) is mapping
+
+
+@pytest.mark.parametrize(
+    ("leader", "is_kept"),
+    [
+        (led(MappingItem(C, generation=2), name=C), False),
+        (led(MappingItem(C, generation=2), name=C, epoch=8), True),
+        (led(MappingItem(B, generation=1), name=B), True),
+        (led(MappingItem(A, generation=2), name=C), True),
+        (None, True),
+    ],
+    ids=["passed on", "another epoch", "the one that it went to", "who leads does not know it", "not known"],
+)
+def test_a_queue_that_was_passed_on_is_forgotten_only_if_its_leader_says_so(
+    leader: TopicQueueMapping | None, is_kept: bool
+) -> None:
+    """TopicQueueMappingCleanService.cleanItemListMoreThanSecondGen."""
+    mapping = led(MappingItem(A), MappingItem(B, generation=1, logic_offset=10_000))
+    found = without_passed_on(mapping, {} if leader is None else {3: leader})
+    assert (3 in found.hosted_queues) == is_kept
