@@ -40,7 +40,7 @@ class Duties:
         clean_interval_ms: int,
         is_slave: bool = False,
         relieve: Callable[[], None] | None = None,
-        clean_mappings: Callable[[], None] | None = None,
+        clean_mappings: Callable[[int], None] | None = None,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
         """`relieve` refuses requests that wait behind a put that holds the log for too long. `clean_mappings` cleans static
@@ -57,7 +57,7 @@ class Duties:
             if service.config.timer.timer_wheel_enable:
                 turns["timer"] = (TIMER_MS, self._deliver_timed)
             if clean_mappings is not None:
-                turns["static topics"] = (CLEAN_MS, clean_mappings)
+                turns["static topics"] = (CLEAN_MS, partial(self._clean_mappings, clean_mappings))
             if relieve is not None:
                 turns["fast failure"] = (RELIEF_MS, relieve)
         self._threads = [
@@ -104,6 +104,9 @@ class Duties:
 
     def _check_transactions(self) -> None:
         self._broker.check_transactions(self._clock())
+
+    def _clean_mappings(self, clean: Callable[[int], None]) -> None:
+        clean(self._clock())
 
     def _expire(self) -> None:
         parts = self._broker.parts

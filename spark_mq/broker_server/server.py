@@ -158,7 +158,7 @@ class RunningBroker:
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
             is_slave=is_slave,
-            clean_mappings=MappingCleaning(self.broker.parts, self._others, current_time_ms).turn,
+            clean_mappings=MappingCleaning(self.broker.parts, self._others).turn,
             relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.process.fails_fast else None,
         )
         self._batches = (

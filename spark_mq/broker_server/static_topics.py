@@ -6,7 +6,6 @@ Which, is decided by `storage/rules/static_topics.py`; here the other brokers ar
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from spark_mq.broker.broker import BrokerParts
 from spark_mq.broker.requests import AskBroker
@@ -29,14 +28,13 @@ _LOG = logging.getLogger(__name__)
 class MappingCleaning:
     """The duty of one broker."""
 
-    def __init__(self, parts: BrokerParts, others: OtherBrokers, clock: Callable[[], int]) -> None:
+    def __init__(self, parts: BrokerParts, others: OtherBrokers) -> None:
         self._store = parts.store
         self._others = others
-        self._clock = clock
 
-    def turn(self) -> None:
+    def turn(self, now_ms: int) -> None:
         """Look at all static topics, if it is the hour. Raises StoreNotWritableError, OSError."""
-        if not is_hour(self._store.config.retention.delete_when, self._clock()):
+        if not is_hour(self._store.config.retention.delete_when, now_ms):
             return
         for topic, mapping in self._store.mappings.mappings.items():
             if mapping.broker_name != self._store.broker_name:

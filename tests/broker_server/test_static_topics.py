@@ -255,7 +255,7 @@ def test_a_part_at_a_broker_that_is_away_is_named(cluster: Cluster) -> None:
 def cleaned(cluster: Cluster, name: str) -> TopicQueueMapping:
     running_broker = cluster.brokers[name]
     parts = running_broker.broker.parts
-    cleaning = MappingCleaning(parts, running_broker._others, parts.store.clock)
+    cleaning = MappingCleaning(parts, running_broker._others)
     cleaning.clean(TOPIC, parts.store.mappings.mappings[TOPIC])
     return parts.store.mappings.mappings[TOPIC]
 
