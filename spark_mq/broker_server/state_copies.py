@@ -37,11 +37,12 @@ from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
 from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, FollowedTimer
 from storage.tables.document import DataVersion, integer, parse_document, section
 from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicTable
 
 PERIOD_S = 60.0
 _CODES: Mapping[str, int] = {
     TOPICS_FILE: RequestCode.GET_ALL_TOPIC_CONFIG,
+    MAPPINGS_FILE: RequestCode.GET_ALL_TOPIC_CONFIG,
     GROUPS_FILE: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
     OFFSETS_FILE: RequestCode.GET_ALL_CONSUMER_OFFSET,
     DELAYS_FILE: RequestCode.GET_ALL_DELAY_OFFSET,
@@ -62,12 +63,14 @@ class _Paged(NamedTuple):
 
 
 _PAGE = 2_000
+_TOPIC_PAGES = _Paged(
+    lambda first, version: TopicPageRequest(topic_seq=first, data_version=version, max_topic_num=_PAGE),
+    "totalTopicNum",
+    ("topicConfigTable", "topicQueueMappingDetailMap"),
+)
 _PAGED: Mapping[str, _Paged] = {
-    TOPICS_FILE: _Paged(
-        lambda first, version: TopicPageRequest(topic_seq=first, data_version=version, max_topic_num=_PAGE),
-        "totalTopicNum",
-        ("topicConfigTable", "topicQueueMappingDetailMap"),
-    ),
+    TOPICS_FILE: _TOPIC_PAGES,
+    MAPPINGS_FILE: _TOPIC_PAGES,
     GROUPS_FILE: _Paged(
         lambda first, version: GroupPageRequest(group_seq=first, data_version=version, max_group_num=_PAGE),
         "totalGroupNum",
@@ -75,7 +78,7 @@ _PAGED: Mapping[str, _Paged] = {
     ),
 }
 _CHANGES_MOST = 10
-_ON_FAST_PORT = {TOPICS_FILE, TIMER_METRICS_FILE, TIMER_CHECKPOINT_FILE}
+_ON_FAST_PORT = {TOPICS_FILE, MAPPINGS_FILE, TIMER_METRICS_FILE, TIMER_CHECKPOINT_FILE}
 _OF_LOG = (OFFSETS_FILE, DELAYS_FILE, TIMER_CHECKPOINT_FILE)
 _NOT_EVERYWHERE = {TIMER_METRICS_FILE, TIMER_CHECKPOINT_FILE, REQUEST_MODES_FILE}
 """Masters before 5.0, and those without a timer, have none."""

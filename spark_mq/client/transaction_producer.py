@@ -97,7 +97,8 @@ class TransactionProducer(Producer):
         try:
             topic = with_namespace(self.settings.namespace, message.topic)
             command = end_after_send(self._member.group, topic, sent, state, error)
-            run(self._tell(sent.queue.broker_name, command), 2 * END_TIMEOUT_MS, "the end of a transaction")
+            where = self._instance.broker_name_of(sent.queue._replace(topic=topic))
+            run(self._tell(where, command), 2 * END_TIMEOUT_MS, "the end of a transaction")
         except ClientError as failure:
             _LOG.warning("the end of transaction %s was not sent; the broker will ask: %s", sent.message_id, failure)
         return TransactionResult(sent, state, error)

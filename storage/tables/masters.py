@@ -26,7 +26,7 @@ from storage.tables.delay_progress import (
     followed_timer_path,
 )
 from storage.tables.document import DataVersion, parse_document, section
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicQueueMappingTable, TopicTable
 
 _NAME = "spark_mq/follower.json"
 
@@ -76,6 +76,20 @@ Choice = Callable[[int, int], int]
 def copied_topics(answer: str, own: str | None) -> str | None:
     """New text of topics.json; None = unchanged. Raises StateFileError for an answer that is no table."""
     return _replaced(answer, own, TopicTable.load, ("topicConfigTable",))
+
+
+def copied_mappings(answer: str, own: str | None) -> str | None:
+    """New text of topicQueueMapping.json, from the answer that has the topics; None = unchanged, or there is no static topic.
+
+    Departure: Java's slave does not take the mappings over. Raises StateFileError for an answer that is no table.
+    """
+    said = parse_document(answer, _SOURCE)
+    mappings = section(said, "topicQueueMappingDetailMap", _SOURCE)
+    if own is None and not mappings:
+        return None
+    version = section(said, "mappingDataVersion", _SOURCE)
+    text = fastjson.to_text({"dataVersion": version, "topicQueueMappingInfoMap": mappings})
+    return _replaced(text, own, TopicQueueMappingTable.load, ("topicQueueMappingInfoMap",))
 
 
 def copied_groups(answer: str, own: str | None) -> str | None:
@@ -173,6 +187,7 @@ def place_of_copy(root: str, name: str) -> str:
 
 COPIES: Mapping[str, Copy] = {
     TOPICS_FILE: copied_topics,
+    MAPPINGS_FILE: copied_mappings,
     GROUPS_FILE: copied_groups,
     OFFSETS_FILE: copied_offsets,
     DELAYS_FILE: copied_delays,

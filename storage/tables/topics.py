@@ -10,7 +10,7 @@ takes messages, the earlier ones hold what came before the queue moved to anothe
     physical offsets      0 … 12,345                                 0 …
 
 The next link begins at a rounded-up offset, so logical offsets have gaps. Its logical offset is negative until it is decided.
-Not supported: how tools create and move static topics (epochs, `updateStaticTopic`, `remappingStaticTopic`).
+How tools create and move them: `storage/rules/static_topics.py`.
 
 Java: TopicConfigManager, TopicConfig, TopicQueueMappingManager, TopicQueueMappingDetail, LogicQueueMappingItem, TopicQueueMappingUtils.
 """

@@ -99,9 +99,48 @@ _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.
 _GROUP_PLACE = _Room("storage.tables.surroundings", "tests/storage/test_dledger_stores.py")
 _TIERED = _Room("storage.queues.tiered_queue", "tests/storage/queues/test_tiered_queue.py")
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
+_STATIC = _Room("storage.rules.static_topics", "tests/storage/rules/test_static_topic_vectors.py")
+_MOVED = _Room("storage.service.put_service", "tests/storage/service/test_put_group.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
+        # Static topics
+        "a mapping whose epoch goes back is taken": _STATIC.line(
+            "accepted_mapping",
+            "if told.epoch < before.epoch:",
+            "if told.epoch < 0:",
+            "test_mappings_of_operators_are_accepted_and_refused_as_by_java",
+        ),
+        "a chain that ends before the known one is taken": _STATIC.line(
+            "_check_kept",
+            "if told[-1].generation < before[-1].generation:",
+            "if not told:",
+            "test_a_chain_that_ends_before_the_known_one_is_refused_though_its_epoch_is_newer",
+        ),
+        "every logical offset lies in the leader": _STATIC.line(
+            "link_place",
+            "item = find_item(queue.items, logical_offset)",
+            "item = queue.leader",
+            "test_an_offset_lies_in_the_link_that_holds_it",
+        ),
+        "a pull commits a logical offset as a physical one": _STATIC.line(
+            "committed_place",
+            "return (place.item.queue_id, place.queue_offset) if place.is_here else None",
+            "return queue_id, committed",
+            "test_an_offset_lies_in_the_link_that_holds_it",
+        ),
+        "a first link is cleaned away though it has messages": _STATIC.line(
+            "without_expired",
+            "found.minimum == found.maximum or found.maximum == 0",
+            "found.minimum <= found.maximum",
+            "test_only_a_first_link_whose_messages_have_expired_is_cleaned_away",
+        ),
+        "a queue moves while a put that was judged before is on its way": _MOVED.line(
+            "PutService.save_static_topic",
+            "self.append_waiting()",
+            "pass",
+            "test_puts_that_wait_are_readable_when_a_static_topic_has_changed",
+        ),
         # Another release's store
         "a deletion of a timer message is compared in one form only": _TIMED.line(
             "cancelled_rows",
