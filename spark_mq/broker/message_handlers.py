@@ -5,12 +5,8 @@ Java: SendMessageProcessor, EndTransactionProcessor, QueryMessageProcessor, Send
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker.client_tables import Clients
@@ -171,7 +167,7 @@ class MessageHandlers:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
         if header.topic not in self._store.topics:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
-        handle = read_recall_handle(header.recall_handle)
+        handle = wire.RecallHandle.read(header.recall_handle)
         if handle is None:
             return request.answer(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", region)
         if handle.topic != header.topic:
@@ -264,33 +260,11 @@ def _text_of(properties: Mapping[str, str]) -> str:
     return encode_properties(properties).decode("utf-8", "surrogatepass")
 
 
-# Recalling a timed message: its handle, and what deletes it in the timer. The handle is made in `put_plan.py`.
-# Java: RecallMessageProcessor, RecallMessageHandle.HandleV1, TimerMessageStore.buildDeleteKey.
+# Recalling a timed message: what deletes it in the timer. The handle is made in `put_plan.py`.
+# Java: RecallMessageProcessor, TimerMessageStore.buildDeleteKey.
 
 
-class RecallHandle(NamedTuple):
-    """The identity of a message: topic, broker, deliver time and unique key."""
-
-    topic: str
-    broker_name: str
-    time_ms: int
-    unique_key: str
-
-
-def read_recall_handle(text: str) -> RecallHandle | None:
-    """The handle that a send was answered with; None of a text that is none."""
-    try:
-        parts = base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
-    except (ValueError, binascii.Error):
-        return None
-    if len(parts) < 5 or parts[0] != "v1":
-        return None
-    _, topic, broker_name, time_text, unique_key, *_ = parts
-    time_ms = int(time_text) if re.fullmatch("-?[0-9]{1,18}", time_text) else -1
-    return RecallHandle(topic, broker_name, time_ms, unique_key)
-
-
-def recall_properties(handle: RecallHandle, key: str, producer_group: str | None, now_ms: int) -> dict[str, str]:
+def recall_properties(handle: wire.RecallHandle, key: str, producer_group: str | None, now_ms: int) -> dict[str, str]:
     """Properties of the message that deletes it, which it names by `key`: it goes through the timer to the same time."""
     properties = {
         "TAGS": _TAG,

@@ -27,6 +27,7 @@ from spark_mq.client.errors import (
     MalformedResponseError,
     RequestTimeoutError,
     ResponseError,
+    SendForbiddenError,
     request_text,
     response_error,
 )
@@ -44,6 +45,14 @@ _FLAGS = {
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
     TransactionState.UNKNOWN: 0,
 }
+
+
+class SendMode(Enum):
+    """How the caller waits. It decides which failures are tried again. Java: CommunicationMode."""
+
+    WAITING = "waiting"
+    ASYNC = "async"
+    ONEWAY = "oneway"
 
 
 class SendStatus(Enum):
@@ -126,6 +135,8 @@ def goes_again(error: ClientError, *, is_waited_for: bool, retried_codes: Set[in
     """
     if isinstance(error, ResponseError):
         return is_waited_for and error.code in retried_codes
+    if isinstance(error, SendForbiddenError):  # perhaps only that broker is forbidden
+        return is_waited_for
     return is_network_failure(error) and not isinstance(error, FrameRefusedError)
 
 
