@@ -39,6 +39,7 @@ pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 SIDES = ["ours", "apache"]
 COUNT = 10
+MQADMIN = "org.apache.rocketmq.tools.command.MQAdminStartup"
 SETTINGS: dict[str, Any] = {
     "timerWheelEnable": "true",
     "recallMessageEnable": "true",
@@ -315,7 +316,7 @@ def our_side(side: Side, watch: Watch) -> Iterator[TransactionProducer]:
         yield producer
 
 
-def test_hooks_on_both_sides_see_the_same_and_java_reads_our_traces_as_its_own(side: Side) -> None:
+def test_hooks_on_both_sides_see_the_same_and_java_reads_our_traces_as_its_own(side: Side, oracle: Oracle) -> None:
     watch = Watch()
     with our_side(side, watch) as producer, Producer(side.settings(), "GCommanding", UNHURRIED) as commanding:
         for number, body in enumerate(BODIES):
@@ -379,6 +380,13 @@ def test_hooks_on_both_sides_see_the_same_and_java_reads_our_traces_as_its_own(s
     assert shapes(traces, "Pub", "Hooked") == shapes(traces, "Pub", "HookedPython")
     assert shapes(traces, "EndTransaction", "Hooked") == shapes(traces, "EndTransaction", "HookedPython")
     assert calls(traces, "GPython") == calls(traces, "GJava")
+    (found,) = [line for line in traces if of("GPython", "SubAfter")(line) and line["keys"] == "key1 key2"][:1]
+    printed = oracle.java(MQADMIN, "queryMsgTraceById", "-i", found["msgId"], "-n", side.broker.name_server)
+    words = [line.split() for line in printed.splitlines()]
+    assert {(line[0], line[1]) for line in words if line and line[0] in ("Pub", "Sub")} == {
+        ("Pub", "GHooked"),  # by Java's producer
+        ("Sub", "GPython"),  # by our consumer
+    }
 
 
 def shapes(traces: Sequence[dict[str, Any]], kind: str, topic: str) -> list[tuple[Any, ...]]:
