@@ -98,14 +98,24 @@ class MessageHandlers:
     def reply(self, request: Request) -> Outcome:
         """324, 325: an answer to a message, handed to the client that waits for it, and stored.
 
-        Departures: it is stored first, as any send with CLUSTER; `storeReplyMessageEnable` is not followed.
+        Departure: it is stored first, as any send with CLUSTER.
         """
-        stored = self.sender.send(request)
-        fields = dict(stored.ext_fields or {})
-        if _MESSAGE_ID not in fields:
-            return stored
-        for name in _NOT_OF_REPLIES:
-            fields.pop(name, None)
+        send = self._store.config.send
+        if send.store_reply_message_enable:
+            stored = self.sender.send(request)
+            fields = dict(stored.ext_fields or {})
+            if _MESSAGE_ID not in fields:
+                return stored
+            for name in _NOT_OF_REPLIES:
+                fields.pop(name, None)
+            place: Mapping[str, str] = {}
+        else:
+            refusal = self.sender.checked(request)
+            if refusal is not None:
+                return refusal
+            queue_id = max(request.header.queue_id, 0)
+            fields = broker_properties(send)
+            place = write_header(wire.SendMessageAnswer(message_id="0", queue_id=queue_id, queue_offset=0))
         properties = properties_of(request.header)
         client_id = properties.get("REPLY_TO_CLIENT")
         if client_id is None:
@@ -121,7 +131,7 @@ class MessageHandlers:
             if answers[0] is None or answers[0].code != ResponseCode.SUCCESS:
                 remark = f"push reply message to {client_id}fail."
                 return request.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
-            return request.answer(header=fields)
+            return request.answer(header={**fields, **place})
 
         return AskClients(((connection, self._pushed_reply(request, properties)),), _PUSH_MS, answer)
 
