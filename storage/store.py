@@ -244,9 +244,7 @@ class MessageStore:
         try:
             writable = None if options.read_only else _local(file_system, root)
             writer = None if options.read_only else writer_of(options.writes_as, options.holder)
-            self.place = find_log(
-                root, config, file_system, may_be_empty=options.create, writer=writer, reads_topics=True
-            )
+            self.place = find_log(root, config, file_system, may_be_empty=options.create, writer=writer)
             if writable is not None:
                 if options.create and not writable.exists(root):
                     writable.make_directories(root)
@@ -255,7 +253,7 @@ class MessageStore:
                 if options.create:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
-                    self.place = find_log(root, config, writable, writer=writer, reads_topics=True)
+                    self.place = find_log(root, config, writable, writer=writer)
             self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
@@ -501,9 +499,14 @@ class MessageStore:
         return bool(self._moved_now)
 
     def moved_away(self, topic: str, queue_id: int) -> MovedRange | None:
-        """What tiered storage has of a queue before its `min_offset`, and cannot be read here; None if nothing."""
+        """What tiered storage has of a queue before its `min_offset`, and cannot be read here; None if nothing.
+
+        Of a queue without messages here that is all that tiered storage has.
+        """
         found = self._moved_now.get((topic, queue_id))
-        return found if found is not None and found.start < self.min_offset(topic, queue_id) else None
+        if found is not None and self.max_offset(topic, queue_id):
+            found = found._replace(end=min(found.end, self.min_offset(topic, queue_id)))
+        return found if found is not None and found.start < found.end else None
 
     @property
     def _moved_now(self) -> MovedRanges:
@@ -524,7 +527,7 @@ class MessageStore:
         away = [(name, found) for name in sorted(self._moved_now) if (found := self.moved_away(*name)) is not None]
         if away:
             named = [
-                f"{topic} queue {queue_id} offsets {found.start} to {self.min_offset(topic, queue_id) - 1} ({found.place})"
+                f"{topic} queue {queue_id} offsets {found.start} to {found.end - 1} ({found.place})"
                 for (topic, queue_id), found in away[:_QUEUES_NAMED]
             ]
             more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""

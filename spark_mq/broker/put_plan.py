@@ -52,7 +52,7 @@ from storage.rules.delays import (
 from storage.rules.half_messages import half_message, takes_transactions
 from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_properties
 from storage.rules.priorities import PRIORITY
-from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
+from storage.rules.put_guards import LITE_TOPIC, BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
 from storage.service.put_group import PutMessageResult
@@ -65,7 +65,7 @@ _LOG = logging.getLogger(__name__)
 DECIDED_BY_VALUE = frozenset(
     {
         *(DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DELETED_KEY),
-        *("TRAN_MSG", PRIORITY, "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
+        *("TRAN_MSG", PRIORITY, LITE_TOPIC, "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
     }
 )
 """Properties on whose values it depends what a message is stored as, and those that a broker replaces. A message with others is stored

@@ -27,7 +27,7 @@ from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, write_body
 from spark_mq.remoting.administration import GroupPageRequest, TopicPageRequest
 from spark_mq.remoting.messages import ViewMessageRequest
-from storage.errors import NameIllegalError, StateFileError, StorageError
+from storage.errors import StateFileError, StorageError, StoreRefusedError
 from storage.format import fastjson
 from storage.ha.follower import Following
 from storage.names import MASTER_ID, address_text
@@ -297,7 +297,7 @@ class StateCopies:
         copied: Callable[[str], None] = lambda name: None,
         copies: Mapping[str, Copy] = COPIES,
         follows: Callable[[], bool] = lambda: True,
-        refused: Callable[[NameIllegalError], None] = lambda error: None,
+        refused: Callable[[StoreRefusedError], None] = lambda error: None,
     ) -> None:
         """`copied` is called with the name of each replaced file. `follows` says whether the log has nothing that the master's has not;
         until then no file that counts messages is requested. `refused` is called if the master has a topic that must not be written.
@@ -395,7 +395,7 @@ class StateCopies:
             is_usual = what in _NOT_EVERYWHERE and isinstance(error, ResponseError)
             level = logging.DEBUG if is_usual else logging.WARNING
             _LOG.log(level, "%s of the master is not taken over: %s", what, error)
-            if isinstance(error, NameIllegalError):
+            if isinstance(error, StoreRefusedError):
                 self._refused(error)
             return not isinstance(error, ClientError) or isinstance(error, ResponseError)
         return True

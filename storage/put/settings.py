@@ -43,7 +43,7 @@ from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.settings.releases import UNNAMED, Release
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
-from storage.tables.surroundings import OF_A_SINK, refuse_batch_topics, refuse_foreign_log
+from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
 from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicQueueMappingTable, TopicTable
 
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
@@ -158,7 +158,7 @@ def put_settings(
     """
     with ExitStack() as opened:
         if log is None:
-            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK, reads_topics=True).directories
+            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK).directories
             log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
             opened.callback(log.close)
         own = _host_of_configuration(config)
@@ -175,7 +175,6 @@ def put_settings(
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
     read = file_system.read_file
     topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read) or TopicTable()
-    refuse_batch_topics(root, topics)
     static = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, read) or TopicQueueMappingTable()
     names = broker_names(config, topics, broker_name)
     return PutSettings(
@@ -321,7 +320,7 @@ class TopicEntries:
     ) -> None:
         """`fail` is called with an error after which it is unknown whether the disk holds the table."""
         self.settings = settings
-        self._path = f"{root}/config/{TOPICS_FILE}"
+        self._root, self._path = root, f"{root}/config/{TOPICS_FILE}"
         self._file_system = file_system
         self._clock = clock
         self._fail = fail
@@ -350,7 +349,7 @@ class TopicEntries:
                 self._change(table)
 
     def save(self, topic: TopicConfig) -> None:
-        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises NameIllegalError, OSError."""
+        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises StoreRefusedError, OSError."""
         with self._lock:
             if self.settings.topics.topics.get(topic.topic) != topic:
                 self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
@@ -373,7 +372,7 @@ class TopicEntries:
                 self._change(self.settings.topics.without_topic(topic, now_ms=self._clock()))
 
     def replace(self, table: TopicTable) -> None:
-        """Replace the whole table. Raises NameIllegalError, OSError."""
+        """Replace the whole table. Raises StoreRefusedError, OSError."""
         with self._lock:
             self._save(table)
 
@@ -388,7 +387,7 @@ class TopicEntries:
         self._save(self.settings.named(table, self._clock()))
 
     def _save(self, table: TopicTable) -> None:
-        table.refuse_batches()
+        table.refuse_batches(self._root)
         text = table.to_text()
         try:
             write_with_backup(self._path, text, self._file_system)

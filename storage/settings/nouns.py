@@ -306,6 +306,7 @@ class StoreModeConfig:
     use_single_rocksdb_for_all_configs: bool = setting("useSingleRocksDBForAllConfigs", False)
     trans_rocks_db_enable: bool = setting("transRocksDBEnable", False)
     timer_rocks_db_enable: bool = setting("timerRocksDBEnable", False)
+    enable_multi_dispatch: bool = setting("enableMultiDispatch", False)
 
     @property
     def is_rocksdb_store(self) -> bool:

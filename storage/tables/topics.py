@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from storage.errors import NameIllegalError
+from storage.errors import NameIllegalError, StoreRefusedError
 from storage.format import fastjson
 from storage.format.table_entries import PERM_INHERIT as PERM_INHERIT
 from storage.format.table_entries import PERM_READ as PERM_READ
@@ -30,7 +30,7 @@ from storage.format.table_entries import PERM_WRITE as PERM_WRITE
 from storage.format.table_entries import TopicConfig as TopicConfig
 from storage.format.typed_json import Int, Long, WireBody, wire
 from storage.names import is_system_topic, validate_topic
-from storage.settings.load import BATCHES_RULE
+from storage.settings.load import BATCHES_RULE, BY_ITS_BROKER
 from storage.tables.document import DataVersion, decode_entry, encode_entry, parse_document, section
 
 TOPICS_FILE = "topics.json"
@@ -73,10 +73,12 @@ class TopicTable:
         """The topics whose settings say that they have batch queues."""
         return frozenset(name for name, config in self.topics.items() if config.is_batched)
 
-    def refuse_batches(self) -> None:
-        """Raises NameIllegalError for a topic with batch queues, which this package does not write."""
+    def refuse_batches(self, root: str) -> None:
+        """Raises StoreRefusedError for a topic with batch queues, which must not get a record in the store at ROOT."""
         for topic in sorted(self.batch_topics):
-            raise NameIllegalError("topic", topic, f"it has {BATCHES_RULE}")
+            raise StoreRefusedError(
+                root, f"topic {topic} of config/{TOPICS_FILE}: it has {BATCHES_RULE}", BY_ITS_BROKER
+            )
 
     def to_text(self) -> str:
         """The text for the file."""

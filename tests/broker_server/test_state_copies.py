@@ -178,5 +178,5 @@ def test_a_topic_with_batch_queues_that_the_master_gets_ends_the_following(
         monkeypatch.setitem(SAID, TOPICS_FILE, topics)
         copies.copy()
         assert following.follower.wait(lambda status: status.is_hopeless, 30)
-        assert "its master has the topic Batches" in str(following.follower.failure)
+        assert "its master has topic Batches" in str(following.follower.failure)
         assert "Batches" not in following.service.settings.topics.topics

@@ -94,6 +94,7 @@ _TIMED = _Room("storage.delay.timer_records", "tests/storage/delay/test_timer_de
 _TAGGED = _Room("storage.recovery.verify", "tests/storage/index/test_tag_items.py")
 _PRIORITIES = _Room("storage.rules.priorities", "tests/broker/test_releases_of_sends.py")
 _CHECKPOINT = _Room("storage.put.store_writer", "tests/storage/log/test_checkpoint.py")
+_POSITION = _Room("storage.log.checkpoint", "tests/storage/log/test_checkpoint.py")
 _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
 _GROUP_PLACE = _Room("storage.tables.surroundings", "tests/storage/test_dledger_stores.py")
 _TIERED = _Room("storage.queues.tiered_queue", "tests/storage/queues/test_tiered_queue.py")
@@ -116,7 +117,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "the queues' position that a broker wrote is overwritten with zero": _CHECKPOINT.line(
             "StoreWriter._queue_position",
-            "return max(known, dispatched_record) if self._keeps_queue_position else known",
+            "return self._checkpoint.queue_position(record, is_read=self.settings.release.checkpoint_has_queue_position)",
             "return 0",
             "test_the_queues_position_that_a_broker_wrote_goes_on",
         ),
@@ -125,6 +126,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "queue_id=min(priority, write_queue_count - 1)",
             "queue_id=priority",
             "test_a_priority_is_the_queue_of_a_message_of_no_other_type",
+        ),
+        "a queues' position that is unknown now is forgotten for good": _POSITION.line(
+            "Checkpoint.queue_position",
+            "record if record is not None and record > 0 else _UNKNOWN_NOW",
+            "record or 0",
+            "test_a_position_that_is_lost_for_a_while_comes_back",
         ),
         "a cut leaves the queues' position behind the log's end": _CUT.line(
             "truncate_store",
@@ -241,10 +248,22 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_a_conversion_moves_the_places_that_the_timer_names",
         ),
         "a conversion goes on beside a broker that has started": _CONVERTED.line(
-            "_Converter.convert",
+            "_Converter._make",
             "self._files.exists(self._missing_lock)",
             "False",
             "test_a_broker_that_starts_amid_a_conversion_ends_it",
+        ),
+        "queues that fall back to a damaged log lose its messages without a word": _DERIVED.line(
+            "DerivedQueueStore.give_up",
+            "raise damage",
+            "pass",
+            "test_a_late_fall_back_to_a_damaged_log_is_an_error_and_no_loss",
+        ),
+        "two conversions clear each other's files": _CONVERTED.line(
+            "_Converter._own_partial",
+            "with self._files.locked(lock):",
+            "if True:",
+            "test_of_two_conversions_at_once_the_second_one_writes_nothing",
         ),
         "a peer's log that is missing is read as the plain part alone": _GROUP_PLACE.line(
             "_look_for_group",
@@ -270,6 +289,14 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self.moved.list_files()",
             "pass",
             "test_what_expires_from_the_log_while_a_driver_runs_is_read_where_it_has_moved",
+        ),
+        "a key passes over what the index lacks": _Room(
+            "spark_mq.source.cluster", "tests/spark/test_key_lookup.py"
+        ).line(
+            "_uncovered_ranges",
+            "(places >= 0) & ~store.index.names(places)",
+            "places < -1",
+            "test_option_key_finds_all_messages_whatever_the_index_covers[without_items_amid_files-looked_at4]",
         ),
         "a key passes over what has moved": _Room("spark_mq.source.cluster", _TIERED.tests).line(
             "offsets_with_key",
