@@ -17,7 +17,6 @@ CommitLog.asyncPutMessages; SendMessageProcessor.handlePutMessageResult.
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 import logging
 import re
@@ -30,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_mq.broker.requests import Request
-from spark_mq.remoting.messages import SendMessageRequest, decode_batch, with_batch_properties
+from spark_mq.remoting.messages import RecallHandle, SendMessageRequest, decode_batch, with_batch_properties
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
 from storage.files.local_file_system import disk_used_percent
 from storage.format.delay import SCHEDULE_TOPIC
@@ -348,8 +347,7 @@ def recall_handle(properties: Mapping[str, str], broker_name: str | None) -> str
     out_ms, topic = properties.get("TIMER_OUT_MS", ""), properties.get("REAL_TOPIC")
     if not re.fullmatch("-?[0-9]{1,18}", out_ms) or topic is None or topic.startswith(RETRY_PREFIX):
         return None
-    text = " ".join(("v1", topic, str(broker_name), str(int(out_ms) + 1), str(properties.get("UNIQ_KEY"))))
-    return base64.urlsafe_b64encode(text.encode()).decode()
+    return RecallHandle(topic, str(broker_name), int(out_ms) + 1, str(properties.get("UNIQ_KEY"))).text()
 
 
 # Questions to the store, besides puts.

@@ -191,6 +191,18 @@ class SendMessageHandler:
 
     # Judging
 
+    def checked(self, request: Request) -> RemotingCommand | None:
+        """Check start, topic and queue of a message that is not stored: the refusal, or None.
+
+        Java: AbstractSendMessageProcessor.msgCheck.
+        """
+        try:
+            rules = self._rules(self._clock(), is_heard=request.is_heard)
+            self._checked_topic(request, request.header.queue_id, rules)
+        except RequestRefusedError as refused:
+            return request.answer(refused.code, refused.remark, self._added)
+        return None
+
     def _judge(self, request: Request, queue_id: int, now_ms: int) -> tuple[PutPlan, int]:
         """The plan of the put, and its queue. Raises RequestRefusedError, PutRefusedError."""
         header: SendMessageRequest = request.header

@@ -168,6 +168,7 @@ class SendConfig:
     reject_transaction_message: bool = setting("rejectTransactionMessage", False)
     start_accept_send_request_time_stamp: int = setting("startAcceptSendRequestTimeStamp", 0, unit="ms since 1970")
     recall_message_enable: bool = setting("recallMessageEnable", False)
+    store_reply_message_enable: bool = setting("storeReplyMessageEnable", True)
     region_id: str = setting("regionId", "DefaultRegion")
     trace_on: bool = setting("traceOn", True)
     cluster_topic_enable: bool = setting("clusterTopicEnable", True)
