@@ -724,7 +724,7 @@ class _Sums:
         self.forget(base.end_index)
         units = [unit for _, unit in self._kept]
         self._count = len(units) + 1
-        self._room = max(self._most, self._count + room)
+        self._room = max(self._most, 2 * self._count + room)
         content = encode_base(base) + b"".join(units)
         self.close()
         self._files.replace(self.path, content.ljust(self._room * SUM_SIZE, b"\0"))
