@@ -27,11 +27,15 @@ from storage.format.typed_json import Int, Long, wire
 #
 #     1 AlterSyncStateSet   2 ApplyBrokerId   3 ElectMaster   5 CleanBrokerData   6 UpdateBrokerAddress   0x7001 WholeState
 #
+# fastjson writes each getter, so each of Java's has its type's name, too, which no reader looks at.
+#
 # Choice, time and liveness are in the event: the same events in the same order give the same state. WholeState is this package's own; a
 # journal begins with one. Java: EventSerializer, controller.impl.event; 4 is a read event that is never written.
 
 
 _TYPE = struct.Struct(">h")
+_ESCAPED = str.maketrans({each: f"\\u{ord(each):04X}" for each in "()<>"})
+"""Of strings. Java: FastJsonConfig's BrowserSecure."""
 _BYTES_MOST = 64 << 20
 """Of one event: a whole state at the limits has less (`ControllerLimits`)."""
 
@@ -41,6 +45,7 @@ class AlterSyncStateSet(WireBody):
 
     broker_name: str
     new_sync_state_set: tuple[Long, ...]
+    event_type: str = "ALTER_SYNC_STATE_SET_EVENT"
 
 
 class ApplyBrokerId(WireBody):
@@ -52,7 +57,8 @@ class ApplyBrokerId(WireBody):
     new_broker_id: Long
     register_check_code: str
     is_pending: bool | None = wire("pending", default=None)
-    """It has yet to register (UpdateBrokerAddress). This package's own; journals of before do not have it."""
+    """It has yet to register (UpdateBrokerAddress). This package's own, of a single node; journals of before do not have it."""
+    event_type: str = "APPLY_BROKER_ID_EVENT"
 
 
 class ElectMaster(WireBody):
@@ -61,6 +67,7 @@ class ElectMaster(WireBody):
     broker_name: str
     new_master_elected: bool
     new_master_broker_id: Long | None = None
+    event_type: str = "ELECT_MASTER_EVENT"
 
 
 class CleanBrokerData(WireBody):
@@ -68,6 +75,7 @@ class CleanBrokerData(WireBody):
 
     broker_name: str
     broker_ids: tuple[Long, ...] | None = wire("brokerIdSetToClean", default=None)
+    event_type: str = "CLEAN_BROKER_DATA_EVENT"
 
 
 class UpdateBrokerAddress(WireBody):
@@ -77,6 +85,7 @@ class UpdateBrokerAddress(WireBody):
     broker_name: str
     broker_address: str
     broker_id: Long
+    event_type: str = "UPDATE_BROKER_ADDRESS"
 
 
 class ReplicaState(WireBody):
@@ -123,7 +132,7 @@ _NUMBERS = {event_class: number for number, event_class in EVENT_TYPES.items()}
 
 def encode_event(event: Event) -> bytes:
     """The event as bytes."""
-    return _TYPE.pack(_NUMBERS[type(event)]) + write_body(event)
+    return _TYPE.pack(_NUMBERS[type(event)]) + write_body(event).decode().translate(_ESCAPED).encode()
 
 
 def decode_event(content: Buffer) -> Event:
@@ -235,11 +244,7 @@ class ControllerState:
             return
         before = self.groups.get(event.broker_name)
         after = _changed(before, event)
-        had_synced = before is not None and bool(before.sync_state_set)
-        is_last_cleaned = (
-            isinstance(event, CleanBrokerData) and had_synced and after is not None and not after.sync_state_set
-        )
-        if after is None or not after.replicas or is_last_cleaned:
+        if after is None or not after.replicas or _is_emptied(before, event, after):
             self.groups.pop(event.broker_name, None)
             after = None
         else:
@@ -253,6 +258,14 @@ class ControllerState:
     def whole(self) -> WholeState:
         """All of it as one event."""
         return WholeState(groups=tuple(_state_of(group) for group in self.groups.values()))
+
+
+def _is_emptied(before: Group | None, event: Event, after: Group) -> bool:
+    """Whether a cleaning leaves no broker in sync. Applications that lapse in a group that never had a master are no such cleaning."""
+    if not isinstance(event, CleanBrokerData) or after.sync_state_set or before is None:
+        return False
+    cleaned = [before.replicas.get(each) for each in event.broker_ids or ()]
+    return bool(before.sync_state_set) or any(found is None or not found.is_pending for found in cleaned)
 
 
 def _pending(group: Group | None) -> frozenset[int]:

@@ -1,0 +1,120 @@
+"""Several controllers: one decides, all know it, and another one goes on when it is gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_mq.controller.state import Group
+from spark_mq.remoting import read_header
+from spark_mq.remoting.controllers import ControllerMetadataAnswer
+from tests.controller.test_server import Broker
+from tests.support.own_servers import OurController, our_controller
+from tests.support.ports import free_ports
+from tests.support.waiting import wait_until
+
+NAME = "b"
+IDS = ("n0", "n1", "n2")
+EVERY_FIELD = {
+    **dict.fromkeys(("brokerId", "masterBrokerId", "masterEpoch", "appliedBrokerId"), "1"),
+    **dict.fromkeys(("brokerName", "clusterName", "brokerAddress", "registerCheckCode"), "x"),
+    "designateElect": "false",
+}
+
+
+@dataclass
+class Controllers:
+    """Three controllers of a group in this process, by id."""
+
+    home: Path
+    peers: str
+    running: dict[str, OurController] = field(default_factory=dict)
+    left: dict[str, ExitStack] = field(default_factory=dict)
+
+    def start(self, name: str) -> OurController:
+        """It listens when this returns."""
+        (self.home / name).mkdir(exist_ok=True)
+        port = next(each for each in self.peers.split(";") if each.startswith(name)).rsplit(":", 1)[1]
+        with ExitStack() as opened:
+            settings = {"controllerDLegerPeers": self.peers, "controllerDLegerSelfId": name, "listenPort": port}
+            self.running[name] = opened.enter_context(our_controller(self.home / name, **settings))
+            self.left[name] = opened.pop_all()
+        return self.running[name]
+
+    def stop(self, name: str) -> None:
+        """It ends."""
+        del self.running[name]
+        self.left.pop(name).close()
+
+    @property
+    def leaders(self) -> list[str]:
+        """Those that decide."""
+        return [name for name, each in self.running.items() if each.running.controller.serves]
+
+    def await_leader(self) -> str:
+        """Until one decides."""
+        wait_until(lambda: len(self.leaders) == 1, "one controller leads", 30)
+        return self.leaders[0]
+
+    def groups(self) -> list[Group | None]:
+        """What each knows of the brokers."""
+        return [each.group(NAME) for each in self.running.values()]
+
+
+@contextmanager
+def controllers(home: Path) -> Iterator[Controllers]:
+    ports = [free_ports() for _ in IDS]
+    found = Controllers(home, ";".join(f"{name}-127.0.0.1:{port}" for name, port in zip(IDS, ports, strict=True)))
+    try:
+        for name in IDS:
+            found.start(name)
+        yield found
+    finally:
+        for name in list(found.running):
+            found.stop(name)
+
+
+def metadata(controller: OurController) -> ControllerMetadataAnswer:
+    with closing((broker := Broker(controller.address, 1)).sock):
+        return read_header(ControllerMetadataAnswer, broker.ask(1005))
+
+
+def same(group: Controllers) -> Group:
+    """What all know of the brokers, as soon as they do."""
+    wait_until(lambda: all(each == group.groups()[0] for each in group.groups()), "all know the same")
+    (found, *_) = group.groups()
+    assert found is not None
+    return found
+
+
+def test_one_of_three_decides_all_know_it_and_another_goes_on(tmp_path: Path) -> None:
+    with controllers(tmp_path) as group, ExitStack() as left:
+        leader = group.await_leader()
+        brokers = [Broker(group.running[leader].address, number) for number in (1, 2)]
+        for broker in brokers:
+            left.callback(broker.sock.close)
+            broker.enter()
+        brokers[0].elect()
+        known = same(group)
+        assert (known.master_id, known.master_epoch, known.sync_state_set) == (1, 1, frozenset({1}))
+        assert set(known.replicas) == {1, 2}
+        for name, each in group.running.items():
+            told = metadata(each)
+            assert (told.controller_leader_id, told.is_leader) == (leader, name == leader)
+            assert told.controller_leader_address == group.running[leader].address
+            assert told.peers == group.peers.replace("-", ":") + ";"
+        follower = next(name for name in IDS if name != leader)
+        with closing((asked := Broker(group.running[follower].address, 1)).sock):
+            for code in (1001, 1002, 1003, 1004, 1006, 1011, 1012, 1013):
+                answer = asked.answer(code, EVERY_FIELD)
+                assert (answer.code, answer.remark) == (2007, "The controller is not in leader state"), code
+            asked.beat()
+
+        group.stop(leader)
+        second = group.await_leader()
+        assert group.running[second].group(NAME) == known, "a master that is not heard yet is not given up at once"
+        with closing((again := Broker(group.running[second].address, 1)).sock):
+            again.enter()
+            assert group.running[second].group(NAME) == known
