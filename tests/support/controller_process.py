@@ -6,13 +6,14 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from spark_mq.controller.state import Group, Replica
-from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, read_body
-from spark_mq.remoting.controllers import BrokerReplicasInfo, ReplicasInfo
+from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, read_body, read_header
+from spark_mq.remoting.controllers import BrokerReplicasInfo, ControllerMetadataAnswer, ReplicasInfo
 from spark_mq.remoting.headers_and_bodies import write_texts
 from tests.support.java_broker import Oracle, free_ports, wait_until
 from tests.support.places import PROJECT
@@ -20,6 +21,8 @@ from tests.support.places import PROJECT
 _COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()", "controller", "--verbose")
 _APACHES = "org.apache.rocketmq.controller.ControllerStartup"
 _LIMIT_SECONDS = 60
+_CATCH_UP_SECONDS = 1
+_METADATA = 1005
 _IN_SYNC_DATA = 1006
 _REPLICA_INFO = 1004
 _NOBODY = 2008
@@ -71,6 +74,12 @@ class ControllerProcess:
                 return None
             info = read_body(BrokerReplicasInfo, answer.body).replicas_info_table.get(name)
             return None if info is None else _group(name, info)
+        return None
+
+    def leader_id(self) -> str | None:
+        """Who leads, as it knows it."""
+        with suppress(OSError):
+            return read_header(ControllerMetadataAnswer, self._ask(make_request(_METADATA))).controller_leader_id
         return None
 
     def leads(self) -> bool:
@@ -177,12 +186,19 @@ class ControllerQuorum:
         assert found is not None
         return found
 
+    def await_joined(self, name: str) -> None:
+        """Until one that was started follows the leader, and has had the time to get what it lacks."""
+        leader = self.await_leader()
+        wait_until(lambda: self.members[name].leader_id() == leader, f"{name} follows {leader}", _LIMIT_SECONDS)
+        time.sleep(_CATCH_UP_SECONDS)
+
     def await_leader_of(self, is_ours: bool) -> str:
         """Until one of that kind leads: as long as another one does, that one is killed and started again."""
         while (self.members[leader := self.await_leader()].oracle is None) != is_ours:
             self.kill(leader)
             self.await_leader()
             self.start(leader)
+            self.await_joined(leader)
         return leader
 
     def group(self, name: str) -> Group | None:
