@@ -43,7 +43,7 @@ ROOMS = {
     "transaction": "words format files settings queues tables rules facade",
     "hand_over": "words files tables rules batch facade transaction",
     "remoting": "words format",
-    "dledger": "format",
+    "dledger": "words format files",
     "access": "words format rules remoting",
     "client": "words format rules remoting",
     "remoting_server": "words files settings rules remoting dledger access client",
