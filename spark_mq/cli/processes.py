@@ -288,9 +288,9 @@ def controller(
 ) -> None:
     """Run a controller, which elects masters.
 
-    Brokers in controller mode register there. It is a single node. It listens on 127.0.0.1:9877 unless the file says otherwise
-    (bindAddress, controllerDLegerPeers), and keeps its decisions in ~/DledgerController (controllerStorePath). SIGTERM and Ctrl-C end
-    it.
+    Brokers in controller mode register there. It is a single node, or one of those in controllerDLegerPeers. It listens on
+    127.0.0.1:9877 unless the file says otherwise (bindAddress, controllerDLegerPeers), and keeps its decisions in ~/DledgerController
+    (controllerStorePath). SIGTERM and Ctrl-C end it.
     """
     from spark_mq.controller.server import RunningController
     from spark_mq.controller.settings import IMPORTANT, Configuration
@@ -298,7 +298,12 @@ def controller(
     configuration = configuration_from(config_file, "mqcontroller", Configuration.of, Configuration.read)
     if Shown(prints_all, prints_important).print(configuration.texts(), IMPORTANT, configuration.warnings):
         return
-    serve(lambda: RunningController.start(configuration), _controller_words, verbose=verbose)
+    serve(
+        lambda: RunningController.start(configuration),
+        _controller_words,
+        verbose=verbose,
+        failure_of=lambda running: running.failure,
+    )
 
 
 def _controller_words(running: RunningController) -> str:

@@ -20,11 +20,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
 
 from spark_mq.controller.controller import NOT_LEADER, Standing
 from spark_mq.controller.state import ControllerState, Event, decode_event, encode_event
 from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, DLedgerMessage, LedgerEntry
+from spark_mq.dledger.runner import Runner
 from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import BodyError
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
@@ -32,13 +32,6 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 _WAIT_SECONDS = 5
 _AGAIN_SECONDS = 0.2
 _LOG = logging.getLogger(__name__)
-
-
-class Log(Protocol):
-    """The group's log, as this member has it (`dledger/runner.py`)."""
-
-    def propose(self, bodies: Sequence[bytes], term: int | None = None) -> Future[AppendEntryResponse]:
-        """Entries of this leader's; refused in another term. The answer follows `on_committed` of the same entries."""
 
 
 class Quorum:
@@ -55,12 +48,12 @@ class Quorum:
         """Why this controller cannot know what was decided."""
         self._decide = decide
         self._on_lead = on_lead
-        self._log: Log | None = None
+        self._log: Runner | None = None
         self._committed: deque[LedgerEntry] = deque()
         self._role = RoleChanged(-1, Role.CANDIDATE, None)
         self._serving_term: int | None = None
 
-    def use(self, log: Log) -> None:
+    def use(self, log: Runner) -> None:
         """The log to propose to; once, before anything is called."""
         self._log = log
 
@@ -84,6 +77,11 @@ class Quorum:
         self._role = changed
         if changed.role is Role.LEADER:
             self._decide(0, partial(self._begin, changed.term))
+
+    def on_failed(self, error: BaseException) -> None:
+        """The log takes nothing more."""
+        self.failure = f"this controller has left the group: {type(error).__name__}: {error}"
+        self._role = RoleChanged(self._role.term, Role.CANDIDATE, None)
 
     # The thread that decides.
 

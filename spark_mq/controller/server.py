@@ -23,6 +23,7 @@ from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import FILE_NAME, LOCK_NAME, Journal, open_journal
 from spark_mq.controller.quorum import Quorum
 from spark_mq.controller.settings import Configuration, ControllerSettings
+from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.runner import Runner
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
 from spark_mq.remoting_server.administration import AdministeredServer, save_settings
@@ -98,7 +99,8 @@ class RunningController(AdministeredServer):
     async def start(cls, configuration: Configuration) -> RunningController:
         """A controller that takes requests.
 
-        Raises ListenError, ConfigurationError (another one has the directory), OSError, and StateFileError for a damaged journal.
+        Raises ListenError, ConfigurationError (another one has the directory), OSError, and StateFileError or StoreRefusedError for a
+        damaged journal or log.
         """
         settings = configuration.controller
         with ExitStack() as opened:
@@ -139,7 +141,15 @@ class RunningController(AdministeredServer):
         """Become a member of the group; who answers the others, and whoever looks for the leader, while this one waits for them."""
         lines = MemberLines({each.peer_id: each.address for each in settings.members})
         self._opened.callback(lambda: lines.close().result())
-        runner = Runner(settings.member, lines.ask, quorum.on_committed, quorum.on_role_changed)
+        files = MemberFiles(settings.log_path, file_size_bytes=settings.file_size_bytes)
+        runner = Runner(
+            settings.member,
+            files,
+            lines.ask,
+            quorum.on_committed,
+            quorum.on_role_changed,
+            on_failed=quorum.on_failed,
+        )
         self._opened.callback(runner.close)
         quorum.use(runner)
         runner.start()
