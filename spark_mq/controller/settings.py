@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Self
@@ -21,6 +21,7 @@ from spark_mq.remoting_server.settings import (
     NETTY_NAMES,
     ServerSettings,
     TlsServerSettings,
+    java_names,
     read_settings,
     require,
     setting,
@@ -183,6 +184,16 @@ class Configuration(AdministeredConfiguration):
             where = f"brokers get {own.address}, and it listens on {server.bind_address} alone"
             notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
         return cls(server, read_settings(TlsServerSettings, texts, file), notes, controller)
+
+
+def split_settings(texts: Mapping[str, str], kept: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The texts of a name server's file with a controller in it: those without the controller's own names, and the controller's. `kept`
+    are the name server's names. The port in the file is the name server's; the controller's is in controllerDLegerPeers.
+    """
+    own = {*java_names(ControllerSettings), *NOT_FOLLOWED} - {*NETTY_NAMES}
+    shared = {*java_names(ServerSettings), *java_names(TlsServerSettings)} - {"listenPort"}
+    rest = {name: text for name, text in texts.items() if name in kept or name not in own}
+    return rest, {name: text for name, text in texts.items() if name in own or name in shared}
 
 
 def _is_another_host(host: str) -> bool:
