@@ -16,17 +16,30 @@ from __future__ import annotations
 
 import errno
 import logging
+import posixpath
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
 
 from spark_mq.controller.controller import NOT_LEADER, Standing
-from spark_mq.controller.state import ControllerState, Event, decode_event, encode_event
-from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, DLedgerMessage, LedgerEntry
+from spark_mq.controller.state import ControllerState, Event, decode_event, encode_event, events_of
+from spark_mq.dledger.files import MemberFiles
+from spark_mq.dledger.messages import (
+    AppendEntryResponse,
+    DLedgerCode,
+    DLedgerMessage,
+    LedgerEntry,
+    entry_size,
+    is_same,
+    make_entry,
+)
 from spark_mq.dledger.runner import Runner
 from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import BodyError
+from storage.errors import StateFileError
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.dledger import Vote, place_of_next
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 _WAIT_SECONDS = 5
@@ -169,6 +182,42 @@ class Quorum:
 
     def _leads_in(self, term: int) -> bool:
         return self._role.role is Role.LEADER and self._role.term == term
+
+
+SEED_TERM = 1
+"""The term of entries that no leader has proposed; later ones are those of leaders."""
+
+
+def begin_log(path: str, file_size_bytes: int, state: ControllerState, files: LocalFileSystem) -> None:
+    """Make the log of one of several controllers from a single node's state: the same entries at each controller that has its journal.
+
+    They count as committed, so a leader that does not have them cannot replace them. Commit point: the rename. Raises OSError,
+    StateFileError where another journal has been begun with.
+    """
+    made = f"{path}.new"
+    log = MemberFiles(made, file_size_bytes=file_size_bytes, file_system=files)
+    try:
+        place, entries = 0, list[LedgerEntry]()
+        for index, event in enumerate(events_of(state)):
+            body = encode_event(event)
+            place = place_of_next(place, entry_size(body), file_size_bytes)
+            entries.append(make_entry(index, SEED_TERM, place, body))
+            place += entry_size(body)
+        kept = log.restored().end_index + 1
+        if any(not is_same(log.entry(index), entry) for index, entry in enumerate(entries[:kept])) or kept > len(
+            entries
+        ):
+            raise StateFileError(made, 0, 0, "it was made from another journal: remove it")
+        if entries[kept:]:
+            log.append(entries[kept:])
+            log.sync()
+        log.save_vote(Vote(SEED_TERM + 1, None))
+        log.save_checkpoint(len(entries) - 1)
+    finally:
+        log.close()
+    files.rename(made, path)
+    files.sync(posixpath.dirname(path))
+    _LOG.warning("%s begins with the decisions of a single node: %d entries", path, len(entries))
 
 
 def _code(answer: DLedgerMessage) -> DLedgerCode:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import FILE_NAME, LOCK_NAME, Journal, open_journal
-from spark_mq.controller.quorum import Quorum
+from spark_mq.controller.quorum import Quorum, begin_log
 from spark_mq.controller.settings import Configuration, ControllerSettings
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.runner import Runner
@@ -247,7 +247,7 @@ class _SentNotice(NamedTuple):
 
 
 def _opened_journal(settings: ControllerSettings, opened: ExitStack) -> Journal | None:
-    """The journal of a directory that is ours until `opened` closes; None of one controller of several."""
+    """The journal of a directory that is ours until `opened` closes; None for one controller of several, whose log begins with it."""
     files, directory = LocalFileSystem(), settings.store_path
     files.make_directories(directory)
     try:
@@ -257,16 +257,11 @@ def _opened_journal(settings: ControllerSettings, opened: ExitStack) -> Journal 
         raise ConfigurationError(
             None, None, "controllerStorePath", f"{directory}: another controller has it{by}"
         ) from None
-    if not settings.is_quorum:
-        if files.exists(settings.log_path):
-            raise _other_kind(settings, f"{settings.log_path} is the log of one of several: name all of them")
-        return open_journal(directory, files)
-    if files.exists(f"{directory}/{FILE_NAME}"):
-        raise _other_kind(
-            settings, f"{directory}/{FILE_NAME} is the journal of a single node: name that one, or an empty directory"
-        )
-    return None
-
-
-def _other_kind(settings: ControllerSettings, rule: str) -> ConfigurationError:
-    return ConfigurationError(None, None, "controllerDLegerPeers", f"{settings.peers!r}: {rule}")
+    if settings.is_quorum:
+        if not files.exists(settings.log_path) and files.exists(f"{directory}/{FILE_NAME}"):
+            begin_log(settings.log_path, settings.file_size_bytes, open_journal(directory, files).state, files)
+        return None
+    if files.exists(settings.log_path):
+        rule = f"{settings.log_path} is the log of one of several controllers: name all of them"
+        raise ConfigurationError(None, None, "controllerDLegerPeers", f"{settings.peers!r}: {rule}")
+    return open_journal(directory, files)

@@ -10,7 +10,7 @@ last broker in sync, the whole group is removed, where Java keeps its ids and st
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -258,6 +258,41 @@ class ControllerState:
     def whole(self) -> WholeState:
         """All of it as one event."""
         return WholeState(groups=tuple(_state_of(group) for group in self.groups.values()))
+
+
+def events_of(state: ControllerState) -> list[Event]:
+    """Java's events that lead to this state from nothing: for the log of several controllers that take over from a single node.
+
+    Ids that are not to be given again are applied for, and cleaned. An application without a registration counts as the broker's.
+    """
+    return [event for group in state.groups.values() for event in _events_of(group)]
+
+
+def _events_of(group: Group) -> Iterator[Event]:
+    name, replicas = group.broker_name, group.replicas
+    used = range(FIRST_BROKER_ID, group.next_broker_id) if group.master_epoch else ()
+    for each in sorted({*used, *replicas}):
+        found = replicas.get(each, Replica("", ""))
+        yield ApplyBrokerId(
+            cluster_name=group.cluster,
+            broker_name=name,
+            broker_address=found.address,
+            new_broker_id=each,
+            register_check_code=found.register_check_code,
+        )
+    if not group.master_epoch:
+        return
+    gone = ElectMaster(broker_name=name, new_master_elected=False)
+    master, is_gone = group.master_id, group.master_id is None
+    yield from [gone] * (group.master_epoch - 1 - is_gone)
+    elected = min(group.sync_state_set) if master is None else master
+    yield ElectMaster(broker_name=name, new_master_elected=True, new_master_broker_id=elected)
+    members = tuple(sorted(group.sync_state_set))
+    yield from [AlterSyncStateSet(broker_name=name, new_sync_state_set=members)] * (group.sync_state_set_epoch - 1)
+    if is_gone:
+        yield gone
+    if cleaned := tuple(each for each in used if each not in replicas):
+        yield CleanBrokerData(broker_name=name, broker_ids=cleaned)
 
 
 def _is_emptied(before: Group | None, event: Event, after: Group) -> bool:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from spark_mq.controller.state import Group
+import pytest
+
+from spark_mq.controller.journal import FILE_NAME
+from spark_mq.controller.state import ControllerState, Group, decode_event, encode_event, events_of
 from spark_mq.remoting import read_header
 from spark_mq.remoting.controllers import ControllerMetadataAnswer
+from storage.errors import ConfigurationError
+from tests.controller.asking import Asked, in_sync
 from tests.controller.test_server import Broker
 from tests.support.own_servers import OurController, our_controller
 from tests.support.ports import free_ports
@@ -64,11 +69,15 @@ class Controllers:
 
 
 @contextmanager
-def controllers(home: Path) -> Iterator[Controllers]:
+def controllers(home: Path, journal: bytes | None = None) -> Iterator[Controllers]:
+    """They run; with a journal each has a copy of it."""
     ports = [free_ports() for _ in IDS]
     found = Controllers(home, ";".join(f"{name}-127.0.0.1:{port}" for name, port in zip(IDS, ports, strict=True)))
     try:
         for name in IDS:
+            if journal is not None:
+                (home / name / "controller").mkdir(parents=True)
+                (home / name / "controller" / FILE_NAME).write_bytes(journal)
             found.start(name)
         yield found
     finally:
@@ -118,3 +127,46 @@ def test_one_of_three_decides_all_know_it_and_another_goes_on(tmp_path: Path) ->
         with closing((again := Broker(group.running[second].address, 1)).sock):
             again.enter()
             assert group.running[second].group(NAME) == known
+
+
+def test_a_single_nodes_decisions_are_taken_over_by_several(tmp_path: Path) -> None:
+    with our_controller(tmp_path / "alone") as alone:
+        for broker_id in (1, 2):
+            with closing((broker := Broker(alone.address, broker_id)).sock):
+                broker.enter()
+                if broker_id == 1:
+                    broker.elect()
+        wait_until(lambda: (found := alone.group(NAME)) is not None and found.master_id is None, "its master is gone")
+        known = alone.group(NAME)
+    journal = (tmp_path / "alone" / "controller" / FILE_NAME).read_bytes()
+    with controllers(tmp_path, journal) as group:
+        group.await_leader()
+        assert same(group) == known
+    rule = r"dledger-n0 is the log of one of several controllers"
+    with pytest.raises(ConfigurationError, match=rule), our_controller(tmp_path / "n0"):
+        pass
+
+
+def test_events_lead_to_the_state_that_they_were_made_of() -> None:
+    cleaned = in_sync(1, 2, 3)
+    for broker_id in (1, 3):
+        cleaned.hang_up(broker_id)
+        assert cleaned.clean(str(broker_id)).code == 0
+    many = in_sync(1, 2)
+    many.alter([1], set_epoch=2)
+    many.alter([1, 2], set_epoch=3)
+    many.hang_up(1)
+    many.hang_up(2)
+    applied = Asked()
+    applied.apply(1)
+    for asked in (in_sync(1), in_sync(1, 2), cleaned, many, applied):
+        state, made = asked.controller.state, ControllerState()
+        for event in events_of(state):
+            made.apply(decode_event(encode_event(event)))
+        registered = {name: _registered(group) for name, group in state.groups.items()}
+        assert made.groups == registered
+
+
+def _registered(group: Group) -> Group:
+    replicas = {each: found._replace(is_pending=False) for each, found in group.replicas.items()}
+    return replace(group, replicas=replicas)

@@ -245,6 +245,7 @@ def test_a_name_server_and_a_controller_run_in_one_process(tmp_path: Path) -> No
         assert process.wait(30) == 0
     finally:
         process.kill()
+        process.communicate()
 
 
 def test_the_command_prints_its_settings(tmp_path: Path) -> None:

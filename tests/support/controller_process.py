@@ -181,15 +181,14 @@ class ControllerQuorum:
         return next((name for name in sorted(self.running) if self.members[name].leads()), None)
 
     def await_leader(self) -> str:
-        wait_until(lambda: self.leader() is not None, "a controller leads", _LIMIT_SECONDS)
-        found = self.leader()
-        assert found is not None
-        return found
+        found: list[str] = []
+        wait_until(lambda: found.extend(filter(None, [self.leader()])) or found, "a controller leads", _LIMIT_SECONDS)
+        return found[0]
 
     def await_joined(self, name: str) -> None:
         """Until one that was started follows the leader, and has had the time to get what it lacks."""
-        leader = self.await_leader()
-        wait_until(lambda: self.members[name].leader_id() == leader, f"{name} follows {leader}", _LIMIT_SECONDS)
+        joined = self.members[name]
+        wait_until(lambda: joined.leader_id() in {self.leader()} - {None}, f"{name} follows", _LIMIT_SECONDS)
         time.sleep(_CATCH_UP_SECONDS)
 
     def await_leader_of(self, is_ours: bool) -> str:
