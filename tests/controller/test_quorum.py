@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from spark_mq.controller.controller import Standing
 from spark_mq.controller.journal import FILE_NAME
-from spark_mq.controller.state import ControllerState, Group, decode_event, encode_event, events_of
+from spark_mq.controller.quorum import Quorum
+from spark_mq.controller.state import ApplyBrokerId, ControllerState, Group, decode_event, encode_event, events_of
+from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, LedgerEntry, make_entry
+from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import read_header
 from spark_mq.remoting.controllers import ControllerMetadataAnswer
 from storage.errors import ConfigurationError
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from tests.controller.asking import Asked, in_sync
 from tests.controller.test_server import Broker
 from tests.support.own_servers import OurController, our_controller
@@ -98,6 +104,7 @@ def same(group: Controllers) -> Group:
     return found
 
 
+@pytest.mark.slow
 def test_one_of_three_decides_all_know_it_and_another_goes_on(tmp_path: Path) -> None:
     with controllers(tmp_path) as group, ExitStack() as left:
         leader = group.await_leader()
@@ -129,6 +136,7 @@ def test_one_of_three_decides_all_know_it_and_another_goes_on(tmp_path: Path) ->
             assert group.running[second].group(NAME) == known
 
 
+@pytest.mark.slow
 def test_a_single_nodes_decisions_are_taken_over_by_several(tmp_path: Path) -> None:
     with our_controller(tmp_path / "alone") as alone:
         for broker_id in (1, 2):
@@ -170,3 +178,93 @@ def test_events_lead_to_the_state_that_they_were_made_of() -> None:
 def _registered(group: Group) -> Group:
     replicas = {each: found._replace(is_pending=False) for each, found in group.replicas.items()}
     return replace(group, replicas=replicas)
+
+
+class Majority:
+    """The log of a leader, whose entries are committed when the test says so."""
+
+    def __init__(self) -> None:
+        self.entries: list[LedgerEntry] = []
+        self.waiting: list[Future[AppendEntryResponse]] = []
+        self.silent = False
+        self.quorum: Quorum | None = None
+        self.served = 0
+        self.term = 3
+
+    def leads(self) -> Quorum:
+        """One of several controllers, which serves; what it does later it does at once."""
+        self.quorum = Quorum(lambda seconds, call: call(), self._serves)
+        self.quorum.use(self)  # type: ignore[arg-type]
+        self.quorum.on_role_changed(RoleChanged(self.term, Role.LEADER, "n0"))
+        return self.quorum
+
+    def _serves(self) -> None:
+        self.served += 1
+
+    def propose(self, bodies: Sequence[bytes], term: int | None = None) -> Future[AppendEntryResponse]:
+        answer: Future[AppendEntryResponse] = Future()
+        if term != self.term:
+            answer.set_result(AppendEntryResponse(code=DLedgerCode.NOT_LEADER.value))
+            return answer
+        self.entries += [make_entry(len(self.entries) + at, self.term, 0, body) for at, body in enumerate(bodies)]
+        if not self.silent:
+            self.commit(answer)
+        elif bodies[0]:
+            answer.set_result(AppendEntryResponse(code=DLedgerCode.WAIT_QUORUM_ACK_TIMEOUT.value))
+        else:
+            self.waiting.append(answer)
+        return answer
+
+    def commit(self, answer: Future[AppendEntryResponse]) -> None:
+        assert self.quorum is not None
+        first = self.quorum.applied_index + 1
+        self.quorum.on_committed(self.entries[first:])
+        answer.set_result(AppendEntryResponse(index=len(self.entries) - 1))
+
+
+APPLIED = ApplyBrokerId(
+    cluster_name="C", broker_name=NAME, broker_address="h:1", new_broker_id=1, register_check_code="h:1;1"
+)
+
+
+def test_a_decision_without_a_majority_is_known_before_the_next_one() -> None:
+    log = Majority()
+    quorum = log.leads()
+    assert (quorum.standing().serves, log.served) == (True, 1)
+    log.silent = True
+    with pytest.raises(OSError, match="no majority of the controllers has answered"):
+        quorum.append((APPLIED,))
+    assert not quorum.standing().serves
+    with pytest.raises(RequestRefusedError) as refused:
+        quorum.append((APPLIED,))
+    assert refused.value.code == ResponseCode.CONTROLLER_NOT_LEADER
+    assert quorum.state.groups == {}
+    log.silent = False
+    log.commit(log.waiting.pop())
+    assert (quorum.standing().serves, log.served) == (True, 2)
+    assert set(quorum.state.groups[NAME].replicas) == {1}, "it stood after all"
+
+
+def test_nothing_is_decided_when_another_one_leads_meanwhile() -> None:
+    log = Majority()
+    quorum = log.leads()
+    log.term = 4
+    with pytest.raises(RequestRefusedError):
+        quorum.append((APPLIED,))
+    assert quorum.state.groups == {}
+    quorum.on_role_changed(RoleChanged(4, Role.FOLLOWER, "n1"))
+    quorum.on_committed([make_entry(1, 4, 0, encode_event(APPLIED))])
+    assert set(quorum.state.groups[NAME].replicas) == {1}
+    assert quorum.standing() == Standing("n1", serves=False)
+
+
+def test_what_says_nothing_changes_nothing_and_a_gap_ends_the_controller() -> None:
+    quorum = Majority().leads()
+    quorum.on_committed(
+        [make_entry(1, 3, 0, b"\0\7{}"), make_entry(2, 3, 0, b"x"), make_entry(3, 3, 0, encode_event(APPLIED))]
+    )
+    assert set(quorum.state.groups[NAME].replicas) == {1}
+    assert quorum.failure is None
+    quorum.on_committed([make_entry(5, 3, 0, b"")])
+    assert quorum.failure == "entry 4 of the controllers' log is missing: the next one here is 5"
+    assert not quorum.standing().serves
