@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
@@ -12,13 +13,16 @@ import pytest
 
 from spark_mq.controller.controller import Standing
 from spark_mq.controller.journal import FILE_NAME
-from spark_mq.controller.quorum import Quorum
+from spark_mq.controller.quorum import Quorum, begin_log
 from spark_mq.controller.state import ApplyBrokerId, ControllerState, Group, decode_event, encode_event, events_of
+from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, LedgerEntry, make_entry
 from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import read_header
 from spark_mq.remoting.controllers import ControllerMetadataAnswer
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, StateFileError
+from storage.files.local_file_system import LocalFileSystem
+from storage.format.dledger import Vote
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from tests.controller.asking import Asked, in_sync
 from tests.controller.test_server import Broker
@@ -268,3 +272,24 @@ def test_what_says_nothing_changes_nothing_and_a_gap_ends_the_controller() -> No
     quorum.on_committed([make_entry(5, 3, 0, b"")])
     assert quorum.failure == "entry 4 of the controllers' log is missing: the next one here is 5"
     assert not quorum.standing().serves
+
+
+def test_a_log_begins_with_a_journal_once_and_its_entries_count_as_committed(tmp_path: Path) -> None:
+    files, path, state = LocalFileSystem(), str(tmp_path / "dledger-n0"), in_sync(1, 2).controller.state
+    other = Asked()
+    other.apply(1, "h:9;9")
+    begin_log(f"{path}.new", 4_096, other.controller.state, files)  # as a crash before the rename leaves it
+    with pytest.raises(StateFileError, match="it was made from another journal: remove it"):
+        begin_log(path, 4_096, state, files)
+    shutil.rmtree(f"{path}.new")
+    begin_log(f"{path}.new", 4_096, state, files)
+    begin_log(path, 4_096, state, files)
+    log = MemberFiles(path, file_size_bytes=4_096)
+    try:
+        found = log.restored()
+        assert found.committed_index == found.end_index == 3
+        assert found.vote == Vote(found.end_term + 1, None), "no leader of its term can have proposed others"
+        events = [decode_event(log.entry(index).body or b"") for index in range(found.end_index + 1)]
+    finally:
+        log.close()
+    assert events == events_of(state)
