@@ -23,7 +23,7 @@ from concurrent.futures import Future
 from functools import partial
 
 from spark_mq.controller.controller import NOT_LEADER, Standing
-from spark_mq.controller.state import ControllerState, Event, decode_event, encode_event, events_of
+from spark_mq.controller.state import ControllerState, Event, WholeState, decode_event, encode_event, events_of
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import (
     AppendEntryResponse,
@@ -155,6 +155,9 @@ class Quorum:
             event = decode_event(entry.body)
         except BodyError as error:
             _LOG.error("entry %d says nothing that a controller knows: %s", entry.index, error.describe())
+            return
+        if isinstance(event, WholeState):
+            _LOG.error("entry %d is not applied: Java knows no such event", entry.index)
             return
         self.state.apply(event)
         _LOG.info("%s", event)

@@ -267,10 +267,11 @@ def test_what_says_nothing_changes_nothing_and_a_gap_ends_the_controller() -> No
     quorum.on_committed(
         [make_entry(1, 3, 0, b"\0\7{}"), make_entry(2, 3, 0, b"x"), make_entry(3, 3, 0, encode_event(APPLIED))]
     )
+    quorum.on_committed([make_entry(4, 3, 0, encode_event(ControllerState().whole()))])
     assert set(quorum.state.groups[NAME].replicas) == {1}
     assert quorum.failure is None
-    quorum.on_committed([make_entry(5, 3, 0, b"")])
-    assert quorum.failure == "entry 4 of the controllers' log is missing: the next one here is 5"
+    quorum.on_committed([make_entry(6, 3, 0, b"")])
+    assert quorum.failure == "entry 5 of the controllers' log is missing: the next one here is 6"
     assert not quorum.standing().serves
 
 
