@@ -46,9 +46,9 @@ ROOMS = {
     "dledger": "words format files",
     "access": "words format rules remoting",
     "client": "words format rules remoting",
-    "remoting_server": "words files settings rules remoting access client",
+    "remoting_server": "words files settings rules remoting dledger access client",
     "namesrv": "words format files tables rules remoting remoting_server",
-    "controller": "words format files rules remoting remoting_server",
+    "controller": "words format files rules remoting dledger remoting_server",
     "conditions": "words files client",
     "broker": "words format files settings log tables rules facade service transaction remoting access client",
     "broker_server": "words format files settings tables rules put batch facade service ha delay hand_over remoting access "

@@ -51,6 +51,7 @@ _MENDED = _Room("storage.recovery.mending", "tests/storage/queues/test_batch_que
 _TOLD = _Room("spark_mq.broker_server.opening", "tests/broker_server/test_slaves.py")
 _CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
 _KEEPER = _Room("spark_mq.broker_server.controllers", "tests/broker_server/test_sync_keeper.py")
+_QUORUM = _Room("spark_mq.controller.quorum", "tests/controller/test_quorum.py")
 _STAGING = _Room("spark_mq.sink.live_sink", "tests/sink/test_exact_writer.py")
 _JOURNAL = _Room("spark_mq.sink.journal", "tests/sink/test_exact_writer.py")
 _ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")
@@ -430,6 +431,25 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "if term.epoch == self._role.term.epoch:",
             "if True:",
             "test_a_set_of_another_term_changes_nothing",
+        ),
+        # Several controllers
+        "a controller decides on though its last decision may hold": _QUORUM.line(
+            "Quorum.append",
+            "self._serving_term = None",
+            "pass",
+            "test_a_decision_without_a_majority_is_known_before_the_next_one",
+        ),
+        "a log that begins with a journal may be replaced": _QUORUM.line(
+            "begin_log",
+            "log.save_checkpoint(len(entries) - 1)",
+            "pass",
+            "test_a_log_begins_with_a_journal_once_and_its_entries_count_as_committed",
+        ),
+        "a log with a gap is applied": _QUORUM.line(
+            "Quorum._apply",
+            "if entry.index != self.applied_index + 1:",
+            "if False:",
+            "test_what_says_nothing_changes_nothing_and_a_gap_ends_the_controller",
         ),
         # Live sink
         "a row that fits into no file of the broker's log is sent": _LIMITS.line(
