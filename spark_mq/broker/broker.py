@@ -123,14 +123,17 @@ class Broker:
         """
         settings, config = service.settings, service.config
         store = BrokerStore(service, clock=clock, memory_bytes=memory_bytes, is_slave=is_slave)
+        known_filters = service.state(FILTERS_FILE, ConsumerFilterTable.load)
         filters = ConsumerFilters(
             BloomFilter.of(
                 config.filters.max_error_rate_of_bloom_filter, config.filters.expect_consumer_num_use_filter
             ),
-            service.state(FILTERS_FILE, ConsumerFilterTable.load),
+            known_filters,
             clock=clock,
             kept_ms=config.filters.filter_data_clean_time_span,
         )
+        if known_filters is None:  # the file is there, though empty, as Java's is
+            filters.note_unsaved()
         offsets = GroupOffsets(service.state(OFFSETS_FILE, ConsumerOffsets.load))
         offsets.configure(config.clients)
         self.parts = BrokerParts(
