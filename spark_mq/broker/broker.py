@@ -468,7 +468,7 @@ class Broker:
         for name, behind in slow.items():
             group = parts.store.find_group(name)
             if group is not None and group.consume_enable:
-                _LOG.warning("the group %s reads %d bytes behind the log's end, and is switched off", name, behind)
+                _LOG.warning("[PROTECT_BROKER] the consumer[%s] consume slowly, %d bytes, disable it", name, behind)
                 parts.store.service.save_group(replace(group, consume_enable=False))
 
     def close(self, now_ms: int) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from spark_mq.access.users import AccessRules, User, UserType, codes_of, name_and_secret
-from spark_mq.broker.broker_settings import SECRETS
+from spark_mq.broker.broker_settings import SECRETS, settings_values
 from spark_mq.broker.request_table import Pool
 from spark_mq.client.errors import ClientSettingError
 from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
@@ -29,6 +29,7 @@ from storage.errors import ConfigurationError
 from storage.names import MASTER_ID, address_text
 from storage.service.put_group import GROUP_MESSAGES
 from storage.settings.java_properties import parse_properties
+from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import StoreConfig, parse_config
 from storage.settings.nouns import BrokerIdentity
 
@@ -37,16 +38,7 @@ FIRST_USER, INNER_CLIENT = "initAuthenticationUser", "innerClientAuthenticationC
 DEFAULT_PORT = 10_911
 VIP_PORTS_BELOW = 2
 """The second listener's port is so far below listenPort; for clients with vipChannelEnabled."""
-IMPORTANT = (
-    "bindAddress",
-    "brokerClusterName",
-    "brokerIP1",
-    "brokerName",
-    "flushDiskType",
-    "listenPort",
-    "namesrvAddr",
-    "storePathRootDir",
-)
+IMPORTANT = frozenset(name for name, setting in JAVA_SETTINGS.items() if setting.is_important)
 """Settings that `-m` prints."""
 
 
@@ -256,6 +248,22 @@ class Configuration:
         }
         return {name: found[name] for name in sorted(found.keys() - SECRETS)}
 
+    def printed(self) -> dict[str, str]:
+        """Java name → value, as `-p` and `-m` print them: all that a broker of the named release prints, in its order; then the others.
+
+        Java: BrokerStartup, MixAll.printObjectProperties. Departures: each name is there once; the broker's identity comes first, which
+        Java leaves out since 5.0; without the names of fields that no file can set.
+        """
+        own = self.texts() | {"brokerIP1": self.own_identity.broker_ip1 or ""}
+        values = settings_values(self.store) | own
+        version = self.store.release.version
+        names = [
+            name
+            for name, setting in JAVA_SETTINGS.items()
+            if setting.is_printed and (setting.since is None or setting.since <= version)
+        ]
+        return {name: values.get(name, "") for name in names} | {name: own[name] for name in sorted(own.keys() - names)}
+
 
 _NOUNS = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings)
 FOLLOWED = frozenset(
@@ -292,8 +300,10 @@ def read_configuration(content: bytes, file: str | None, given: Mapping[str, str
         if not process.addresses and not process.ha_master_address:
             rule = "it is missing: a slave finds its master by its name servers, or by haMasterAddress"
             raise ConfigurationError(file, None, "namesrvAddr", rule)
-    elif process.broker_id != MASTER_ID:
-        raise ConfigurationError(file, None, "brokerId", "a master has 0; brokerRole=SLAVE makes it a slave")
+    elif process.broker_id != MASTER_ID:  # Java says nothing of it
+        told = f"{process.broker_id} counts as {MASTER_ID}, a master's; brokerRole=SLAVE makes it a slave"
+        store = replace(store, warnings=(*store.warnings, f"{file or 'broker.conf'}: brokerId: {told}"))
+        process = replace(process, broker_id=MASTER_ID)
     found = Configuration(
         store,
         process,
