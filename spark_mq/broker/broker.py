@@ -31,6 +31,7 @@ from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.held_pulls import Pulls
 from spark_mq.broker.message_handlers import MessageHandlers
 from spark_mq.broker.offset_handlers import OffsetHandlers, ProgressHandlers
+from spark_mq.broker.plain_access import LOOK_MS, PlainAccessHandlers
 from spark_mq.broker.pull import PullHandler
 from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.requests import (
@@ -153,7 +154,7 @@ class Broker:
         self._topics_seen = service.settings.topics
         self._saving = threading.Lock()
         """Held while offsets are saved, so that none are written over later ones; before all other locks."""
-        self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = steady()
+        self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = self._accounts_ms = steady()
         self._resources = ExitStack()
         self._resources.enter_context(service.listening(self._arrived))
         self._resources.enter_context(service.mapping(self._maps_of))
@@ -172,6 +173,7 @@ class Broker:
             **AdminHandlers(store, clients, traffic, server).table(),
             **ReplicaHandlers(store, server).table(),
             **AccessHandlers(access).table(),
+            **({} if access.plain is None else PlainAccessHandlers(access.plain, store).table()),
         }
 
     def _configure(self, config: StoreConfig) -> None:
@@ -384,6 +386,9 @@ class Broker:
         if is_time(steady_ms, self._protected_ms, PROTECTION_MS):
             self._protected_ms = steady_ms
             self._protect()
+        if parts.access.plain is not None and is_time(steady_ms, self._accounts_ms, LOOK_MS):
+            self._accounts_ms = steady_ms
+            parts.access.plain.look()
         if parts.clients.events:
             self._wake()
         self._messages.ender.write_due(now_ms)

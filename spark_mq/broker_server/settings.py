@@ -32,6 +32,7 @@ from storage.settings.java_properties import parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import StoreConfig, parse_config
 from storage.settings.nouns import BrokerIdentity
+from storage.settings.releases import VERSION_SETTING
 
 _T = TypeVar("_T")
 FIRST_USER, INNER_CLIENT = "initAuthenticationUser", "innerClientAuthenticationCredentials"
@@ -95,11 +96,13 @@ class AccessSettings:
     init_authentication_user: str | None = setting(FIRST_USER, None, "String", is_secret=True)
     inner_client_credentials: str | None = setting(INNER_CLIENT, None, "String", is_secret=True)
     acl_enable: bool = setting("aclEnable", False, "boolean")
-    """ACL 1.0, which 5.3.3 does not know any more."""
+    """ACL 1.0: releases up to 5.3.2 have it."""
+    rocketmq_home: str = setting("rocketmqHome", lambda: os.environ.get("ROCKETMQ_HOME", ""), "String")
+    """Where its files are: in `conf`."""
 
     def __post_init__(self) -> None:
-        rule = "access control 1.0 is not there: use authenticationEnabled and authorizationEnabled"
-        require(self, "acl_enable", rule, is_kept=not self.acl_enable)
+        rule = "rocketmqHome or ROCKETMQ_HOME must say where conf/plain_acl.yml is"
+        require(self, "acl_enable", rule, is_kept=not self.acl_enable or bool(self.rocketmq_home))
         rule = "it needs authenticationEnabled: a name without a proof says nothing"
         require(
             self, "authorization_enabled", rule, is_kept=self.authentication_enabled or not self.authorization_enabled
@@ -117,6 +120,7 @@ class AccessSettings:
             _read("authenticationWhitelist", lambda: codes_of(self.authentication_whitelist)),
             _read("authorizationWhitelist", lambda: codes_of(self.authorization_whitelist)),
             tuple(User(*user, UserType.SUPER) for user in users if user is not None),
+            self.rocketmq_home if self.acl_enable else None,
         )
 
     @property
@@ -304,12 +308,19 @@ def read_configuration(content: bytes, file: str | None, given: Mapping[str, str
         told = f"{process.broker_id} counts as {MASTER_ID}, a master's; brokerRole=SLAVE makes it a slave"
         store = replace(store, warnings=(*store.warnings, f"{file or 'broker.conf'}: brokerId: {told}"))
         process = replace(process, broker_id=MASTER_ID)
+    access = read_settings(AccessSettings, texts, file)
+    if access.acl_enable and not store.release.has_plain_acl:
+        rule = (
+            f"a broker of RocketMQ {store.release} ({VERSION_SETTING}) ignores it and lets everybody in: use authenticationEnabled and "
+            "authorizationEnabled, or name a release up to 5.3.2"
+        )
+        raise ConfigurationError(file, None, "aclEnable", rule)
     found = Configuration(
         store,
         process,
         server,
         read_settings(TlsServerSettings, texts, file),
-        read_settings(AccessSettings, texts, file),
+        access,
     )
     for name in ("namesrvAddr", "controllerAddr"):
         try:
