@@ -74,7 +74,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_groups import FILTERS_FILE, OFFSETS_FILE, ConsumerFilterTable, ConsumerOffsets
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.topics import TOPICS_FILE, TopicConfig
+from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig
 from storage.transaction.check import Asking, CheckReport, check_half_messages
 from storage.transaction.check_plan import CheckRules
 
@@ -257,6 +257,8 @@ class Broker:
         ):
             with parts.clients.lock:
                 parts.offsets.raise_to(copied)
+        if name == MAPPINGS_FILE:
+            parts.store.load_mappings()
         self.on_batch_appended()
         if name == TOPICS_FILE:  # before offsets are taken over again
             self.save_offsets()

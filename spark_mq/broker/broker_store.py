@@ -109,9 +109,7 @@ class BrokerStore:
         """For pulls alone: no pull waits for a look-up."""
         self.clock = clock
         """The machine's time: for what is stored or sent."""
-        self.mappings = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
-        found = self.mappings.version
-        self.mappings_version = found if found.counter else replace(found, timestamp_ms=clock())
+        self.load_mappings()
         self._memory_bytes = machine_memory_bytes() if memory_bytes is None else memory_bytes
         self.limits = self._limits(self.config.pull)
         self.started_ms = clock()
@@ -126,6 +124,12 @@ class BrokerStore:
             on_disk_bytes=pull.max_transfer_bytes_on_message_in_disk,
             filter_bytes=pull.max_filter_message_size,
         )
+
+    def load_mappings(self) -> None:
+        """Read the static topics' table. Raises StateFileError."""
+        self.mappings = self.service.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
+        found = self.mappings.version
+        self.mappings_version = found if found.counter else replace(found, timestamp_ms=self.clock())
 
     def list_files(self) -> None:
         """Files have expired, or were deleted."""

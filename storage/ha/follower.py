@@ -41,7 +41,13 @@ from storage.recovery.passes import boot_left
 from storage.service.put_service import PutService
 from storage.settings.load import BY_APACHE, StoreConfig
 from storage.store import WritesAs, open_store, writer_of
-from storage.tables.masters import followed_master, forget_followed_master, note_followed_master
+from storage.tables.masters import (
+    copied_topics_end,
+    followed_master,
+    forget_copied_topics,
+    forget_followed_master,
+    note_followed_master,
+)
 from storage.tables.surroundings import refuse_foreign_log
 from storage.tables.topics import TopicTable
 
@@ -632,7 +638,7 @@ def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
     """End the following of the store at ROOT, which may be written then; returns whether it followed a master.
 
     It is opened once more as a follower, so that a torn last record does not count as a message of its own. Offsets in its tables that
-    are ahead of its log are lowered.
+    are ahead of its log are lowered; topics whose entries have not come get one.
     Its follower must have ended. Raises StoreLockedError while it runs, and what `open_store` raises.
     """
     files = LocalFileSystem()
@@ -640,4 +646,6 @@ def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
         return False
     with open_store(root, config=config, read_only=False, holder="follower") as store:
         store.lower_offsets()
+        store.make_missing_topics(copied_topics_end(files, root) or 0)
+        forget_copied_topics(files, root)
         return forget_followed_master(files, root)
