@@ -43,6 +43,7 @@ class _Room(NamedTuple):
 _SET = _Room("storage.ha.replicas", "tests/storage/ha/test_roles.py")
 _SESSION = _Room("storage.ha.sessions", "tests/storage/ha/test_sessions.py")
 _CUT = _Room("storage.ha.follower", "tests/storage/ha/test_truncation.py")
+_COPIED = "tests/broker_server/test_state_copies.py"
 _FOLLOWED = _Room("storage.ha.follower", "tests/storage/ha/test_replicating.py")
 _RAW = _Room("storage.log.dispatch", "tests/storage/ha/test_replicating.py")
 _WRITABLE = _Room("storage.tables.surroundings", "tests/cli/test_foreign_kinds.py")
@@ -241,6 +242,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "opening.ends.compared_tables = None",
             "pass",
             "test_what_a_follower_has_copied_is_compared_when_its_store_is_written",
+        ),
+        "a slave that becomes a master hides topics whose entries have not come": _Room("storage.store", _COPIED).line(
+            "MessageStore._open_for_writing",
+            "self.make_missing_topics(since)",
+            "pass",
+            "test_a_slave_that_becomes_a_master_serves_all_topics_of_its_log",
+        ),
+        "a topic that the master has deleted comes back": _Room("storage.recovery.topics_behind", _COPIED).line(
+            "make_missing_topics",
+            ">= since",
+            ">= 0",
+            "test_a_topic_whose_messages_came_without_its_entry_is_served_once_the_master_is_gone",
         ),
         "groups of a deleted topic count as compared": _Room("storage.dispatch.writer", _AHEAD).line(
             "DerivedWriter.forget",
