@@ -154,7 +154,7 @@ class SimulatedBroker(RunningBroker):
         self.replication = None
         self.group = None
         self._timer = None
-        self._duties = self._registration = nothing  # type: ignore[assignment]
+        self._duties = self._registration = self._others = nothing  # type: ignore[assignment]
         self.broker = SimpleNamespace(close=nothing.close, on_table_copied=nothing.on_table_copied, parts=parts)  # type: ignore[assignment]
         self._batches = None
         self._remoting = SimpleNamespace(close=_nothing)  # type: ignore[assignment]
