@@ -478,6 +478,8 @@ def _walked(data: _Folder, starts: Sequence[int], sums: _FoundSums | None) -> _W
                 content = window.take(at, head.size_bytes)
                 if head.body_size_bytes < 0:
                     raise CorruptRecordError("entry's body size", 0, "0 or more", head.body_size_bytes)
+                if not 0 <= head.entry_index <= at // ENTRY_HEAD_SIZE:  # so many can stand before it
+                    raise CorruptRecordError("entry's index", 0, f"at most {at // ENTRY_HEAD_SIZE}", head.entry_index)
                 if sums is not None and not sums.vouch_for(head, content, before):
                     raise CorruptRecordError("entry's sum", 0, "that of the entry that was written", "none, or another")
                 before = found.take(head)
@@ -547,7 +549,9 @@ class _Folder:
 
     def has(self, place: int, end: int) -> bool:
         """Whether there are files for all of these places."""
-        return {*range(self.start_of(place), end, self.size_bytes)} <= {*self.starts}
+        first = self.start_of(place)
+        count = -(-max(end - first, 0) // self.size_bytes)
+        return sum(first <= start < end for start in self.starts) == count
 
     def start_of(self, place: int) -> int:
         """Where the file begins that has this place."""
