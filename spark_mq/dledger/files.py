@@ -393,7 +393,7 @@ class MemberFiles:
         except CorruptRecordError:
             return False
         has_index = self._index.has(before * INDEX_UNIT_SIZE, first * INDEX_UNIT_SIZE)
-        return has_index and (sums is None or first <= sums.base_index)
+        return 0 <= before <= first and has_index and (sums is None or first <= sums.base_index)
 
     def _head_at(self, start: int) -> EntryHead:
         """The head at the beginning of a data file."""
