@@ -25,7 +25,8 @@ Recovery walks the last three data files, as Java does, and stops where an entry
 cut off. If what is known to be durable does not end before it, the disk is damaged: the opening is refused, and nothing is changed.
 Known to be durable is the base, what a sum says of the time when it was written, and the checkpoint's committed index. Entries have no
 CRC in Java's format, so a torn one with a whole head is recognised by its sum alone. In a log that Java wrote last there are no sums,
-and recovery believes what Java believes.
+and recovery believes what Java believes. Java replaces the checkpoint three seconds after its start: what it writes before, and is
+killed, is cut off here.
 
 Java: DLedgerMmapFileStore, MmapFileList, MemberState.persistTerm (DLedger 0.3.1.2). Departures: what is cut is overwritten with zeros,
 else entries that were cut may stand behind later ones at the next start; damage is refused and not cut; votes are synced.
@@ -520,6 +521,8 @@ class _Folder:
         self._readers: dict[int, ReadableFile] = {}
         self._unsynced: set[int] = set()
         self._has_new = False
+        self._empty: list[str] = []
+        """What a power loss can leave of a new file: its name without its length."""
         self._lock = threading.Lock()
         """Between the thread that writes and the one that syncs."""
 
@@ -540,8 +543,7 @@ class _Folder:
                 self.starts.append(int(entry.name))
             else:
                 empty.append(path)
-        for path in empty:  # a power loss can leave a new file's name without its length
-            self._files.unlink(path)
+        self._empty = empty
 
     def connected(self) -> list[int]:
         """The files up to the first gap."""
@@ -654,6 +656,8 @@ class _Folder:
 
     def cut(self, place: int) -> None:
         """Nothing stands at this place or behind it, durably."""
+        while self._empty:
+            self._files.unlink(self._empty.pop())
         behind = [start for start in self.starts if start >= place]
         self._delete(behind[::-1])
         start = self.start_of(place)

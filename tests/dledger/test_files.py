@@ -206,6 +206,22 @@ def test_a_cut_is_durable_before_anything_is_written_behind_it(tmp_path: Path) -
             assert not any(path.read_bytes()[max(end_of(entries[:6]) - start, 0) :]), "nothing of it is left"
 
 
+def test_what_is_written_behind_a_cut_is_durable(tmp_path: Path) -> None:
+    disk = CrashFileSystem(str(tmp_path))
+    files = opened(tmp_path, disk)
+    entries = made(0, 10, 1)
+    other = made(6, 9, 2, end_of(entries[:6]), 8)
+    files.append(entries)
+    files.cut(5)
+    files.append(other)
+    files.sync()
+    files.close()
+    again = opened(tmp_path, CrashFileSystem(str(tmp_path), disk.disk.after_power_loss(Random(1), "lost"), 2))
+    assert [entry.index for entry in log_of(again)] == list(range(15))
+    assert log_of(again)[6:] == other
+    again.close()
+
+
 def test_an_entry_whose_head_alone_was_written_is_cut_off(tmp_path: Path) -> None:
     files = opened(tmp_path)
     entries = [make_entry(0, 1, 0, b"a" * 3_000), make_entry(1, 1, 3_048, b"b" * 3_000)]

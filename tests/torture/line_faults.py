@@ -229,11 +229,11 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "(self._files.exists(path) or self._files.create_file(path, 0)), self._files.write(path, 0, encode_vote(vote))",
             "test_a_vote_is_durable_when_it_is_saved",
         ),
-        "a member's cut is not synced": _MEMBER_FILES.line(
+        "a member's cut has no commit point": _MEMBER_FILES.line(
             "MemberFiles._cut",
             "self._sums.replace(LogBase(last_index, self._begin_index))",
             "pass",
-            "test_a_cut_is_durable_before_anything_is_written_behind_it",
+            "test_what_is_written_behind_a_cut_is_durable",
         ),
         "a torn entry at the end of a member's log is accepted": _MEMBER_FILES.line(
             "_FoundSums.vouch_for",
