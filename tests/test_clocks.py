@@ -45,6 +45,7 @@ LOOKS = {
     "compared with times that are stored": (
         "spark_mq/broker/offset_handlers.py ProgressHandlers.time_spans",
         "spark_mq/broker_server/duties.py Duties._check_transactions",
+        "spark_mq/broker_server/duties.py Duties._clean_mappings",
         "spark_mq/broker_server/duties.py Duties._deliver_levels",
         "spark_mq/broker_server/duties.py Duties._deliver_timed",
         "spark_mq/broker_server/duties.py Duties._expire",

@@ -207,7 +207,7 @@ def broker(
     from spark_mq.broker_server.supervised import SupervisedBroker
 
     configuration = _broker_configuration(config_file, {} if name_servers is None else {"namesrvAddr": name_servers})
-    if Shown(prints_all, prints_important).print(configuration.texts(), IMPORTANT, configuration.store.warnings):
+    if Shown(prints_all, prints_important).print(configuration.printed(), IMPORTANT, configuration.store.warnings):
         return
     addresses = ";".join(configuration.process.addresses)
     if configuration.controllers is not None:

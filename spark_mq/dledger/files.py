@@ -11,7 +11,7 @@ The first four are Java's, byte for byte but for the checkpoint's first line. La
 
     operation     writes and syncs, in order                                       a crash leaves
     append        entries, index, sums                                             what recovery finds to have its sum
-    sync          data and sums, then directories of new files                     all that was written before
+    sync          data and sums; of a new file the directory, and the index, too   all that was written before
     save_vote     currterm replaced (file, rename, directory)                      the old vote or the new one
     cut           sync; sums replaced: its base is the new end; files cut, synced  the old end or the new one
     restart       checkpoint without index; sums replaced: its base is nothing;    the old log, none, or the new one
@@ -253,7 +253,8 @@ class MemberFiles:
     def _sync(self) -> None:
         end = self._end_index
         with noting_failed_syncs(self._files, self.directory, self._unsynced_paths):
-            self._data.sync()
+            if self._data.sync():
+                self._index.sync()  # recovery compares it with the last files only
             self._sums.sync()
         self._durable_index = max(self._durable_index, end)
         self._sums.forget(self._durable_index)
@@ -627,8 +628,8 @@ class _Folder:
             self._writers[start] = self._files.open_for_writing(self.path_of(start))
         return self._writers[start]
 
-    def sync(self) -> None:
-        """Sync what was written before."""
+    def sync(self) -> bool:
+        """Sync what was written before. Returns whether a new file is among it."""
         with self._lock:
             unsynced, self._unsynced = self._unsynced, set()
             has_new, self._has_new = self._has_new, False
@@ -640,6 +641,7 @@ class _Folder:
         with self._lock:
             for start in self._writers.keys() - self._unsynced - {*self.starts[-1:]}:
                 self._writers.pop(start).close()
+        return has_new
 
     def sync_all(self) -> None:
         """Sync all files, also those that another process wrote."""
