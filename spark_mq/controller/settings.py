@@ -183,7 +183,11 @@ class Configuration(AdministeredConfiguration):
         if own is not None and is_this_host(server.bind_address) and _is_another_host(own.host):
             where = f"brokers get {own.address}, and it listens on {server.bind_address} alone"
             notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
-        return cls(server, read_settings(TlsServerSettings, texts, file), notes, controller)
+        tls = read_settings(TlsServerSettings, texts, file)
+        if controller.is_quorum and tls.mode == "enforcing":
+            rule = "several controllers speak no TLS with each other: disabled or permissive"
+            raise ConfigurationError(file, None, "tls.server.mode", f"{tls.mode!r}: {rule}")
+        return cls(server, tls, notes, controller)
 
 
 def split_settings(texts: Mapping[str, str], kept: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:

@@ -11,15 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from spark_mq.controller.controller import Standing
+from spark_mq.controller.controller import Controller, Standing
 from spark_mq.controller.journal import FILE_NAME
 from spark_mq.controller.quorum import Quorum, begin_log
+from spark_mq.controller.settings import Configuration
 from spark_mq.controller.state import ApplyBrokerId, ControllerState, Group, decode_event, encode_event, events_of
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, LedgerEntry, make_entry
 from spark_mq.dledger.state import Role, RoleChanged
-from spark_mq.remoting import read_header
+from spark_mq.remoting import make_request, read_header
 from spark_mq.remoting.controllers import ControllerMetadataAnswer
+from spark_mq.remoting_server.peer import Caller
 from storage.errors import ConfigurationError, StateFileError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.dledger import Vote
@@ -294,3 +296,18 @@ def test_a_log_begins_with_a_journal_once_and_its_entries_count_as_committed(tmp
     finally:
         log.close()
     assert events == events_of(state)
+
+
+def test_a_read_is_proved_by_a_majority_where_that_is_set() -> None:
+    for text, proofs in (("true", [b""]), ("false", [])):
+        log = Majority()
+        quorum = log.leads()
+        settings = {"controllerDLegerPeers": "n0-h:1;n1-h:2", "processReadEvent": text}
+        controller = Controller(
+            Configuration.of(settings), state=quorum.state, keep=quorum.append, standing=quorum.standing
+        )
+        before = len(log.entries)
+        for code, expected in ((1004, 2008), (1005, 0)):
+            request = make_request(code, {"brokerName": NAME})
+            assert controller.answer(request, Caller("channel", "127.0.0.1"), 0).code == expected
+        assert [entry.body for entry in log.entries[before:]] == proofs

@@ -233,6 +233,10 @@ def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
             "controllerDLegerPeers=n1-a:1;n2-b:2",
             "controllerDLegerSelfId: 'n0': no peer of controllerDLegerPeers has that id",
         ),
+        (
+            "controllerDLegerPeers=n0-a:1;n1-b:2\ntls.server.mode=enforcing\ntls.server.certPath=c\ntls.server.keyPath=k",
+            "tls.server.mode: 'enforcing': several controllers speak no TLS with each other",
+        ),
         ("mappedFileSize=100", "mappedFileSize: 100: a file has at least 4096 bytes"),
         ("controllerDLegerPeers=a:1", "controllerDLegerPeers: 'a:1': a peer is id-host:port"),
         (

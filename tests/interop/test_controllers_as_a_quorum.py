@@ -72,6 +72,29 @@ def test_each_kind_leads_and_takes_over_what_the_other_one_has_decided(
             controllers.await_joined(leader)
 
 
+@pytest.mark.long
+def test_brokers_of_both_kinds_find_the_leader_among_three(oracle: Oracle, tmp_path: Path) -> None:
+    with (
+        controller_quorum(tmp_path, oracle, KINDS["ours"]) as controllers,
+        brokers_under(controllers, oracle, tmp_path) as brokers,
+    ):
+        brokers.servers[1] = Oracle(tmp_path, is_ours=True)
+        for broker_id in (1, 2):
+            brokers.start(broker_id)
+        for _ in range(2):
+            before = brokers.await_set({1, 2})
+            leader = controllers.await_leader()
+            controllers.kill(leader)
+            controllers.await_leader()
+            assert before.master_id is not None
+            brokers.kill(before.master_id)
+            assert brokers.await_master_after(before.master_epoch).master_id == 3 - before.master_id
+            brokers.start(before.master_id)
+            controllers.start(leader)
+            controllers.await_joined(leader)
+        brokers.await_set({1, 2})
+
+
 class Hunted(NamedTuple):
     """What kills under load have left, and how long no controller led after each kill of a leader."""
 
