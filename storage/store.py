@@ -58,6 +58,7 @@ from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
 from storage.recovery.passes import StoreParts, boot_left, read_plan
+from storage.recovery.topics_behind import make_missing_topics, unserved_queues
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import one_batch, one_row
 from storage.settings.load import (
@@ -68,6 +69,7 @@ from storage.settings.load import (
 )
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.in_rocksdb import read_state
+from storage.tables.masters import copied_topics_end, forget_copied_topics
 from storage.tables.moved import MovedRange, MovedRanges, load_moved
 from storage.tables.surroundings import StoreLayout, Writer, find_log
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
@@ -328,6 +330,9 @@ class MessageStore:
         self.lowered = () if opening.report is None else opening.report.lowered
         if is_own:
             self.lower_offsets()
+            if (since := copied_topics_end(file_system, self.root)) is not None:  # it was a slave
+                self.make_missing_topics(since)
+                forget_copied_topics(file_system, self.root)
         else:
             opening.ends.compared_tables = None  # a master's may say more than the log has
         if options.prepare is not None:
@@ -360,6 +365,17 @@ class MessageStore:
                 apart=writer.settings.mappings.mappings.keys(),
                 now_ms=self._clock(),
             )
+
+    def make_missing_topics(self, since: int = 0) -> tuple[str, ...]:
+        """Make entries for topics with messages behind the log offset `since` that have none, or too few queues
+        (`storage/recovery/topics_behind.py`); returns these topics. A slave does so while its master does not answer, and each opening
+        of a store that was a slave's. Raises OSError.
+        """
+        return make_missing_topics(self.writer, since)
+
+    def unserved_queues(self) -> set[tuple[str, int]]:
+        """Queues with messages that no entry of topics.json covers, those of deleted topics too. For any thread."""
+        return unserved_queues(self.writer)
 
     def lower_for_cut(self, place: int) -> None:
         """Before this store's log is cut at a place: deliver again what the log after it has delivered.

@@ -142,7 +142,7 @@ def plan_message(
         if not takes_transactions(rules.config.send):
             reason = f"the broker[{rules.address}] sending transaction message is forbidden"
             raise RequestRefusedError(ResponseCode.NO_PERMISSION, reason)
-        message = half_message(message)
+        message = half_message(message, parks_delayed=rules.config.release.parks_delayed_halves)
     return plan_inner(message, rules)
 
 

@@ -69,7 +69,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.topics import MAPPINGS_FILE, TopicConfig, TopicQueueMappingTable
+from storage.tables.topics import TopicConfig
 from storage.transaction.progress import save_counts
 
 _RECEIPT = "POP_CK"
@@ -123,7 +123,6 @@ class SendMessageHandler:
         self._holds_order_lock = holds_order_lock
         self._is_congested = settings.full_slots
         self._added = broker_properties(self._config.send)
-        self._mappings = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
         self._counting = threading.Lock()
         self._prepared: Counter[str] = Counter()
 
@@ -163,16 +162,17 @@ class SendMessageHandler:
         if state_now(self._service, self.state, is_heard=request.is_heard).rejects_requests:
             return Pending.done(request.answer(ResponseCode.SYSTEM_BUSY, REJECTED))
         header: SendMessageRequest = request.header
-        queue = logical_queue(
-            self._mappings, header.topic, header.queue_id, logical=header.is_logical, choose_queue=True
-        )
-        try:
-            queue_id = physical_queue_id(queue, header.queue_id)
-        except RequestRefusedError as refused:
-            return Pending.done(request.answer(refused.code, refused.remark))
         begin_ms = self._clock()
         try:
-            with at_work():
+            with at_work():  # the mapping, too: whoever changes it waits for the puts that were judged by it
+                mappings = self._service.settings.mappings
+                queue = logical_queue(
+                    mappings, header.topic, header.queue_id, logical=header.is_logical, choose_queue=True
+                )
+                try:
+                    queue_id = physical_queue_id(queue, header.queue_id)
+                except RequestRefusedError as refused:
+                    return Pending.done(request.answer(refused.code, refused.remark))
                 plan, queue_id = self._judge(request, queue_id, begin_ms)
                 pending = self._service.put_later(plan.messages, is_heard=plan.is_heard)
         except RequestRefusedError as refused:
@@ -273,6 +273,10 @@ class SendMessageHandler:
         """Java: SendMessageProcessor.handlePutMessageResult."""
         properties = plan.message.properties
         said_queue_id, said_offset = answered_place(queue, queue_id, put.queue_offset)
+        if (
+            plan.message.topic == HALF_TOPIC
+        ):  # the transaction's end must name it; Java's cannot where a queue has moved
+            said_offset = put.queue_offset
         header = SendMessageAnswer(
             message_id=put.msg_id,
             queue_id=said_queue_id,
@@ -321,7 +325,7 @@ class SendMessageHandler:
             topic = topics.get(header.topic)
             if topic is None or topic.is_compacted or header.is_batch:
                 return None
-            if header.topic.startswith(RETRY_PREFIX) or header.topic in self._mappings.mappings:
+            if header.topic.startswith(RETRY_PREFIX) or header.topic in self._service.settings.mappings.mappings:
                 return None
             try:
                 plan, _ = self._judge(request, header.queue_id, now_ms)

@@ -36,7 +36,7 @@ from spark_mq.client.errors import (
 from spark_mq.client.event_loop import event_loop, run, when_forked
 from spark_mq.client.members import BrokerRequests, Kind, Member
 from spark_mq.client.remoting_client import NameServers, RemotingClient
-from spark_mq.client.routes import TopicRoute, default_route, subscribe_address
+from spark_mq.client.routes import LOGICAL_PREFIX, TopicRoute, default_route, subscribe_address
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.consumers import HeartbeatData, ProducerData, UnregisterClientRequest
@@ -227,6 +227,22 @@ class ClientInstance:
             if any(same_address(address, each) for each in addresses.values())
         )
         return next(names, "")
+
+    def broker_name_of(self, queue: MessageQueue) -> str:
+        """The broker to ask about a queue, as the known route says: of a logical queue of a static topic its leader."""
+        if not queue.broker_name.startswith(LOGICAL_PREFIX) or (route := self.known_route(queue.topic)) is None:
+            return queue.broker_name
+        return route.broker_name_of(queue)
+
+    async def queue_address(self, queue: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
+        """Like `broker_address`, for the broker to ask about a queue."""
+        try:
+            return await self.broker_address(self.broker_name_of(queue), broker_id, only_this=only_this)
+        except BrokerNotFoundError:
+            if not queue.broker_name.startswith(LOGICAL_PREFIX):
+                raise
+        await self.route(queue.topic, refresh=True)  # it may have another leader
+        return await self.broker_address(self.broker_name_of(queue), broker_id, only_this=only_this)
 
     async def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
         """The address of the broker with that id; without `only_this`, another broker of its name if that one is away.

@@ -35,6 +35,7 @@ from spark_mq.client.event_loop import HandOver
 from spark_mq.client.message import MessageExt, MessageQueue, origin_topic, retry_message
 from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue, batches
+from spark_mq.client.routes import LOGICAL_PREFIX
 from spark_mq.client.settings import MAX_RECONSUME_TIMES, PushSettings, without_namespace
 from spark_mq.remoting.consumers import MessageModel
 from storage.errors import CorruptMessageError
@@ -367,13 +368,17 @@ class ConcurrentService:
             self._submit(messages, call.queue, call.process_queue)
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Whether the cluster has taken the message over. Java: DefaultMQPushConsumerImpl.sendMessageBack."""
+        """Whether the cluster has taken the message over. Java: DefaultMQPushConsumerImpl.sendMessageBack.
+
+        A message of a static topic is sent as a new one: which broker has it is not known.
+        """
         topic, tries = origin_topic(message.record), self._max_reconsume_times
-        try:
-            await self._brokers.send_back(message, topic, delay_level, tries)
-            return True
-        except ClientError as error:
-            _LOG.warning("%s was not sent back; it is sent as a new message: %s", message.queue, error)
+        if not message.broker_name.startswith(LOGICAL_PREFIX):
+            try:
+                await self._brokers.send_back(message, topic, delay_level, tries)
+                return True
+            except ClientError as error:
+                _LOG.warning("%s was not sent back; it is sent as a new message: %s", message.queue, error)
         try:
             await self._brokers.send_as_new(retry_message(message, self._group, topic, tries))
             return True

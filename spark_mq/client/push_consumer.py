@@ -12,8 +12,7 @@
 The group's clients, Java's included, share the queues. A message without SUCCESS is delivered again, up to `max_reconsume_times`,
 and then becomes a dead letter (`%DLQ%group`). A message may come more than once: after a crash, and when queues move to another client.
 
-Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl. Not supported: POP consumption (clientRebalance=false), static topics
-as such, class filters.
+Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl. Not supported: POP consumption (clientRebalance=false), class filters.
 """
 
 from __future__ import annotations

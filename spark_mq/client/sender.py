@@ -253,7 +253,7 @@ class Sender:
         queue = sending.queue
         if queue is None:
             queue = topic.turns.choose(topic.queues, sending.last_broker, self._faults)
-        address = self._instance.broker_addresses(queue.broker_name).get(MASTER_ID)
+        address = self._instance.broker_addresses(self._instance.broker_name_of(queue)).get(MASTER_ID)
         if address is None:
             self._keep(self._with_address(sending, queue))
             return
@@ -331,16 +331,30 @@ class Sender:
             self._faults.note(queue.broker_name, self._since_ms(started_at), has_failed=True, is_reachable=is_reachable)
         sending.failures.append((queue.broker_name, error))
         sending.last_broker = queue.broker_name
-        if is_network_failure(error) or getattr(error, "code", None) == ResponseCode.TOPIC_NOT_EXIST:
+        code = getattr(error, "code", None)
+        if is_network_failure(error) or code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NOT_LEADER_FOR_QUEUE):
             self._refresh(sending.message.topic)
         again = goes_again(error, is_waited_for=is_waiting, retried_codes=self._settings.retried_codes)
         if again and sending.tries_left and self._loop.time() < sending.deadline:
             sending.tries_left -= 1
-            self._next_try(sending)
+            if code == ResponseCode.NOT_LEADER_FOR_QUEUE:  # the queue has moved: the next try needs the new route
+                self._keep(self._when_refreshed(sending))
+            else:
+                self._next_try(sending)
             return
         self._end(sending, None, self._summed_up(sending))
 
     # What takes a task.
+
+    async def _when_refreshed(self, sending: Sending) -> None:
+        try:
+            await self._in_time(
+                sending, self._refresh_route(sending.message.topic), "the route of a topic whose queue has moved"
+            )
+        except Exception as error:
+            self._fail(sending, error)
+        else:
+            self._next_try(sending)
 
     async def _with_route(self, sending: Sending) -> None:
         try:
@@ -354,7 +368,7 @@ class Sender:
     async def _with_address(self, sending: Sending, queue: MessageQueue) -> None:
         started_at = self._loop.time()
         try:
-            found = self._instance.broker_address(queue.broker_name)
+            found = self._instance.queue_address(queue)
             address = await self._in_time(sending, found, f"the address of broker {queue.broker_name}")
             self._request(sending, queue, address, started_at)
         except BrokerNotFoundError as error:

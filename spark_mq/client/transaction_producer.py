@@ -102,14 +102,15 @@ class TransactionProducer(Producer):
         try:
             topic = with_namespace(self.settings.namespace, message.topic)
             command = end_after_send(self._member.group, topic, sent, state, error)
+            where = self._instance.broker_name_of(sent.queue._replace(topic=topic))
             if self._end_hooks:
-                address = self._instance.broker_addresses(sent.queue.broker_name).get(MASTER_ID, "")
+                address = self._instance.broker_addresses(where).get(MASTER_ID, "")
                 message_id = sent.message_id
                 context = EndTransactionContext(
                     self.group, message, address, message_id, message_id, state, from_check=False
                 )
                 call_each(self._end_hooks, lambda hook: hook.end_transaction(context))
-            run(self._tell(sent.queue.broker_name, command), 2 * END_TIMEOUT_MS, "the end of a transaction")
+            run(self._tell(where, command), 2 * END_TIMEOUT_MS, "the end of a transaction")
         except ClientError as failure:
             _LOG.warning("the end of transaction %s was not sent; the broker will ask: %s", sent.message_id, failure)
         return TransactionResult(sent, state, error)

@@ -32,15 +32,21 @@ from storage.ha.sessions import CONNECT_TIMEOUT_MS, RECONNECT_MS, Introduced, Re
 from storage.log.checkpoint import read_checkpoint, write_checkpoint
 from storage.log.commit_log import CommitLog, RecordIdentity
 from storage.log.dispatch import RawCheck
-from storage.names import is_system_topic, split_address
+from storage.names import split_address
 from storage.put.store_writer import StoreWriter
 from storage.recovery.mending import cut_log
 from storage.recovery.opening import mark_open
 from storage.recovery.passes import boot_left
 from storage.service.put_service import PutService
 from storage.settings.load import BY_APACHE, StoreConfig
-from storage.store import MessageStore, WritesAs, open_store, writer_of
-from storage.tables.masters import followed_master, forget_followed_master, note_followed_master
+from storage.store import WritesAs, open_store, writer_of
+from storage.tables.masters import (
+    copied_topics_end,
+    followed_master,
+    forget_copied_topics,
+    forget_followed_master,
+    note_followed_master,
+)
 from storage.tables.surroundings import refuse_foreign_log
 from storage.tables.topics import TopicTable
 
@@ -631,8 +637,7 @@ def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
     """End the following of the store at ROOT, which may be written then; returns whether it followed a master.
 
     It is opened once more as a follower, so that a torn last record does not count as a message of its own. Offsets in its tables that
-    are ahead of its log are lowered. Topics with queues and without an entry in topics.json get one for as many queues: without
-    --broker-name no table was copied, and a topic that its next message makes would have fewer, so the others would not be consumed.
+    are ahead of its log are lowered; topics whose entries have not come get one, also where no table was copied (no --broker-name).
     Its follower must have ended. Raises StoreLockedError while it runs, and what `open_store` raises.
     """
     files = LocalFileSystem()
@@ -640,15 +645,6 @@ def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
         return False
     with open_store(root, config=config, read_only=False, holder="follower") as store:
         store.lower_offsets()
-        store.writer.ensure_topics(_unknown_topics(store))
+        store.make_missing_topics(copied_topics_end(files, root) or 0)
+        forget_copied_topics(files, root)
         return forget_followed_master(files, root)
-
-
-def _unknown_topics(store: MessageStore) -> dict[str, int]:
-    """Topics of users and of groups that have queues and no entry, and how many queues each needs."""
-    known, names = store.settings.topics.topics, (store.settings.broker_name, store.settings.cluster)
-    return {
-        topic: 1 + max(store.queue_ids(topic))
-        for topic in store.topics()
-        if topic not in known and not is_system_topic(topic, broker_name=names[0], cluster_name=names[1])
-    }

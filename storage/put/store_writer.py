@@ -35,10 +35,10 @@ from storage.log.damage import TornRow
 from storage.log.dispatch import DISPATCHED, DispatchBatch, RawRecords, dispatch, index_keys, queue_entries
 from storage.log.writer import CommitLogWriter, NextFile, Placement, RunningSync
 from storage.names import validate_path_element
-from storage.put.settings import PutSettings, TopicEntries
+from storage.put.settings import MappingChange, PutSettings, TopicEntries
 from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 
 _LOG = logging.getLogger(__name__)
 _QUEUE_FOLDERS = ("consumequeue", "consumequeue_ext")
@@ -159,18 +159,35 @@ class StoreWriter:
         self._refuse_after_failure()
         self._topics.replace(table)
 
+    def save_static_topic(self, topic: TopicConfig, change: MappingChange) -> None:
+        """Write the mapping and the entry of a static topic. Thread-safe. Java: AdminBrokerProcessor.updateAndCreateStaticTopic.
+
+        Order: topicQueueMapping.json · topics.json. Raises ValueError where `change` refuses, with nothing written.
+        """
+        self._refuse_after_failure()
+        self._topics.save_static(topic, change)
+
+    def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
+        """Replace the mapping of a static topic by what `change` makes of it. Thread-safe."""
+        self._refuse_after_failure()
+        self._topics.change_mapping(topic, change)
+
+    def replace_mappings(self, table: TopicQueueMappingTable) -> None:
+        """Replace the table of topicQueueMapping.json. Thread-safe."""
+        self._refuse_after_failure()
+        self._topics.replace_mappings(table)
+
     def remove_topic(self, topic: str) -> None:
-        """Remove the entry in topics.json; the queues stay. Thread-safe."""
+        """Remove the entry in topics.json and the mapping of a static topic; the queues stay. Thread-safe."""
         self._refuse_after_failure()
         self._topics.remove(topic)
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's entry, then its queues; does nothing for a missing topic. Java: DefaultMessageStore.deleteTopics.
 
-        Order: everything put is synced and dispatched · topics.json · the queues' files, oldest first · their directories. Commit
-        point: topics.json. A crash after it leaves queues without an entry, which are not readable. The records stay in the log until
-        they expire. A topic of the same name that is made later begins at queue offset 0.
-        Departure: a static topic keeps its mapping.
+        Order: everything put is synced and dispatched · topics.json · topicQueueMapping.json, if it is static · the queues' files,
+        oldest first · their directories. Commit point: topics.json. A crash after it leaves queues without an entry, which are not
+        readable. The records stay in the log until they expire. A topic of the same name that is made later begins at queue offset 0.
         """
         self.sync_log()
         self.remove_topic(topic)

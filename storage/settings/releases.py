@@ -88,6 +88,15 @@ class Release:
     knows_lite_topics: bool = False
     """Enters a message with `__LITE_TOPIC` into a queue of that topic, too. An older broker ignores the property.
     Java: SendMessageProcessor.sendMessage, MultiDispatchUtils."""
+    commit_names_real_queue: bool = True
+    """Whether a committed message of a transaction keeps REAL_TOPIC and REAL_QID of its half. Java: EndTransactionProcessor.
+    endMessageTransaction, which cleared them after it had made the record's text."""
+    parks_delayed_halves: bool = True
+    """Whether a half message with a delay level is taken: it waits in the schedule topic, and is discarded when it is due. Brokers of
+    all releases take it; clients drop the level, and from 5.5 on refuse the message.
+    Java: DefaultMQProducerImpl.ensureNotDelayedForTransactional."""
+    has_plain_acl: bool = True
+    """Knows ACL 1.0 (`aclEnable`); a later broker ignores the setting. Java: the module acl."""
 
     def __str__(self) -> str:
         return str(self.version)
@@ -113,9 +122,11 @@ class Release:
 _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
     (BrokerVersion(5, 0), {"has_timer": True}),
     (BrokerVersion(5, 1), {"reads_long_topics": True, "reads_op_lists": True}),
+    (BrokerVersion(5, 3, 3), {"has_plain_acl": False}),
     (
         BrokerVersion(5, 4),
         {
+            "commit_names_real_queue": False,
             "timer_deletion_keys": (KEY_ALONE,),
             "indexes_tags": True,
             "honours_priority": True,
@@ -124,7 +135,10 @@ _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
             "recovered_log_files": 10,
         },
     ),
-    (BrokerVersion(5, 5), {"checkpoint_has_queue_position": True, "knows_lite_topics": True}),
+    (
+        BrokerVersion(5, 5),
+        {"checkpoint_has_queue_position": True, "knows_lite_topics": True, "parks_delayed_halves": False},
+    ),
 )
 """What each release changed; all other values are those of the release before it."""
 
@@ -139,10 +153,13 @@ def release_of(version: BrokerVersion) -> Release:
 
 
 UNNAMED = replace(
-    release_of(BrokerVersion(5, 3)), timer_deletion_keys=(TOPIC_AND_KEY, KEY_ALONE), knows_lite_topics=True
+    release_of(BrokerVersion(5, 3)),
+    timer_deletion_keys=(TOPIC_AND_KEY, KEY_ALONE),
+    knows_lite_topics=True,
+    parks_delayed_halves=False,
 )
 """Where the user names no release: what a 5.3.3 and a 5.5.0 broker both understand.
 
 That is what 5.3 writes. A deletion of a timer message is written in both forms, because either broker ignores the other's. A message
-for a lite topic is refused: its client is of 5.5 or later.
+for a lite topic is refused: its client is of 5.5 or later. A half message that would be discarded is refused.
 """
