@@ -28,6 +28,8 @@ NOT_RUN: Mapping[tuple[str, int], str] = {
     ("docs/consumers.md", 2): "it needs a running cluster",
     ("docs/producers.md", 1): "it needs a running cluster",
     ("docs/producers.md", 2): "it needs a running cluster",
+    ("docs/producers.md", 3): "it needs a running cluster",
+    ("docs/producers.md", 4): "it needs a running cluster",
 }
 """Examples that cannot run, by page and number (from 1), with the reason that the page gives above them."""
 

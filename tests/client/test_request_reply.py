@@ -110,6 +110,25 @@ def test_many_requests_at_once_get_each_its_own_reply(cluster: PlannedCluster, p
     assert len(set(ids)) == 20
 
 
+def test_a_reply_goes_to_the_request_of_its_id_whatever_came_before(cluster: PlannedCluster) -> None:
+    waiting: list[str] = []
+
+    def answer_backwards(broker: PlannedBroker, peer: Peer, command: RemotingCommand) -> None:
+        peer.send(broker.stored(command))
+        waiting.append(properties_of(broker, command)["CORRELATION_ID"])
+        if len(waiting) == 3:
+            for correlation_id in reversed(waiting):
+                peer.send(pushed(correlation_id, correlation_id.encode()))
+
+    cluster.plan(answer_backwards)
+    with Producer(cluster.settings, "G") as producer:
+        queue = producer.queues("T")[0]
+        futures = [producer.request_async(Message("T", b"%d" % number), 5_000, queue) for number in range(3)]
+        replies = [future.result(10) for future in futures]
+    assert [reply.body.decode() for reply in replies] == waiting
+    assert [reply.properties["CORRELATION_ID"] for reply in replies] == waiting
+
+
 def test_the_brokers_know_the_client_before_its_first_request_comes(cluster: PlannedCluster) -> None:
     cluster.plan(answer)
     with Producer(cluster.settings, "G") as producer:

@@ -60,6 +60,8 @@ _LIMITS = _Room("spark_mq.sink.live_routes", "tests/sink/test_body_limits.py")
 _REPLAY = _Room("spark_mq.replay", "tests/jobs/test_replay_dead_letters.py")
 _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
 _PATIENT = _Room("spark_mq.client.calls", "tests/sink/test_live_brokers.py")
+_HOOKS = _Room("spark_mq.client.hooks", "tests/client/test_hooks.py")
+_REPLIES = _Room("spark_mq.client.request_reply", "tests/client/test_request_reply.py")
 _PLACES = _Room("spark_mq.sink.send_plan", "tests/sink/test_rows_that_wait.py")
 _SHOWN_LEVELS = _Room("storage.rules.delays", "tests/sink/test_rows_that_wait.py")
 _ROCKSDB = _Room("storage.files.rocksdb", "tests/storage/queues/test_rocksdb_queues.py")
@@ -582,6 +584,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a batch that is there in part is sent whole": _LIVE.line(
             "_interleaved", "if one.skip:", "if False:", "test_of_a_batch_that_is_there_in_part_the_rest_is_sent"
+        ),
+        "a filter puts messages in, whose offset then counts as consumed": _HOOKS.line(
+            "ConsumeHooks.filtered",
+            "return [message for message in messages if message.queue_offset in kept]",
+            "return context.messages",
+            "test_a_filter_runs_in_a_thread_and_can_only_take_out",
+        ),
+        "a request gets another one's reply": _REPLIES.line(
+            "PendingRequests.receive",
+            'asked = self._asked.get(properties.get(CORRELATION_ID, ""))',
+            "asked = next(iter(self._asked.values()), None)",
+            "test_a_reply_goes_to_the_request_of_its_id_whatever_came_before",
         ),
         "a question of a commit is asked once": _PATIENT.line(
             "patiently", "if not passes(error):", "if True:", "test_a_question_whose_broker_is_away_is_asked_again"
