@@ -166,6 +166,8 @@ class AccessRules:
     """Requests that need no permission."""
     first_users: tuple[User, ...] = ()
     """Made at the start where there is none of their name."""
+    plain_home: str | None = None
+    """Whose files have the accounts of ACL 1.0; None = it is off."""
 
 
 def name_and_secret(text: str | None, name_key: str, secret_key: str) -> tuple[str, str] | None:

@@ -26,6 +26,7 @@ from spark_mq.access.users import (
     user_info,
     user_name,
 )
+from spark_mq.broker.plain_access import PlainAccess
 from spark_mq.broker.requests import Handler, Request
 from spark_mq.remoting import RemotingCommand, RequestCode, read_body, write_body_list
 from spark_mq.remoting.administration import (
@@ -51,9 +52,11 @@ class AccessEntries:
     """
 
     def __init__(self, service: PutService, rules: AccessRules) -> None:
-        """Reads them, and makes the rules' first users. Raises StateFileError, OSError."""
+        """Reads them, and makes the rules' first users. Raises StateFileError, ConfigurationError, OSError."""
         self._store = service.store
         self.rules = rules
+        self.plain = None if rules.plain_home is None else PlainAccess(rules.plain_home)
+        """ACL 1.0, where it is on."""
         for name in (USERS_FILE, ACLS_FILE):
             for ending in ("", ".bak", ".bad"):
                 service.store.writer.file_system.make_private(f"{service.root}/config/{name}{ending}")

@@ -31,6 +31,7 @@ from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.held_pulls import Pulls
 from spark_mq.broker.message_handlers import MessageHandlers
 from spark_mq.broker.offset_handlers import OffsetHandlers, ProgressHandlers
+from spark_mq.broker.plain_access import LOOK_MS, PlainAccessHandlers
 from spark_mq.broker.pull import PullHandler
 from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.requests import (
@@ -124,14 +125,17 @@ class Broker:
         """
         settings, config = service.settings, service.config
         store = BrokerStore(service, clock=clock, memory_bytes=memory_bytes, is_slave=is_slave)
+        known_filters = service.state(FILTERS_FILE, ConsumerFilterTable.load)
         filters = ConsumerFilters(
             BloomFilter.of(
                 config.filters.max_error_rate_of_bloom_filter, config.filters.expect_consumer_num_use_filter
             ),
-            service.state(FILTERS_FILE, ConsumerFilterTable.load),
+            known_filters,
             clock=clock,
             kept_ms=config.filters.filter_data_clean_time_span,
         )
+        if known_filters is None:  # the file is there, though empty, as Java's is
+            filters.note_unsaved()
         offsets = GroupOffsets(service.state(OFFSETS_FILE, ConsumerOffsets.load))
         offsets.configure(config.clients)
         self.parts = BrokerParts(
@@ -151,7 +155,7 @@ class Broker:
         self._topics_seen, self._mappings_seen = service.settings.topics, service.settings.mappings
         self._saving = threading.Lock()
         """Held while offsets are saved, so that none are written over later ones; before all other locks."""
-        self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = steady()
+        self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = self._accounts_ms = steady()
         self._resources = ExitStack()
         self._resources.enter_context(service.listening(self._arrived))
         self._resources.enter_context(service.mapping(self._maps_of))
@@ -170,6 +174,7 @@ class Broker:
             **AdminHandlers(store, clients, traffic, server).table(),
             **ReplicaHandlers(store, server).table(),
             **AccessHandlers(access).table(),
+            **({} if access.plain is None else PlainAccessHandlers(access.plain, store).table()),
         }
 
     def _configure(self, config: StoreConfig) -> None:
@@ -389,6 +394,9 @@ class Broker:
         if is_time(steady_ms, self._protected_ms, PROTECTION_MS):
             self._protected_ms = steady_ms
             self._protect()
+        if parts.access.plain is not None and is_time(steady_ms, self._accounts_ms, LOOK_MS):
+            self._accounts_ms = steady_ms
+            parts.access.plain.look()
         if parts.clients.events:
             self._wake()
         self._messages.ender.write_due(now_ms)
@@ -473,7 +481,7 @@ class Broker:
         for name, behind in slow.items():
             group = parts.store.find_group(name)
             if group is not None and group.consume_enable:
-                _LOG.warning("the group %s reads %d bytes behind the log's end, and is switched off", name, behind)
+                _LOG.warning("[PROTECT_BROKER] the consumer[%s] consume slowly, %d bytes, disable it", name, behind)
                 parts.store.service.save_group(replace(group, consume_enable=False))
 
     def close(self, now_ms: int) -> None:

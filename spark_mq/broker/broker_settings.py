@@ -23,9 +23,13 @@ SECRETS = frozenset({"initAuthenticationUser", "innerClientAuthenticationCredent
 
 
 def settings_text(config: StoreConfig) -> str:
-    """Every setting of a broker as `name=value` lines, sorted: what is configured, else what this broker goes by or Java's default;
-    nothing secret.
-    """
+    """Every setting of a broker as `name=value` lines, sorted; nothing secret."""
+    values = settings_values(config)
+    return "".join(f"{name}={values[name]}\n" for name in sorted(values))
+
+
+def settings_values(config: StoreConfig) -> dict[str, str]:
+    """Every setting of a broker: what is configured, else what this broker goes by or Java's default; nothing secret."""
     followed: dict[str, str] = {}
     for noun in (getattr(config, item.name) for item in fields(config)):
         if isinstance(noun, NOUNS):
@@ -39,7 +43,7 @@ def settings_text(config: StoreConfig) -> str:
     # mqadmin exportMetrics reads the machine's size from it
     defaults["clientCallbackExecutorThreads"] = str(os.cpu_count() or 1)
     values = defaults | followed | dict(config.settings) | _worked_out(config)
-    return "".join(f"{name}={values[name]}\n" for name in sorted(values.keys() - SECRETS))
+    return {name: value for name, value in values.items() if name not in SECRETS}
 
 
 def _worked_out(config: StoreConfig) -> dict[str, str]:

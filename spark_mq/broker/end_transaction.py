@@ -382,7 +382,9 @@ class TransactionEnder:
 
     def _commit(self, half: Message, now_ms: int, *, is_heard: bool) -> PutStatus:
         try:
-            committed = committed_messages(InnerMessages.of([InnerMessage.of(half)]), np.array([half.commitlog_offset]))
+            halves, places = InnerMessages.of([InnerMessage.of(half)]), np.array([half.commitlog_offset])
+            names_real_queue = self._config.release.commit_names_real_queue
+            committed = committed_messages(halves, places, names_real_queue=names_real_queue)
         except PutRefusedError as refused:
             return refused.status
         status = self._put(committed.message(0), now_ms, is_heard=is_heard).status

@@ -25,6 +25,7 @@ from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
 from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
 from storage import GetStatus
 from storage.names import BUILT_IN_GROUPS, RETRY_PREFIX, is_system_group
+from storage.rules.put_guards import lite_topic_refusal
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
 from storage.rules.static_topics import (
     LogicalQueue,
@@ -119,7 +120,7 @@ class PullHandler:
         if self._store.is_slave and not self._config.slave_read_enable:
             return request.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
         if header.lite_topic:
-            remark = f"lite topics are not supported: {header.lite_topic!r} of topic {header.topic!r}"
+            remark = lite_topic_refusal(header.topic, header.lite_topic)
             return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         if header.sys_flag & COMMITS_OFFSET and header.commit_offset is None:
             raise HeaderError(PullMessageRequest.__name__, "commitOffset", None, "sysFlag says that it counts")

@@ -79,10 +79,17 @@ SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND
 _PULL = (_topic(Action.SUB), _group(Action.SUB))
 _C, _P, _A = RequestCode, Pool, Action
 _CHANGES_OF_ACCESS = (
+    *(_C.UPDATE_AND_CREATE_ACL_CONFIG, _C.DELETE_ACL_CONFIG, _C.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG),
     *(_C.AUTH_CREATE_USER, _C.AUTH_UPDATE_USER, _C.AUTH_DELETE_USER),
     *(_C.AUTH_CREATE_ACL, _C.AUTH_UPDATE_ACL, _C.AUTH_DELETE_ACL),
 )
-_LOOKS_AT_ACCESS = (_C.AUTH_GET_USER, _C.AUTH_LIST_USER, _C.AUTH_GET_ACL, _C.AUTH_LIST_ACL)
+_LOOKS_AT_ACCESS = (
+    _C.GET_BROKER_CLUSTER_ACL_INFO,
+    _C.AUTH_GET_USER,
+    _C.AUTH_LIST_USER,
+    _C.AUTH_GET_ACL,
+    _C.AUTH_LIST_ACL,
+)
 _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     **dict.fromkeys(SENDS, (_P.SEND, (_topic(_A.PUB),))),
     _C.CONSUMER_SEND_MSG_BACK: (_P.SEND, (_group(_A.SUB, field="group"), _topic(_A.SUB, field=MESSAGE))),

@@ -11,7 +11,7 @@ PutMessageResult (where it stands), SendMessageAnswer (the answer's header). Man
 The broker sets the properties MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY if absent. It removes POP_CK, which only a broker may set.
 It keeps WAIT as the client wrote it. In Java, `asyncSendEnable` decides which thread waits for the disk; here both values answer when
 the message is stored.
-Not supported: topics with batch queues (BatchCQ), multi-dispatch to LMQ, hooks (SendMessageHook, RPCHook).
+Not supported: topics with batch queues (BatchCQ), lite topics (a message for one is refused), hooks (SendMessageHook, RPCHook).
 Java: SendMessageProcessor, AbstractSendMessageProcessor.
 """
 
@@ -59,7 +59,7 @@ from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessage, InnerMessages, sizes_of_messages
 from storage.rules.priorities import PRIORITY, by_priority
-from storage.rules.put_guards import BrokerState
+from storage.rules.put_guards import BrokerState, check_lite_topic
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, refuse_any_excess
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
@@ -191,12 +191,26 @@ class SendMessageHandler:
 
     # Judging
 
+    def checked(self, request: Request) -> RemotingCommand | None:
+        """Check start, topic and queue of a message that is not stored: the refusal, or None.
+
+        Java: AbstractSendMessageProcessor.msgCheck.
+        """
+        try:
+            rules = self._rules(self._clock(), is_heard=request.is_heard)
+            self._checked_topic(request, request.header.queue_id, rules)
+        except RequestRefusedError as refused:
+            return request.answer(refused.code, refused.remark, self._added)
+        return None
+
     def _judge(self, request: Request, queue_id: int, now_ms: int) -> tuple[PutPlan, int]:
         """The plan of the put, and its queue. Raises RequestRefusedError, PutRefusedError."""
         header: SendMessageRequest = request.header
         properties = properties_of(header) | self._added
         properties.pop(_RECEIPT, None)
         rules = self._rules(now_ms, is_heard=request.is_heard)
+        if self._config.release.knows_lite_topics:
+            check_lite_topic(header.topic, properties)
         topic = self._checked_topic(request, queue_id, rules)
         if header.topic not in rules.topics:
             rules = self._rules(now_ms, is_heard=request.is_heard)

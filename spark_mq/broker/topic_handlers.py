@@ -42,7 +42,7 @@ from storage.rules.static_topics import accepted_mapping
 from storage.rules.topics import built_in_topics, topic_name_remark
 from storage.settings.load import BATCHES_RULE
 from storage.tables.document import encode_entry
-from storage.tables.topics import QUEUE_COUNT_LIMIT, TopicConfig, TopicQueueMapping
+from storage.tables.topics import MAPPINGS, QUEUE_COUNT_LIMIT, TopicConfig, TopicQueueMapping
 
 MANUAL_CLEANS = 20
 """Turns of retention. Java: CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES."""
@@ -233,7 +233,7 @@ class TopicHandlers:
         header: TopicPageRequest = request.header
         table = self._store.service.settings.topics
         topics = dict(self._store.topics)
-        mappings: Mapping[str, Any] = self._store.mappings.document.get("topicQueueMappingInfoMap") or {}
+        mappings: Mapping[str, Any] = self._store.mappings.document.get(MAPPINGS) or {}
         fields: Header | Mapping[str, str] = NO_FIELDS
         if header.topic_seq is not None:
             fields = TopicPageAnswer(total_topic_num=len(topics))

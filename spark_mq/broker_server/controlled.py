@@ -20,7 +20,7 @@ from itertools import count
 from typing import NamedTuple
 
 from spark_mq.broker_server.controllers import Controllers, Position
-from spark_mq.broker_server.opening import ControllerMode, StorePlace, opened_store
+from spark_mq.broker_server.opening import ControllerMode, StorePlace, check_lock, opened_store
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.settings import Configuration
 from spark_mq.client.errors import ClientError, ResponseError
@@ -88,7 +88,11 @@ class ControlledBroker:
 
     @classmethod
     async def start(cls, configuration: Configuration) -> ControlledBroker:
-        """Returns at once: the broker listens when a controller has said what it is."""
+        """Returns when the store's lock is seen to be free: the broker listens when a controller has said what it is.
+
+        Raises StoreLockedError, OSError.
+        """
+        await asyncio.to_thread(check_lock, configuration)
         found = cls(configuration)
         found._heart.start()
         found._thread.start()

@@ -85,6 +85,14 @@ def _begin_epoch(mode: ControllerMode, files: LocalFileSystem, end: int) -> None
     note_epoch(files, epochs.root, term.epoch)
 
 
+def check_lock(configuration: Configuration) -> None:
+    """Raises StoreLockedError where another process has the broker's store, and does not give it up in time; OSError."""
+    root, files = configuration.process.store_path_root_dir, LocalFileSystem()
+    if files.exists(f"{root}/lock"):
+        with files.locked(f"{root}/lock", _LOCK_TIMEOUT_MS, turns=f"{root}/spark_mq/turns", holder="broker"):
+            pass
+
+
 def opened_store(
     configuration: Configuration,
     writes_as: WritesAs,

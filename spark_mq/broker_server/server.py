@@ -575,6 +575,7 @@ class Gate:
         request ─▶ signed by a user? ─▶ allowed to him? ─▶ broker          with access control
         request ─▶ from this host, if it is an operator's? ─▶ broker       without
 
+    With ACL 1.0 its accounts are asked before all; what operators ask is answered to its admins and white addresses, too.
     Java: AuthenticationPipeline, AuthorizationPipeline. Departures, where requests must be allowed: one that names nothing, or no
     message that is there, is for SUPER users, but for producers' heartbeats and farewells; one without a proven user is refused,
     whatever name it gives. Where they need not be: what operators ask is answered to this host alone.
@@ -587,16 +588,18 @@ class Gate:
     @property
     def lets_all_send(self) -> bool:
         """Whether sends pass, whatever they name."""
-        return not self._rules.authenticates and not self._rules.authorizes
+        rules = self._rules
+        return not rules.authenticates and not rules.authorizes and self._parts.access.plain is None
 
     def check(self, command: RemotingCommand, host: str) -> None:
         """Raises RequestRefusedError unless the caller at that address may ask that. The code must have a row."""
-        rules = self._rules
+        rules, plain = self._rules, self._parts.access.plain
         try:
+            may_do_all = plain is not None and plain.check(command, host)
             user = self._user(command) if rules.authenticates else None
             if rules.authorizes and command.code not in rules.free_codes:
                 self._authorize(user, command, host)
-            elif command.code in ADMINISTRATIVE and not is_this_host(host):
+            elif command.code in ADMINISTRATIVE and not may_do_all and not is_this_host(host):
                 raise refused(f"request {command.code} is answered to this host alone")
         except RequestRefusedError as refusal:
             _LOG.info("request %d from %s is refused: %s", command.code, host, refusal.remark)

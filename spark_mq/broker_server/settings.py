@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TypeVar
 
 from spark_mq.access.users import AccessRules, User, UserType, codes_of, name_and_secret
-from spark_mq.broker.broker_settings import SECRETS
+from spark_mq.broker.broker_settings import SECRETS, settings_values
 from spark_mq.broker.request_table import Pool
 from spark_mq.client.errors import ClientSettingError
 from spark_mq.client.settings import ClientSettings, Credentials, TlsSettings
@@ -29,24 +29,17 @@ from storage.errors import ConfigurationError
 from storage.names import MASTER_ID, address_text
 from storage.service.put_group import GROUP_MESSAGES
 from storage.settings.java_properties import parse_properties
+from storage.settings.java_settings import JAVA_SETTINGS
 from storage.settings.load import StoreConfig, parse_config
 from storage.settings.nouns import BrokerIdentity
+from storage.settings.releases import VERSION_SETTING
 
 _T = TypeVar("_T")
 FIRST_USER, INNER_CLIENT = "initAuthenticationUser", "innerClientAuthenticationCredentials"
 DEFAULT_PORT = 10_911
 VIP_PORTS_BELOW = 2
 """The second listener's port is so far below listenPort; for clients with vipChannelEnabled."""
-IMPORTANT = (
-    "bindAddress",
-    "brokerClusterName",
-    "brokerIP1",
-    "brokerName",
-    "flushDiskType",
-    "listenPort",
-    "namesrvAddr",
-    "storePathRootDir",
-)
+IMPORTANT = frozenset(name for name, setting in JAVA_SETTINGS.items() if setting.is_important)
 """Settings that `-m` prints."""
 
 
@@ -105,11 +98,13 @@ class AccessSettings:
     init_authentication_user: str | None = setting(FIRST_USER, None, "String", is_secret=True)
     inner_client_credentials: str | None = setting(INNER_CLIENT, None, "String", is_secret=True)
     acl_enable: bool = setting("aclEnable", False, "boolean")
-    """ACL 1.0, which 5.3.3 does not know any more."""
+    """ACL 1.0: releases up to 5.3.2 have it."""
+    rocketmq_home: str = setting("rocketmqHome", lambda: os.environ.get("ROCKETMQ_HOME", ""), "String")
+    """Where its files are: in `conf`."""
 
     def __post_init__(self) -> None:
-        rule = "access control 1.0 is not there: use authenticationEnabled and authorizationEnabled"
-        require(self, "acl_enable", rule, is_kept=not self.acl_enable)
+        rule = "rocketmqHome or ROCKETMQ_HOME must say where conf/plain_acl.yml is"
+        require(self, "acl_enable", rule, is_kept=not self.acl_enable or bool(self.rocketmq_home))
         rule = "it needs authenticationEnabled: a name without a proof says nothing"
         require(
             self, "authorization_enabled", rule, is_kept=self.authentication_enabled or not self.authorization_enabled
@@ -127,6 +122,7 @@ class AccessSettings:
             _read("authenticationWhitelist", lambda: codes_of(self.authentication_whitelist)),
             _read("authorizationWhitelist", lambda: codes_of(self.authorization_whitelist)),
             tuple(User(*user, UserType.SUPER) for user in users if user is not None),
+            self.rocketmq_home if self.acl_enable else None,
         )
 
     @property
@@ -258,6 +254,22 @@ class Configuration:
         }
         return {name: found[name] for name in sorted(found.keys() - SECRETS)}
 
+    def printed(self) -> dict[str, str]:
+        """Java name → value, as `-p` and `-m` print them: all that a broker of the named release prints, in its order; then the others.
+
+        Java: BrokerStartup, MixAll.printObjectProperties. Departures: each name is there once; the broker's identity comes first, which
+        Java leaves out since 5.0; without the names of fields that no file can set.
+        """
+        own = self.texts() | {"brokerIP1": self.own_identity.broker_ip1 or ""}
+        values = settings_values(self.store) | own
+        version = self.store.release.version
+        names = [
+            name
+            for name, setting in JAVA_SETTINGS.items()
+            if setting.is_printed and (setting.since is None or setting.since <= version)
+        ]
+        return {name: values.get(name, "") for name in names} | {name: own[name] for name in sorted(own.keys() - names)}
+
 
 _NOUNS = (ProcessSettings, ServerSettings, TlsServerSettings, AccessSettings)
 FOLLOWED = frozenset(
@@ -294,14 +306,23 @@ def read_configuration(content: bytes, file: str | None, given: Mapping[str, str
         if not process.addresses and not process.ha_master_address:
             rule = "it is missing: a slave finds its master by its name servers, or by haMasterAddress"
             raise ConfigurationError(file, None, "namesrvAddr", rule)
-    elif process.broker_id != MASTER_ID:
-        raise ConfigurationError(file, None, "brokerId", "a master has 0; brokerRole=SLAVE makes it a slave")
+    elif process.broker_id != MASTER_ID:  # Java says nothing of it
+        told = f"{process.broker_id} counts as {MASTER_ID}, a master's; brokerRole=SLAVE makes it a slave"
+        store = replace(store, warnings=(*store.warnings, f"{file or 'broker.conf'}: brokerId: {told}"))
+        process = replace(process, broker_id=MASTER_ID)
+    access = read_settings(AccessSettings, texts, file)
+    if access.acl_enable and not store.release.has_plain_acl:
+        rule = (
+            f"a broker of RocketMQ {store.release} ({VERSION_SETTING}) ignores it and lets everybody in: use authenticationEnabled and "
+            "authorizationEnabled, or name a release up to 5.3.2"
+        )
+        raise ConfigurationError(file, None, "aclEnable", rule)
     found = Configuration(
         store,
         process,
         server,
         read_settings(TlsServerSettings, texts, file),
-        read_settings(AccessSettings, texts, file),
+        access,
     )
     for name in ("namesrvAddr", "controllerAddr"):
         try:

@@ -23,6 +23,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from spark_mq.client.address_server import FETCH_INTERVAL_MS, FIRST_FETCH_AGAIN_MS
 from spark_mq.client.calls import make_call
 from spark_mq.client.errors import (
     BrokerNotFoundError,
@@ -109,7 +110,10 @@ class ClientInstance:
             return True
 
     def _start(self) -> None:
-        self._duties = [self._loop.create_task(self._poll_routes()), self._loop.create_task(self._send_heartbeats())]
+        duties = [self._poll_routes(), self._send_heartbeats()]
+        if self.name_servers.are_looked_up:
+            duties.append(self._look_up_name_servers())
+        self._duties = [self._loop.create_task(duty) for duty in duties]
 
     async def _close(self) -> None:
         for member in list(self._members.values()):
@@ -310,6 +314,16 @@ class ClientInstance:
             except Exception:
                 _LOG.exception("the query for the routes of client %s failed", self.client_id)
 
+    async def _look_up_name_servers(self) -> None:
+        pause_ms = FIRST_FETCH_AGAIN_MS
+        while True:
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = FETCH_INTERVAL_MS
+            try:
+                await self.name_servers.look_up()
+            except ClientError as error:
+                _LOG.warning("the name servers are those before: %s", error.describe())
+
     # Members and heartbeats.
 
     async def add_member(self, member: Member) -> None:
@@ -483,7 +497,10 @@ def make_client_id(settings: ClientSettings) -> str:
     """
     name = settings.instance_name if settings.has_own_name else f"{os.getpid()}#{time.monotonic_ns()}"
     unit = f"@{settings.unit_name}" if settings.unit_name else ""
-    return f"{settings.client_ip or local_ip(settings.name_servers)}@{name}{unit}"
+    servers = settings.name_servers
+    if settings.namesrv_domain is not None:
+        servers = (settings.namesrv_domain if ":" in settings.namesrv_domain else f"{settings.namesrv_domain}:8080",)
+    return f"{settings.client_ip or local_ip(servers)}@{name}{unit}"
 
 
 def local_ip(name_servers: tuple[str, ...]) -> str:

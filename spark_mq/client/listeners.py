@@ -36,7 +36,7 @@ from spark_mq.client.message import MessageExt, MessageQueue, origin_topic, retr
 from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue, batches
 from spark_mq.client.routes import LOGICAL_PREFIX
-from spark_mq.client.settings import MAX_RECONSUME_TIMES, PushSettings
+from spark_mq.client.settings import MAX_RECONSUME_TIMES, PushSettings, without_namespace
 from spark_mq.remoting.consumers import MessageModel
 from storage.errors import CorruptMessageError
 
@@ -164,6 +164,35 @@ _VALUES: dict[str, Callable[[Any], object]] = {
 def _named(messages: Sequence[MessageExt]) -> str:
     first = messages[0]
     return f"{len(messages)} message(s) from offset {first.queue_offset} of {first.queue}"
+
+
+QueueListener = Callable[[str, list[MessageQueue], list[MessageQueue]], object]
+"""Called with a topic, all its queues and those of this consumer, when the share has changed. Java: MessageQueueListener."""
+
+
+def tell_share(
+    pool: ListenerPool,
+    listener: QueueListener,
+    namespace: str | None,
+    topic: str,
+    all_queues: Iterable[MessageQueue],
+    own: Iterable[MessageQueue],
+) -> None:
+    """Tell the program which queues of a topic it reads, in a thread, with names as it knows them."""
+    names = [named_queues(namespace, queues) for queues in (all_queues, own)]
+    pool.submit(partial(_told, partial(listener, without_namespace(namespace, topic), *names)), lambda _: None)
+
+
+def named_queues(namespace: str | None, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """The queues with their topics as the program knows them."""
+    return [queue._replace(topic=without_namespace(namespace, queue.topic)) for queue in queues]
+
+
+def _told(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except BaseException:  # as in `answer_of`
+        _LOG.exception("the program's queue listener failed")
 
 
 class ListenerPool:

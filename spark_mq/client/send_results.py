@@ -27,6 +27,7 @@ from spark_mq.client.errors import (
     MalformedResponseError,
     RequestTimeoutError,
     ResponseError,
+    SendForbiddenError,
     request_text,
     response_error,
 )
@@ -44,6 +45,14 @@ _FLAGS = {
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
     TransactionState.UNKNOWN: 0,
 }
+
+
+class SendMode(Enum):
+    """How the caller waits. It decides which failures are tried again. Java: CommunicationMode."""
+
+    WAITING = "waiting"
+    ASYNC = "async"
+    ONEWAY = "oneway"
 
 
 class SendStatus(Enum):
@@ -128,6 +137,8 @@ def goes_again(error: ClientError, *, is_waited_for: bool, retried_codes: Set[in
     if isinstance(error, ResponseError):
         has_moved = error.code == ResponseCode.NOT_LEADER_FOR_QUEUE
         return is_waited_for and (has_moved or error.code in retried_codes)
+    if isinstance(error, SendForbiddenError):  # perhaps only that broker is forbidden
+        return is_waited_for
     return is_network_failure(error) and not isinstance(error, FrameRefusedError)
 
 

@@ -126,6 +126,41 @@ class FlushOffsetRequest(Header):
     master_flush_offset: Long
 
 
+class AccountRequest(Header):
+    """An account of ACL 1.0 as it shall be; rights are `name=PUB|SUB` between commas, and absent fields stay as they are."""
+
+    access_key: str
+    secret_key: str | None = None
+    white_remote_address: str | None = None
+    admin: bool = False
+    default_topic_perm: str | None = None
+    default_group_perm: str | None = None
+    topic_perms: str | None = None
+    group_perms: str | None = None
+
+
+class AccountKeyRequest(Header):
+    """An account of ACL 1.0 that shall be forgotten."""
+
+    access_key: str
+
+
+class WhiteAddressesRequest(Header):
+    """The addresses of one file, between commas, from which ACL 1.0 lets everything in."""
+
+    global_white_addrs: str
+    acl_file_full_path: str | None = None
+
+
+class AclVersionAnswer(Header):
+    """The version of ACL 1.0's first file, as JSON."""
+
+    version: str
+    broker_name: str
+    broker_address: str = wire("brokerAddr")
+    cluster_name: str
+
+
 class UserRequest(Header):
     """A user of the access control."""
 

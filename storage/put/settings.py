@@ -43,7 +43,7 @@ from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.settings.releases import UNNAMED, Release
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
-from storage.tables.surroundings import OF_A_SINK, refuse_batch_topics, refuse_foreign_log
+from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
 from storage.tables.topics import (
     MAPPINGS_FILE,
     TOPICS_FILE,
@@ -167,7 +167,7 @@ def put_settings(
     """
     with ExitStack() as opened:
         if log is None:
-            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK, reads_topics=True).directories
+            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK).directories
             log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
             opened.callback(log.close)
         own = _host_of_configuration(config)
@@ -184,7 +184,6 @@ def put_settings(
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
     read = file_system.read_file
     topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read) or TopicTable()
-    refuse_batch_topics(root, topics)
     static = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, read) or TopicQueueMappingTable()
     names = broker_names(config, topics, broker_name)
     return PutSettings(
@@ -330,7 +329,7 @@ class TopicEntries:
     ) -> None:
         """`fail` is called with an error after which it is unknown whether the disk holds the table."""
         self.settings = settings
-        self._directory = f"{root}/config"
+        self._root, self._directory = root, f"{root}/config"
         self._file_system = file_system
         self._clock = clock
         self._fail = fail
@@ -359,7 +358,7 @@ class TopicEntries:
                 self._change(table)
 
     def save(self, topic: TopicConfig) -> None:
-        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises NameIllegalError, OSError."""
+        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises StoreRefusedError, OSError."""
         with self._lock:
             if self.settings.topics.topics.get(topic.topic) != topic:
                 self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
@@ -413,7 +412,7 @@ class TopicEntries:
                 self._save_mappings(mappings)
 
     def replace(self, table: TopicTable) -> None:
-        """Replace the whole table. Raises NameIllegalError, OSError."""
+        """Replace the whole table. Raises StoreRefusedError, OSError."""
         with self._lock:
             self._save(table)
 
@@ -428,7 +427,7 @@ class TopicEntries:
         self._save(self.settings.named(table, self._clock()))
 
     def _save(self, table: TopicTable) -> None:
-        table.refuse_batches()
+        table.refuse_batches(self._root)
         self._write(TOPICS_FILE, table.to_text())
         self.settings = self.settings.with_topics(table)
 

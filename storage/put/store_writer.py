@@ -105,10 +105,6 @@ class StoreWriter:
         self._dispatched_record = 0 if ends.last_record is None else ends.last_record.commitlog_offset
         self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
-        self._keeps_queue_position = (
-            settings.release.checkpoint_has_queue_position or self._checkpoint.logics_physical_offset != 0
-        )
-        self._checkpointed_end = ends.log_end
         self._trust_is_saved = False
         self._failure: BaseException | None = None
         self.confirmed = None if ends.held_from is None else Confirmed(ends.held_from)
@@ -532,14 +528,14 @@ class StoreWriter:
                 confirm_phy_offset=self._confirmed_end(),
                 logics_physical_offset=self._queue_position(sync.last_record.commitlog_offset),
             )
-            self.ends.checkpointed_ms = self.clock()
+            self.ends.checkpointed_ms, self.ends.checkpointed_end = self.clock(), sync.last_record.commitlog_offset
         except BaseException as failed:
             self.fail(failed)
             raise
 
     def _queue_position(self, dispatched_record: int) -> int:
-        known = self._checkpoint.logics_physical_offset
-        return max(known, dispatched_record) if self._keeps_queue_position else known
+        record = max(self._checkpoint.logics_physical_offset, dispatched_record)
+        return self._checkpoint.queue_position(record, is_read=self.settings.release.checkpoint_has_queue_position)
 
     def _confirmed_end(self) -> int:
         return self._checkpoint.confirm_phy_offset if self.confirmed is None else self.dispatched_end
@@ -563,7 +559,7 @@ class StoreWriter:
                 confirm_phy_offset=self._confirmed_end(),
                 logics_physical_offset=self._queue_position(sync.last_record.commitlog_offset),
             )
-            self._checkpointed_end = self.ends.log_end
+            self.ends.checkpointed_end = self.ends.log_end
             drop_index_trust(self.file_system, self.root)
             self._trust_is_saved = False
             self.ends.checkpointed_ms = self.clock()
@@ -579,7 +575,7 @@ class StoreWriter:
         most = self.settings.release.recovered_log_files
         is_far = (
             most is not None
-            and self.ends.log_end - self._checkpointed_end > most // 2 * self.settings.log_file_size_bytes
+            and self.ends.log_end - self.ends.checkpointed_end > most // 2 * self.settings.log_file_size_bytes
         )
         if is_far or is_time(self.clock(), self.ends.checkpointed_ms, CHECKPOINT_INTERVAL_MS):
             self.checkpoint()

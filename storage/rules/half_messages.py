@@ -89,13 +89,16 @@ def takes_transactions(send: SendConfig) -> bool:
     return not send.reject_transaction_message
 
 
-def half_refusals(levels: Numbers, asks_time: Truths, is_empty: Truths) -> tuple[tuple[Truths, Refusal], ...]:
+def half_refusals(
+    levels: Numbers, asks_time: Truths, is_empty: Truths, *, parks_delayed: bool = False
+) -> tuple[tuple[Truths, Refusal], ...]:
     """Which messages cannot be halves, and why; the first reason of each counts. The same rule for a request and a row.
 
-    Departures: a broker of 5.3 accepts both. It parks a half with a delay in the schedule topic and discards it when it is due, and it
-    refuses the commit of one without a body, which it reads back as null.
+    Departures: Java's broker accepts all of them. It parks a half with a level in the schedule topic and discards it when it is due; a
+    request to a broker of a named release before 5.5 does the same (`Release.parks_delayed_halves`), a row never. It refuses the commit
+    of one without a body, which it reads back as null.
     """
-    return ((levels > 0) | asks_time, HALF_DELAYED), (is_empty, HALF_EMPTY)
+    return ((levels > 0) & (not parks_delayed) | asks_time, HALF_DELAYED), (is_empty, HALF_EMPTY)
 
 
 def client_properties(producer_group: Value) -> dict[str, Value | str]:
@@ -111,13 +114,17 @@ def half_properties(topic: Value, queue_id: Value, unique_key: Value) -> dict[st
     return {TRANSACTION_ID: unique_key, REAL_TOPIC: topic, REAL_QUEUE_ID: queue_id}
 
 
-def half_message(message: InnerMessage, producer_group: str | None = None) -> InnerMessage:
+def half_message(
+    message: InnerMessage, producer_group: str | None = None, *, parks_delayed: bool = False
+) -> InnerMessage:
     """The half of a message, which waits until its transaction ends. Java: TransactionalMessageBridge.parseHalfMessageInner.
 
     With `producer_group` also with the client's properties. Raises PutRefusedError (MESSAGE_ILLEGAL) by `half_refusals`.
     """
     asks_time = any(name in message.properties for name in TIMES)
-    for is_refused, refusal in half_refusals(delay_level(message), asks_time, not message.body):
+    for is_refused, refusal in half_refusals(
+        delay_level(message), asks_time, not message.body, parks_delayed=parks_delayed
+    ):
         if is_refused:
             raise PutRefusedError(refusal.status, refusal.reason)
     properties = dict(message.properties)
@@ -148,10 +155,13 @@ def real_queue(half: Message) -> tuple[str, int]:
 # Many at once
 
 
-def committed_messages(halves: InnerMessages, commitlog_offsets: np.ndarray | None = None) -> InnerMessages:
+def committed_messages(
+    halves: InnerMessages, commitlog_offsets: np.ndarray | None = None, *, names_real_queue: bool = True
+) -> InnerMessages:
     """The visible messages of committed halves. Java: EndTransactionProcessor.endMessageTransaction.
 
-    Their properties are the halves', including REAL_TOPIC, REAL_QID and TRAN_MSG: Java clears these after it made the string.
+    Their properties are the halves', including TRAN_MSG, and REAL_TOPIC and REAL_QID if the release leaves them
+    (`Release.commit_names_real_queue`).
     `commitlog_offsets` are the halves' log offsets; None = not known yet, 0. Raises PutRefusedError (MESSAGE_ILLEGAL) if
     a half does not name its topic and queue, where Java throws.
     """
@@ -160,7 +170,11 @@ def committed_messages(halves: InnerMessages, commitlog_offsets: np.ndarray | No
     if (queue_ids < 0).any():
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, _BELONGS_NOWHERE)
     places = np.zeros(halves.row_count, np.int64) if commitlog_offsets is None else commitlog_offsets.astype(np.int64)
+    encoded = halves.properties
+    if not names_real_queue:
+        encoded = _without(_without(closed(encoded), REAL_TOPIC), REAL_QUEUE_ID)
     return halves._replace(
+        properties=encoded,
         topics=topics,
         queue_ids=queue_ids.astype(np.int32),
         sys_flags=committed_flags(halves.sys_flags).astype(np.int32),

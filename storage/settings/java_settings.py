@@ -1,9 +1,9 @@
 """Every name that a broker of RocketMQ 5.3.3 to 5.5.0 understands in broker.conf, with its type and, if it is a constant, its default;
 also the settings that no request may change.
 Java finds them by reflection (MixAll.properties2Object): each public setter with one plain parameter is a
-setting. One line each:
+setting. One line each, `!` for what Java prints as important; the classes and their names are in the order in which `-p` prints them:
 
-    name type [default]
+    name type[!] [default]
 
 No default = none, or one that depends on the machine. `listenPort` and `haListenPort` have the values that
 BrokerStartup sets. A name that several classes have stands with the first. "since" begins what a later release added, or a default that
@@ -32,6 +32,10 @@ class JavaSetting(NamedTuple):
     """The default of earlier releases, if it was another."""
     default_since: BrokerVersion | None = None
     """The first release that has `default`, where earlier ones had another."""
+    is_printed: bool = True
+    """Whether `mqbroker -p` prints it, if the release has it. Java: BrokerStartup, MixAll.printObjectProperties."""
+    is_important: bool = False
+    """Whether `mqbroker -m` prints it. Java: ImportantField."""
 
     def default_of(self, version: BrokerVersion) -> str | None:
         """The default that a broker of this release has."""
@@ -40,426 +44,426 @@ class JavaSetting(NamedTuple):
 
 _TABLE = """
 # org.apache.rocketmq.common.BrokerIdentity
-brokerClusterName String DefaultCluster
-brokerId long 0
-brokerName String
+brokerClusterName String! DefaultCluster
+brokerId long! 0
+brokerName String!
 inBrokerContainer boolean false
 # org.apache.rocketmq.common.BrokerConfig
-accountStatsEnable boolean true
-accountStatsPrintZeroValues boolean true
-ackMessageThreadPoolNums int 16
-ackThreadPoolQueueCapacity int 100000
-aclEnable boolean false
-adminBrokerThreadPoolNums int 16
-adminBrokerThreadPoolQueueCapacity int 10000
-allowRecallWhenBrokerNotWriteable boolean true
-appendAckAsync boolean false
-appendCkAsync boolean false
-asyncSendEnable boolean true
-autoCreateSubscriptionGroup boolean true
-autoCreateTopicEnable boolean true
-autoDeleteUnusedStats boolean true
-broadcastOffsetExpireMaxSecond long 300
-broadcastOffsetExpireSecond long 120
 brokerConfigPath String
-brokerElectionPriority int 2147483647
-brokerFastFailureEnable boolean true
-brokerHeartbeatInterval int 1000
-brokerIP1 String
+rocketmqHome String
+namesrvAddr String!
+listenPort int! 10911
+brokerIP1 String!
 brokerIP2 String
-brokerNotActiveTimeoutMillis long 10000
+recoverConcurrently boolean! false
 brokerPermission int 6
-brokerTopicEnable boolean true
-cgColdReadThreshold long 3145728
-channelExpiredTimeout long 120000
-checkSyncStateSetPeriod long 5000
-cleanOfflineBrokerInterval int 30000
-clearRetryTopicWhenDeleteTopic boolean true
-clientManagerThreadPoolQueueCapacity int 1000000
-clientManageThreadPoolNums int 32
+defaultTopicQueueNums int 8
+autoCreateTopicEnable boolean! true
 clusterTopicEnable boolean true
-coldCtrStrategyEnable boolean false
+brokerTopicEnable boolean true
+autoCreateSubscriptionGroup boolean! true
+messageStorePlugIn String
+msgTraceTopicName String! RMQ_SYS_TRACE_TOPIC
+traceTopicEnable boolean! false
+sendMessageThreadPoolNums int
+putMessageFutureThreadPoolNums int
+pullMessageThreadPoolNums int
+litePullMessageThreadPoolNums int
+ackMessageThreadPoolNums int 16
+processReplyMessageThreadPoolNums int
+queryMessageThreadPoolNums int
+adminBrokerThreadPoolNums int 16
+clientManageThreadPoolNums int 32
+consumerManageThreadPoolNums int 32
+loadBalanceProcessorThreadPoolNums int 32
+heartbeatThreadPoolNums int
+recoverThreadPoolNums int 32
+endTransactionThreadPoolNums int
+flushConsumerOffsetInterval int 5000
+flushConsumerOffsetHistoryInterval int 60000
+rejectTransactionMessage boolean! false
+fetchNameSrvAddrByDnsLookup boolean! false
+fetchNamesrvAddrByAddressServer boolean! false
+sendThreadPoolQueueCapacity int 10000
+putThreadPoolQueueCapacity int 10000
+pullThreadPoolQueueCapacity int 100000
+litePullThreadPoolQueueCapacity int 100000
+ackThreadPoolQueueCapacity int 100000
+replyThreadPoolQueueCapacity int 10000
+queryThreadPoolQueueCapacity int 20000
+clientManagerThreadPoolQueueCapacity int 1000000
+consumerManagerThreadPoolQueueCapacity int 1000000
+heartbeatThreadPoolQueueCapacity int 50000
+endTransactionPoolQueueCapacity int 100000
+adminBrokerThreadPoolQueueCapacity int 10000
+loadBalanceThreadPoolQueueCapacity int 100000
+longPollingEnable boolean true
+shortPollingTimeMills long 1000
+notifyConsumerIdsChangedEnable boolean true
+highSpeedMode boolean false
 commercialBaseCount int 1
 commercialSizePerMsg int 4096
-compatibleWithOldNameSrv boolean true
-compressedRegister boolean false
-configBlackList String configBlackList;brokerConfigPath
-configManagerVersion String v1
-consumerFallbehindThreshold long 17179869184
-consumerManagerThreadPoolQueueCapacity int 1000000
-consumerManageThreadPoolNums int 32
-consumerOffsetUpdateVersionStep long 500
-controllerAddr String
-controllerHeartBeatTimeoutMills long 10000
-defaultMessageRequestMode String PULL
-defaultPopShareQueueNum int -1
-defaultTopicQueueNums int 8
-delayOffsetUpdateVersionStep long 200
-disableConsumeIfConsumerReadSlowly boolean false
-enableBroadcastOffsetStore boolean true
-enableCalcFilterBitMap boolean false
-enableControllerMode boolean false
-enableCreateSysGroup boolean true
-enableDetailStat boolean true
-enableFastChannelEventProcess boolean false
-enableLmqStats boolean false
-enableMixedMessageType boolean false
-enableNetWorkFlowControl boolean false
-enableNotifyAfterPopOrderLockRelease boolean true
-enableNotifyBeforePopCalculateLag boolean true
-enablePopBatchAck boolean false
-enablePopBufferMerge boolean false
-enablePopLog boolean false
-enablePopMessageThreshold boolean false
-enablePropertyFilter boolean false
-enableRegisterProducer boolean true
-enableRemoteEscape boolean false
-enableRetryTopicV2 boolean false
-enableSingleTopicRegister boolean false
-enableSkipLongAwaitingAck boolean false
-enableSlaveActingMaster boolean false
-enableSplitRegistration boolean false
-endTransactionPoolQueueCapacity int 100000
-endTransactionThreadPoolNums int
-estimateAccumulation boolean true
-expectConsumerNumUseFilter int 32
-fetchControllerAddrByDnsLookup boolean false
-fetchNamesrvAddrByAddressServer boolean false
-fetchNameSrvAddrByDnsLookup boolean false
-fetchNamesrvAddrInterval long 10000
-filterDataCleanTimeSpan long 86400000
-filterSupportRetry boolean false
-flushConsumerOffsetHistoryInterval int 60000
-flushConsumerOffsetInterval int 5000
-forceRegister boolean true
-forwardTimeout long 3000
-globalColdReadThreshold long 104857600
-heartbeatThreadPoolNums int
-heartbeatThreadPoolQueueCapacity int 50000
-highSpeedMode boolean false
-initPopOffsetByCheckMsgInMem boolean true
-isolateLogEnable boolean false
-listenPort int 10911
-litePullMessageEnable boolean true
-litePullMessageThreadPoolNums int
-litePullThreadPoolQueueCapacity int 100000
-loadBalancePollNameServerInterval long 30000
-loadBalanceProcessorThreadPoolNums int 32
-loadBalanceThreadPoolQueueCapacity int 100000
-lockInStrictMode boolean false
-longPollingEnable boolean true
-maxErrorRateOfBloomFilter int 20
-maxPopPollingSize long 100000
+accountStatsEnable boolean true
+accountStatsPrintZeroValues boolean true
 maxStatsIdleTimeInMinutes int -1
-messageStorePlugIn String
-metricGrpcExporterIntervalInMills long 60000
-metricGrpcExporterTimeOutInMills long 3000
-metricLoggingExporterIntervalInMills long 10000
-metricsExporterType String DISABLE
-metricsGrpcExporterHeader String
-metricsGrpcExporterTarget String
-metricsInDelta boolean false
-metricsLabel String
-metricsOtelCardinalityLimit int 50000
-metricsPromExporterHost String
-metricsPromExporterPort int 5557
-msgTraceTopicName String RMQ_SYS_TRACE_TOPIC
-namesrvAddr String
-notifyConsumerIdsChangedEnable boolean true
-popCkMaxBufferSize int 200000
-popCkOffsetMaxQueueSize int 20000
-popCkStayBufferTime int 10000
-popCkStayBufferTimeOut int 3000
-popConsumerFSServiceInit boolean true
-popConsumerKVServiceEnable boolean false
-popConsumerKVServiceInit boolean false
-popConsumerKVServiceLog boolean false
-popFromRetryProbability int 20
-popInflightMessageThreshold long 10000
-popLongPollingForceNotifyInterval long 800
-popPollingMapSize int 100000
-popPollingSize int 1024
-popResponseReturnActualRetryTopic boolean false
-popReviveMaxAttemptTimes int 16
-popReviveMaxReturnSizePerRead int 16384
-printChannelGroups boolean false
-printChannelGroupsMinNum int 5
-processReplyMessageThreadPoolNums int
-pullMessageThreadPoolNums int
-pullThreadPoolQueueCapacity int 100000
-putMessageFutureThreadPoolNums int
-putThreadPoolQueueCapacity int 10000
-queryMessageThreadPoolNums int
-queryThreadPoolQueueCapacity int 20000
-realTimeNotifyConsumerChange boolean true
-recallMessageEnable boolean false
-recoverConcurrently boolean false
-recoverThreadPoolNums int 32
+transferMsgByHeap boolean true
 regionId String DefaultRegion
 registerBrokerTimeoutMills int 24000
-registerNameServerPeriod int 30000
-rejectPullConsumerEnable boolean false
-rejectTransactionMessage boolean false
-replyThreadPoolQueueCapacity int 10000
-retrieveMessageFromPopRetryTopicV1 boolean true
-reviveAckWaitMs long 180000
-reviveInterval long 1000
-reviveMaxSlow long 3
-reviveQueueNum int 8
-reviveScanTime long 10000
-rocketmqHome String
 sendHeartbeatTimeoutMillis int 1000
-sendMessageThreadPoolNums int
-sendThreadPoolQueueCapacity int 10000
-serverLoadBalancerEnable boolean true
-shortPollingTimeMills long 1000
-skipPreOnline boolean false
-skipWhenCKRePutReachMaxTimes boolean false
 slaveReadEnable boolean false
-splitRegistrationSize int 800
-startAcceptSendRequestTimeStamp long 0
-storeReplyMessageEnable boolean true
-subscriptionExpiredTimeout long 600000
-syncBrokerMemberGroupPeriod int 1000
-syncBrokerMetadataPeriod long 5000
-syncControllerMetadataPeriod long 10000
-traceOn boolean true
-traceTopicEnable boolean false
-transactionCheckInterval long 30000
-transactionCheckMax int 15
-transactionMetricFlushInterval long 3000
-transactionOpBatchInterval int 3000
-transactionOpMsgMaxSize int 4096
-transactionTimeOut long 6000
-transferMsgByHeap boolean true
-updateNameServerAddrPeriod int 120000
-usePIDColdCtrStrategy boolean true
-useServerSideResetOffset boolean true
-useStaticSubscription boolean false
-validateSystemTopicWhenUpdateTopic boolean true
+disableConsumeIfConsumerReadSlowly boolean false
+consumerFallbehindThreshold long 17179869184
+brokerFastFailureEnable boolean true
+waitTimeMillsInSendQueue long 200
+waitTimeMillsInPullQueue long 5000
+waitTimeMillsInLitePullQueue long 5000
+waitTimeMillsInHeartbeatQueue long 31000
+waitTimeMillsInTransactionQueue long 3000
 waitTimeMillsInAckQueue long 3000
 waitTimeMillsInAdminBrokerQueue long 5000
-waitTimeMillsInHeartbeatQueue long 31000
-waitTimeMillsInLitePullQueue long 5000
-waitTimeMillsInPullQueue long 5000
-waitTimeMillsInSendQueue long 200
-waitTimeMillsInTransactionQueue long 3000
+startAcceptSendRequestTimeStamp long 0
+traceOn boolean true
+enableCalcFilterBitMap boolean false
+rejectPullConsumerEnable boolean false
+expectConsumerNumUseFilter int 32
+maxErrorRateOfBloomFilter int 20
+filterDataCleanTimeSpan long 86400000
+filterSupportRetry boolean false
+enablePropertyFilter boolean false
+compressedRegister boolean false
+forceRegister boolean true
+registerNameServerPeriod int 30000
+updateNameServerAddrPeriod int 120000
+brokerHeartbeatInterval int 1000
+brokerNotActiveTimeoutMillis long 10000
+enableNetWorkFlowControl boolean false
+enableBroadcastOffsetStore boolean true
+broadcastOffsetExpireSecond long 120
+broadcastOffsetExpireMaxSecond long 300
+popPollingSize int 1024
+popPollingMapSize int 100000
+maxPopPollingSize long 100000
+reviveQueueNum int 8
+reviveInterval long 1000
+reviveMaxSlow long 3
+reviveScanTime long 10000
+enableSkipLongAwaitingAck boolean false
+reviveAckWaitMs long 180000
+enablePopLog boolean false
+enablePopBufferMerge boolean false
+popCkStayBufferTime int 10000
+popCkStayBufferTimeOut int 3000
+popCkMaxBufferSize int 200000
+popCkOffsetMaxQueueSize int 20000
+enablePopBatchAck boolean false
+popLongPollingForceNotifyInterval long 800
+enableNotifyBeforePopCalculateLag boolean true
+enableNotifyAfterPopOrderLockRelease boolean true
+initPopOffsetByCheckMsgInMem boolean true
+retrieveMessageFromPopRetryTopicV1 boolean true
+enableRetryTopicV2 boolean false
+popFromRetryProbability int 20
+popConsumerFSServiceInit boolean true
+popConsumerKVServiceLog boolean false
+popConsumerKVServiceInit boolean false
+popConsumerKVServiceEnable boolean false
+popReviveMaxReturnSizePerRead int 16384
+popReviveMaxAttemptTimes int 16
+realTimeNotifyConsumerChange boolean true
+litePullMessageEnable boolean true
+syncBrokerMemberGroupPeriod int 1000
+loadBalancePollNameServerInterval long 30000
+cleanOfflineBrokerInterval int 30000
+serverLoadBalancerEnable boolean true
+defaultMessageRequestMode String PULL
+defaultPopShareQueueNum int -1
+transactionTimeOut long! 6000
+transactionCheckMax int! 15
+transactionCheckInterval long! 30000
+transactionMetricFlushInterval long 3000
+transactionOpMsgMaxSize int 4096
+transactionOpBatchInterval int 3000
+aclEnable boolean! false
+storeReplyMessageEnable boolean true
+enableDetailStat boolean true
+autoDeleteUnusedStats boolean true
+isolateLogEnable boolean false
+forwardTimeout long 3000
+enableSlaveActingMaster boolean false
+enableRemoteEscape boolean false
+skipPreOnline boolean false
+asyncSendEnable boolean true
+useServerSideResetOffset boolean true
+consumerOffsetUpdateVersionStep long 500
+delayOffsetUpdateVersionStep long 200
+lockInStrictMode boolean false
+compatibleWithOldNameSrv boolean true
+enableControllerMode boolean false
+controllerAddr String
+fetchControllerAddrByDnsLookup boolean false
+syncBrokerMetadataPeriod long 5000
+checkSyncStateSetPeriod long 5000
+syncControllerMetadataPeriod long 10000
+controllerHeartBeatTimeoutMills long 10000
+validateSystemTopicWhenUpdateTopic boolean true
+brokerElectionPriority int 2147483647
+useStaticSubscription boolean false
+metricsExporterType String DISABLE
+metricsOtelCardinalityLimit int 50000
+metricsGrpcExporterTarget String
+metricsGrpcExporterHeader String
+metricGrpcExporterTimeOutInMills long 3000
+metricGrpcExporterIntervalInMills long 60000
+metricLoggingExporterIntervalInMills long 10000
+metricsPromExporterPort int 5557
+metricsPromExporterHost String
+metricsLabel String
+metricsInDelta boolean false
+channelExpiredTimeout long 120000
+subscriptionExpiredTimeout long 600000
+estimateAccumulation boolean true
+coldCtrStrategyEnable boolean false
+usePIDColdCtrStrategy boolean true
+cgColdReadThreshold long 3145728
+globalColdReadThreshold long 104857600
+fetchNamesrvAddrInterval long 10000
+popResponseReturnActualRetryTopic boolean false
+enableSingleTopicRegister boolean false
+enableMixedMessageType boolean false
+enableSplitRegistration boolean false
+popInflightMessageThreshold long 10000
+enablePopMessageThreshold boolean false
+enableFastChannelEventProcess boolean false
+printChannelGroups boolean false
+printChannelGroupsMinNum int 5
+splitRegistrationSize int 800
+configBlackList String configBlackList;brokerConfigPath
+skipWhenCKRePutReachMaxTimes boolean false
+appendAckAsync boolean false
+appendCkAsync boolean false
+clearRetryTopicWhenDeleteTopic boolean true
+enableLmqStats boolean false
+configManagerVersion String v1
+allowRecallWhenBrokerNotWriteable boolean true
+recallMessageEnable boolean false
+enableRegisterProducer boolean true
+enableCreateSysGroup boolean true
+# org.apache.rocketmq.remoting.netty.NettyServerConfig
+bindAddress String 0.0.0.0
+serverWorkerThreads int 8
+serverCallbackExecutorThreads int 0
+serverSelectorThreads int 3
+serverOnewaySemaphoreValue int 256
+serverAsyncSemaphoreValue int 64
+serverChannelMaxIdleTimeSeconds int 120
+serverSocketSndBufSize int
+serverSocketRcvBufSize int
+writeBufferHighWaterMark int
+writeBufferLowWaterMark int
+serverSocketBacklog int
+serverNettyWorkerGroupEnable boolean true
+serverPooledByteBufAllocatorEnable boolean true
+enableShutdownGracefully boolean false
+shutdownWaitTimeSeconds int 30
+useEpollNativeSelector boolean false
+# org.apache.rocketmq.remoting.netty.NettyClientConfig
+clientWorkerThreads int 4
+clientCallbackExecutorThreads int
+clientOnewaySemaphoreValue int 65535
+clientAsyncSemaphoreValue int 65535
+connectTimeoutMillis int 3000
+channelNotActiveInterval long 60000
+scanAvailableNameSrv boolean true
+clientChannelMaxIdleTimeSeconds int 120
+clientSocketSndBufSize int 0
+clientSocketRcvBufSize int 0
+clientPooledByteBufAllocatorEnable boolean false
+clientCloseSocketIfTimeout boolean true
+useTLS boolean false
+socksProxyConfig String {}
+disableCallbackExecutor boolean false
+disableNettyWorkerGroup boolean false
+maxReconnectIntervalTimeSeconds long 60
+enableReconnectForGoAway boolean true
 # org.apache.rocketmq.store.config.MessageStoreConfig
-accessMessageInMemoryHotRatio int 26
-accessMessageInMemoryMaxRatio int 40
-allAckInSyncStateSet boolean false
-asyncLearner boolean false
-autoMessageVersionOnTopicLen boolean true
-batchDispatchRequestThreadPoolNums int 16
-bitMapLengthConsumeQueueExt int 64
-bottomMostCompressionTypeForConsumeQueueStore String zstd
-brokerRole String ASYNC_MASTER
-checkCRCOnRecover boolean true
-cleanFileForciblyEnable boolean true
-cleanResourceInterval int 10000
-cleanRocksDBDirtyCQIntervalMin long 60
-cleanSwapedMapInterval long 300000
-coldDataFlowControlEnable boolean false
-coldDataScanEnable boolean false
-commitCommitLogLeastPages int 4
-commitCommitLogThoroughInterval int 200
-commitIntervalCommitLog int 200
-commitLogForceSwapMapInterval long 43200000
-commitLogSwapMapInterval long 3600000
-commitLogSwapMapReserveFileNum int 100
-compactionCqMappedFileSize int 10485760
+storePathRootDir String!
+storePathCommitLog String!
+storePathDLedgerCommitLog String!
+storePathEpochFile String!
+storePathBrokerIdentity String!
+readOnlyCommitLogStorePaths String
+mappedFileSizeCommitLog int 1073741824
 compactionMappedFileSize int 104857600
+compactionCqMappedFileSize int 10485760
 compactionScheduleInternal int 900000
+maxOffsetMapSize int 104857600
 compactionThreadNum int 6
-correctLogicMinOffsetForceInterval int 300000
-correctLogicMinOffsetSleepInterval int 1
-dataReadAheadEnable boolean true
-debugLockEnable boolean false
-defaultQueryMaxNum int 32
+enableCompaction boolean true
+mappedFileSizeTimerLog int 104857600
+timerPrecisionMs int 1000
+timerRollWindowSlot int 172800
+timerFlushIntervalMs int 1000
+timerGetMessageThreadNum int 3
+timerPutMessageThreadNum int 3
+timerEnableCheckMetrics boolean true
+timerInterceptDelayLevel boolean false
+timerMaxDelaySec int 259200
+timerWheelEnable boolean true
+disappearTimeAfterStart int! -1
+timerStopEnqueue boolean false
+timerSkipUnknownError boolean false
+timerEnableRetryUntilSuccess boolean false
+timerCongestNumEachSlot int 2147483647
+timerMetricSmallThreshold int 1000000
+timerProgressLogIntervalMs int 10000
+storeType String! default
+mappedFileSizeConsumeQueue int 6000000
+enableConsumeQueueExt boolean false
+mappedFileSizeConsumeQueueExt int 50331648
+mapperFileSizeBatchConsumeQueue int 13800000
+bitMapLengthConsumeQueueExt int 64
+flushIntervalCommitLog int! 500
+commitIntervalCommitLog int! 200
+maxRecoveryCommitlogFiles int 30
+diskSpaceWarningLevelRatio int 90
+diskSpaceCleanForciblyRatio int 85
+useReentrantLockWhenPutMessage boolean true
+flushCommitLogTimed boolean! true
+flushIntervalConsumeQueue int 1000
+cleanResourceInterval int 10000
 deleteCommitLogFilesInterval int 100
 deleteConsumeQueueFilesInterval int 100
-deleteFileBatchMax int 10
-deleteWhen String 04
 destroyMapedFileIntervalForcibly int 120000
-disappearTimeAfterStart int -1
-diskFallRecorded boolean true
+redeleteHangedFileInterval int 120000
+deleteWhen String! 04
 diskMaxUsedSpaceRatio int 75
-diskSpaceCleanForciblyRatio int 85
-diskSpaceWarningLevelRatio int 90
-dispatchCqCacheNum int 4096
-dispatchCqThreads int 10
-dispatchFromSenderThread boolean false
+fileReservedTime int! 72
+deleteFileBatchMax int! 10
+putMsgIndexHightWater int 600000
+maxMessageSize int 4194304
+maxFilterMessageSize int 16000
+checkCRCOnRecover boolean true
+flushCommitLogLeastPages int 4
+commitCommitLogLeastPages int 4
+flushLeastPagesWhenWarmMapedFile int 4096
+flushConsumeQueueLeastPages int 2
+flushCommitLogThoroughInterval int 10000
+commitCommitLogThoroughInterval int 200
+flushConsumeQueueThoroughInterval int 60000
+maxTransferBytesOnMessageInMemory int! 262144
+maxTransferCountOnMessageInMemory int! 32
+maxTransferBytesOnMessageInDisk int! 65536
+maxTransferCountOnMessageInDisk int! 8
+accessMessageInMemoryMaxRatio int! 40
+messageIndexEnable boolean! true
+maxHashSlotNum int 5000000
+maxIndexNum int 20000000
+maxMsgsNumBatch int 64
+messageIndexSafe boolean! false
+haListenPort int 0
+haSendHeartbeatInterval int 5000
+haHousekeepingInterval int 20000
+haTransferBatchSize int 32768
+haMasterAddress String!
+haMaxGapNotInSync int 268435456
+brokerRole String! ASYNC_MASTER
+flushDiskType String! ASYNC_FLUSH
+syncFlushTimeout int 5000
+putMessageTimeout int 8000
+slaveTimeout int 3000
+messageDelayLevel String 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h
+flushDelayOffsetInterval long 10000
+cleanFileForciblyEnable boolean! true
+warmMapedFileEnable boolean false
+offsetCheckInSlave boolean false
+debugLockEnable boolean false
+duplicationEnable boolean false
+diskFallRecorded boolean true
+osPageCacheBusyTimeOutMills long 1000
+defaultQueryMaxNum int 32
+transientStorePoolEnable boolean! false
+transientStorePoolSize int 5
+fastFailIfNoBufferInStorePool boolean false
+enableDLegerCommitLog boolean false
 dLegerGroup String
 dLegerPeers String
 dLegerSelfId String
-duplicationEnable boolean false
-enableAsyncReput boolean true
-enableAutoInSyncReplicas boolean false
+preferredLeaderId String
 enableBatchPush boolean false
-enableBuildConsumeQueueConcurrently boolean false
-enableCleanExpiredOffset boolean false
-enableCompaction boolean true
-enableConsumeQueueExt boolean false
-enabledAppendPropCRC boolean false
-enableDLegerCommitLog boolean false
+enableScheduleMessageStats boolean true
 enableLmq boolean false
 enableMultiDispatch boolean false
-enableRocksDBLog boolean false
-enableScheduleAsyncDeliver boolean false
-enableScheduleMessageStats boolean true
-fastFailIfNoBufferInStorePool boolean false
-fileReservedTime int 72
-flushCommitLogLeastPages int 4
-flushCommitLogThoroughInterval int 10000
-flushCommitLogTimed boolean true
-flushConsumeQueueLeastPages int 2
-flushConsumeQueueThoroughInterval int 60000
-flushDelayOffsetInterval long 10000
-flushDiskType String ASYNC_FLUSH
-flushIntervalCommitLog int 500
-flushIntervalConsumeQueue int 1000
-flushLeastPagesWhenWarmMapedFile int 4096
-forceVerifyPropCRC boolean false
-haFlowControlEnable boolean false
-haHousekeepingInterval int 20000
-haListenPort int 0
-haMasterAddress String
-haMaxGapNotInSync int 268435456
-haMaxTimeSlaveNotCatchup long 15000
-haSendHeartbeatInterval int 5000
-haTransferBatchSize int 32768
-inSyncReplicas int 1
-logicalDiskSpaceCleanForciblyThreshold double 0.8
-logicQueueForceSwapMapInterval long 43200000
-logicQueueSwapMapInterval long 3600000
-logicQueueSwapMapReserveFileNum int 20
-mappedFileSizeCommitLog int 1073741824
-mappedFileSizeConsumeQueue int 6000000
-mappedFileSizeConsumeQueueExt int 50331648
-mappedFileSizeTimerLog int 104857600
-mappedFileSwapEnable boolean true
-mapperFileSizeBatchConsumeQueue int 13800000
-maxAsyncPutMessageRequests int 5000
-maxBatchDeleteFilesNum int 50
-maxChecksumRange long 1073741824
-maxConsumeQueueScan int 20000
-maxFilterMessageSize int 16000
-maxHashSlotNum int 5000000
-maxHaTransferByteInSecond long 104857600
-maxIndexNum int 20000000
 maxLmqConsumeQueueNum int 20000
-maxMessageSize int 4194304
-maxMsgsNumBatch int 64
-maxOffsetMapSize int 104857600
-maxRecoveryCommitlogFiles int 30
-maxSlaveResendLength long 268435456
-maxTopicLength int 127
-maxTransferBytesOnMessageInDisk int 65536
-maxTransferBytesOnMessageInMemory int 262144
-maxTransferCountOnMessageInDisk int 8
-maxTransferCountOnMessageInMemory int 32
-memTableFlushIntervalMs long 3600000
-messageDelayLevel String 1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h
-messageIndexEnable boolean true
-messageIndexSafe boolean false
-minInSyncReplicas int 1
-offsetCheckInSlave boolean false
-osPageCacheBusyTimeOutMills long 1000
-preferredLeaderId String
-pullBatchMaxMessageCount int 160
-putConsumeQueueDataByFileChannel boolean true
-putMessageTimeout int 8000
-putMsgIndexHightWater int 600000
-readOnlyCommitLogStorePaths String
-readUnCommitted boolean false
-realTimePersistRocksDBConfig boolean true
-recheckReputOffsetFromCq boolean false
-redeleteHangedFileInterval int 120000
-replicasPerDiskPartition int 1
-rocksdbCompressionType String lz4
-rocksdbCQDoubleWriteEnable boolean false
-rocksdbFlushWalFrequency int 1024
-rocksdbWalFileRollingThreshold long 1073741824
-sampleCountThreshold int 5000
-sampleSteps int 32
+enableScheduleAsyncDeliver boolean false
 scheduleAsyncDeliverMaxPendingLimit int 2000
 scheduleAsyncDeliverMaxResendNum2Blocked int 3
-searchBcqByCacheEnable boolean true
-slaveTimeout int 3000
-spinLockCollisionRetreatOptimalDegree int 1000
-statRocksDBCQIntervalSec long 10
-storePathBrokerIdentity String
-storePathCommitLog String
-storePathDLedgerCommitLog String
-storePathEpochFile String
-storePathRootDir String
-storeType String default
-syncFlushTimeout int 5000
-syncFromLastFile boolean false
-syncMasterFlushOffsetWhenStartup boolean false
-timerColdDataCheckIntervalMs int 60000
-timerCongestNumEachSlot int 2147483647
-timerEnableCheckMetrics boolean true
-timerEnableRetryUntilSuccess boolean false
-timerFlushIntervalMs int 1000
-timerGetMessageThreadNum int 3
-timerInterceptDelayLevel boolean false
-timerMaxDelaySec int 259200
-timerMetricSmallThreshold int 1000000
-timerPrecisionMs int 1000
-timerProgressLogIntervalMs int 10000
-timerPutMessageThreadNum int 3
-timerRollWindowSlot int 172800
-timerSkipUnknownError boolean false
-timerStopEnqueue boolean false
-timerWheelEnable boolean true
-topicQueueLockNum int 32
-totalReplicas int 1
-transientStorePoolEnable boolean false
-transientStorePoolSize int 5
+maxBatchDeleteFilesNum int 50
+dispatchCqThreads int 10
+dispatchCqCacheNum int 4096
+enableAsyncReput boolean true
+recheckReputOffsetFromCq boolean false
+maxTopicLength int 127
+autoMessageVersionOnTopicLen boolean true
+enabledAppendPropCRC boolean false
+forceVerifyPropCRC boolean false
 travelCqFileNumWhenGetMessage int 1
+correctLogicMinOffsetSleepInterval int 1
+correctLogicMinOffsetForceInterval int 300000
+mappedFileSwapEnable boolean true
+commitLogForceSwapMapInterval long 43200000
+commitLogSwapMapInterval long 3600000
+commitLogSwapMapReserveFileNum int 100
+logicQueueForceSwapMapInterval long 43200000
+logicQueueSwapMapInterval long 3600000
+cleanSwapedMapInterval long 300000
+logicQueueSwapMapReserveFileNum int 20
+searchBcqByCacheEnable boolean true
+dispatchFromSenderThread boolean! false
+wakeCommitWhenPutMessage boolean! true
+wakeFlushWhenPutMessage boolean! false
+enableCleanExpiredOffset boolean! false
+maxAsyncPutMessageRequests int 5000
+pullBatchMaxMessageCount int 160
+totalReplicas int! 1
+inSyncReplicas int! 1
+minInSyncReplicas int! 1
+allAckInSyncStateSet boolean! false
+enableAutoInSyncReplicas boolean! false
+haFlowControlEnable boolean! false
+maxHaTransferByteInSecond long 104857600
+haMaxTimeSlaveNotCatchup long 15000
+syncMasterFlushOffsetWhenStartup boolean false
+maxChecksumRange long 1073741824
+replicasPerDiskPartition int 1
+logicalDiskSpaceCleanForciblyThreshold double 0.8
+maxSlaveResendLength long 268435456
+syncFromLastFile boolean false
+asyncLearner boolean false
+maxConsumeQueueScan int 20000
+sampleCountThreshold int 5000
+coldDataFlowControlEnable boolean false
+coldDataScanEnable boolean false
+dataReadAheadEnable boolean true
+timerColdDataCheckIntervalMs int 60000
+sampleSteps int 32
+accessMessageInMemoryHotRatio int 26
+enableBuildConsumeQueueConcurrently boolean false
+batchDispatchRequestThreadPoolNums int 16
+cleanRocksDBDirtyCQIntervalMin long 60
+statRocksDBCQIntervalSec long 10
+memTableFlushIntervalMs long 3600000
+realTimePersistRocksDBConfig boolean true
+enableRocksDBLog boolean false
+topicQueueLockNum int 32
+readUnCommitted boolean false
+putConsumeQueueDataByFileChannel boolean true
+rocksdbCQDoubleWriteEnable boolean false
+bottomMostCompressionTypeForConsumeQueueStore String zstd
+rocksdbCompressionType String lz4
+rocksdbFlushWalFrequency int 1024
+rocksdbWalFileRollingThreshold long 1073741824
+spinLockCollisionRetreatOptimalDegree int 1000
 useABSLock boolean false
-useReentrantLockWhenPutMessage boolean true
-wakeCommitWhenPutMessage boolean true
-wakeFlushWhenPutMessage boolean false
-warmMapedFileEnable boolean false
-# org.apache.rocketmq.remoting.netty.NettyServerConfig
-bindAddress String 0.0.0.0
-enableShutdownGracefully boolean false
-serverAsyncSemaphoreValue int 64
-serverCallbackExecutorThreads int 0
-serverChannelMaxIdleTimeSeconds int 120
-serverNettyWorkerGroupEnable boolean true
-serverOnewaySemaphoreValue int 256
-serverPooledByteBufAllocatorEnable boolean true
-serverSelectorThreads int 3
-serverSocketBacklog int
-serverSocketRcvBufSize int
-serverSocketSndBufSize int
-serverWorkerThreads int 8
-shutdownWaitTimeSeconds int 30
-useEpollNativeSelector boolean false
-writeBufferHighWaterMark int
-writeBufferLowWaterMark int
-# org.apache.rocketmq.remoting.netty.NettyClientConfig
-channelNotActiveInterval long 60000
-clientAsyncSemaphoreValue int
-clientCallbackExecutorThreads int
-clientChannelMaxIdleTimeSeconds int
-clientCloseSocketIfTimeout boolean
-clientOnewaySemaphoreValue int
-clientPooledByteBufAllocatorEnable boolean false
-clientSocketRcvBufSize int
-clientSocketSndBufSize int
-clientWorkerThreads int
-connectTimeoutMillis int
-disableCallbackExecutor boolean false
-disableNettyWorkerGroup boolean false
-enableReconnectForGoAway boolean true
-maxReconnectIntervalTimeSeconds long 60
-scanAvailableNameSrv boolean true
-socksProxyConfig String {}
-useTLS boolean
 # org.apache.rocketmq.auth.config.AuthConfig
 aclCacheExpiredSecond int 600
 aclCacheMaxNum int 1000
@@ -605,19 +609,26 @@ useSeparateStorePathForRocksdbCQ boolean false
 """
 
 
+_PRINTED = (
+    *(".BrokerIdentity", ".BrokerConfig", ".NettyServerConfig", ".NettyClientConfig"),
+    ".rocketmq.store.config.MessageStoreConfig",
+)
+
+
 def _parse(table: str) -> dict[str, JavaSetting]:
     settings: dict[str, JavaSetting] = {}
-    since = None
+    since, is_printed = None, True
     for line in table.strip().split("\n"):
         if line[0] == "#":
-            _, is_later, release = line.partition(", since ")
+            owner, is_later, release = line.partition(", since ")
+            is_printed = owner.endswith(_PRINTED)
             since = parse_broker_version(release) if is_later else None
             continue
         name, kind, *default = line.split(" ", 2)
         text = default[0] if default else None
         former = settings.get(name)
         settings[name] = (
-            JavaSetting(name, kind, text, since)
+            JavaSetting(name, kind.rstrip("!"), text, since, is_printed=is_printed, is_important=kind.endswith("!"))
             if former is None
             else former._replace(default=text, former_default=former.default, default_since=since)
         )

@@ -349,7 +349,9 @@ class _Pass:
 
     def _commit(self, halves: Halves) -> None:
         for rows, messages in messages_of(self._store, halves):
-            self._store.put_inner(committed_messages(messages, halves.commitlog_offsets[rows]))
+            places, release = halves.commitlog_offsets[rows], self._store.settings.release
+            names_real_queue = release.commit_names_real_queue
+            self._store.put_inner(committed_messages(messages, places, names_real_queue=names_real_queue))
             reach("half-committed")
 
     def _end(self, halves: Halves) -> None:

@@ -326,6 +326,22 @@ def test_a_broker_goes_on_with_the_filters_and_maps_that_an_apache_broker_has_le
     assert pulled() == wanted - {spoilt}
 
 
+def test_the_file_is_there_also_without_an_expression(tmp_path: Path) -> None:
+    """ConfigManager.persist, each 10 seconds."""
+    file, empty = tmp_path / "store" / "config" / "consumerFilter.json", '{\n\t"filterDataByTopic":{}\n}'
+    with running(tmp_path / "store", FakeClock()) as group:
+        group.peers.pause(FILTERS_SAVED_MS / 1_000)
+        assert file.read_text() == empty
+    written = file.stat().st_mtime_ns
+    with running(tmp_path / "store", FakeClock()) as group:
+        group.peers.pause(FILTERS_SAVED_MS / 1_000)
+    assert file.stat().st_mtime_ns == written
+    file.unlink()
+    with running(tmp_path / "store", FakeClock()):
+        pass
+    assert file.read_text() == empty
+
+
 def test_what_could_not_be_saved_is_saved_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "store" / "config" / "consumerFilter.json"
     with running(tmp_path / "store", FakeClock()) as group:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_mq.broker.broker import Broker
-from spark_mq.broker.put_plan import PutRules, plan_batch
+from spark_mq.broker.put_plan import PutRules, plan_batch, plan_message
 from spark_mq.broker.requests import ClientConnection
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, write_body, write_header
 from spark_mq.remoting.administration import CreateTopicRequest
 from spark_mq.remoting.messages import BatchedMessage, RecallMessageRequest, SendMessageRequest, encode_batch
 from storage import StoreConfig, open_store
+from storage.errors import PutRefusedError
 from storage.format.record import Message
 from storage.format.table_entries import SubscriptionGroupConfig
+from storage.rules.delays import SCHEDULE_TOPIC
 from storage.rules.inner_messages import InnerMessage
 from storage.rules.priorities import PRIORITY, by_priority
 from storage.rules.response_codes import ResponseCode
@@ -44,6 +47,26 @@ def test_records_of_a_batch_have_the_requests_properties_up_to_5_3(version: str,
     rules = PutRules(config=StoreConfig().of_version(version), host=HOST, now_ms=1)
     (encoded,) = plan_batch(message, TopicConfig("T"), rules).messages
     assert encoded.properties == expected
+
+
+@pytest.mark.parametrize(("version", "topic"), [("5.3.3", SCHEDULE_TOPIC), ("5.5.0", None), (None, None)])
+def test_a_half_message_with_a_level_is_parked_for_a_release_whose_clients_send_it(
+    version: str | None, topic: str | None
+) -> None:
+    """HookUtils.handleScheduleMessage, DefaultMQProducerImpl.ensureNotDelayedForTransactional; a time is refused for each release."""
+    config = StoreConfig() if version is None else StoreConfig().of_version(version)
+    rules = PutRules(config=config, host=HOST, now_ms=1)
+    half = {"UNIQ_KEY": "k", "TRAN_MSG": "true", "PGROUP": "p"}
+
+    def put_topic(**delay: str) -> str | None:
+        message = InnerMessage(topic="T", queue_id=0, body=b"b", properties=half | delay, born_time_ms=1)
+        try:
+            return plan_message(message, TopicConfig("T"), rules, str).message.topic
+        except PutRefusedError:
+            return None
+
+    assert put_topic(DELAY="3") == topic
+    assert put_topic(TIMER_DELIVER_MS="5000") is None
 
 
 @pytest.mark.parametrize(
@@ -121,6 +144,27 @@ def test_a_recall_names_the_message_as_the_release_compares_it(
         answer = asked(broker, RequestCode.RECALL_MESSAGE, recall)
         assert (answer.code, (answer.ext_fields or {}).get("msgId")) == (0, "unique")
         assert [message.properties["TIMER_DEL_UNIQKEY"] for message in messages(service)] == expected
+
+
+@pytest.mark.parametrize(("stores", "count"), [("true", 1), ("false", 0)])
+def test_a_reply_is_stored_unless_the_broker_shall_not(stores: str, count: int, tmp_path: Path) -> None:
+    """ReplyMessageProcessor: it is pushed in both cases, here to a client that is not there."""
+    reply = SendMessageRequest(
+        producer_group="P",
+        topic="T",
+        queue_id=1,
+        sys_flag=0,
+        born_time_ms=1,
+        flag=0,
+        properties="UNIQ_KEY\x01R\x02REPLY_TO_CLIENT\x01zoe@id\x02",
+    )
+    with serving(tmp_path, f"storeReplyMessageEnable={stores}") as (broker, service):
+        answer = asked(broker, RequestCode.SEND_REPLY_MESSAGE, reply, b"answer")
+        assert (answer.code, answer.remark) == (1, "push reply message fail, channel of <zoe@id> not found.")
+        assert len(messages(service)) == count
+        refused = asked(broker, RequestCode.SEND_REPLY_MESSAGE, replace(reply, queue_id=9), b"answer")
+        assert (refused.remark or "").startswith("request queueId[9] is illegal")
+        assert len(messages(service)) == count
 
 
 @pytest.mark.parametrize(("version", "queue_id"), [("5.3.3", 1), ("5.4.0", 3)])

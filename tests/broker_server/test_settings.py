@@ -6,10 +6,11 @@ import pytest
 
 from spark_mq.access.users import AccessRules, User, UserType
 from spark_mq.broker.request_table import Pool
-from spark_mq.broker_server.settings import read_configuration
+from spark_mq.broker_server.settings import IMPORTANT, read_configuration
 from spark_mq.client.settings import Credentials
 from storage.errors import ConfigurationError
 from storage.settings.load import unread_settings
+from tests.support.places import VECTORS
 
 
 def test_the_command_line_comes_before_the_file() -> None:
@@ -26,7 +27,7 @@ def test_the_command_line_comes_before_the_file() -> None:
         (b"listenPort=0\n", "listenPort"),
         (b"listenPort=2\n", "listenPort"),
         (b"bindAddress=0.0.0.0\n", "brokerIP1"),
-        (b"brokerId=1\n", "brokerId"),
+        (b"brokerRole=SLAVE\nbrokerId=0\nnamesrvAddr=a:1\n", "brokerId"),
         (b"transactionCheckInterval=0\n", "transactionCheckInterval"),
         (b"tls.server.mode=perhaps\n", "tls.server.mode"),
         (b"namesrvAddr=127.0.0.1:9876x\n", "namesrvAddr"),
@@ -95,3 +96,41 @@ def test_access_control_that_would_guard_nothing_is_refused_by_its_name(text: by
     with pytest.raises(ConfigurationError) as raised:
         read_configuration(text, "broker.conf", {})
     assert (raised.value.key, raised.value.file) == (key, "broker.conf")
+
+
+@pytest.mark.parametrize("role", [b"", b"brokerRole=SYNC_MASTER\n"])
+def test_a_master_has_the_id_0_whatever_the_file_says(role: bytes) -> None:
+    """BrokerStartup.buildBrokerController."""
+    found = read_configuration(role + b"brokerId=3\n", "broker.conf", {})
+    assert found.process.broker_id == 0
+    assert found.store.warnings == (
+        "broker.conf: brokerId: 3 counts as 0, a master's; brokerRole=SLAVE makes it a slave",
+    )
+    assert read_configuration(role + b"brokerId=0\n", "broker.conf", {}).store.warnings == ()
+
+
+OF_THE_MACHINE = {
+    *("brokerIP2", "storePathRootDir", "sendMessageThreadPoolNums", "putMessageFutureThreadPoolNums"),
+    *("pullMessageThreadPoolNums", "litePullMessageThreadPoolNums", "processReplyMessageThreadPoolNums"),
+    *("queryMessageThreadPoolNums", "heartbeatThreadPoolNums", "endTransactionThreadPoolNums"),
+    "clientCallbackExecutorThreads",
+}
+OURS = {"bindAddress", "bitMapLengthConsumeQueueExt"}
+"""Another default; and what Java works out after it has printed."""
+UNSETTABLE = ("timerEnableDisruptor", "timerCheckMetricsWhen", "timerWarmEnable", "timerStopDequeue")
+IDENTITY = ["brokerClusterName", "brokerId", "brokerName"]
+
+
+def test_a_broker_prints_what_apaches_prints_in_its_order() -> None:
+    """MixAll.printObjectProperties of four classes."""
+    lines = (line.partition("=") for line in (VECTORS / "config" / "printed.txt").read_text().splitlines())
+    theirs = {("scanAvailableNameSrv" if n == "isScanAvailableNameSrv" else n): value for n, _, value in lines}
+    theirs = {name: value for name, value in theirs.items() if name not in UNSETTABLE}
+    text = b"brokerName=broker-lab\nlistenPort=21730\nbrokerIP1=127.0.0.1\nmaxMessageSize=1048576\nrocketmqHome=/h\n"
+    found = read_configuration(text, None, {})
+    ours = found.printed()
+    assert [name for name in ours if name in theirs] == list(theirs)
+    assert list(ours)[:3] == IDENTITY
+    important = (VECTORS / "config" / "printed_important.txt").read_text().splitlines()
+    assert [name for name in ours if name in IMPORTANT] == [*IDENTITY, *dict.fromkeys(important)]
+    assert {name for name, value in theirs.items() if ours[name] != value} - OF_THE_MACHINE == OURS

@@ -14,6 +14,7 @@ from spark_mq.cli import app
 from spark_mq.cli.app import COMMANDS
 from storage import open_store
 from tests.support.fixture_stores import Fixture
+from tests.support.ports import free_ports
 
 SCREENFUL = 24
 FIRST_LINE = 300
@@ -147,6 +148,18 @@ def test_a_store_that_another_writer_has_is_left_alone(command: str, fixture_sto
         assert {path: path.read_bytes() for path in root.rglob("*") if path.is_file()} == before
     assert f"store {root}/lock is locked by another writer" in text[0]
     assert "stop the broker" in text[1]
+
+
+@pytest.mark.parametrize("more", ["", "enableControllerMode=true\ncontrollerAddr=127.0.0.1:1\n"])
+def test_a_second_broker_names_the_first_whatever_its_port(tmp_path: Path, more: str) -> None:
+    """MessageStore.start: "Lock failed,MQ already started". Also in controller mode, where no role is known yet."""
+    own, other, root = free_ports(), free_ports(), tmp_path / "store"
+    with open_store(root, read_only=False, create=True, holder="broker"):
+        for port in (own, other):
+            conf = tmp_path / "broker.conf"
+            conf.write_text(f"storePathRootDir={root}\nlistenPort={port}\nbrokerName=b\n{more}")
+            text = said(["broker", "-c", str(conf)], exit_code=75)
+            assert text[0].startswith(f"error: store {root}/lock is locked by another writer, process ")
 
 
 @pytest.mark.parametrize("command", [name for name, words in CALLS.items() if "--topic" in words] + ["dump"])

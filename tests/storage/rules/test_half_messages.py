@@ -41,6 +41,7 @@ from storage.rules.half_messages import (
     with_property,
 )
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
+from storage.settings.releases import parse_broker_version, release_of
 from tests.support.fixture_stores import Fixture
 from tests.support.served import served
 
@@ -118,6 +119,31 @@ def test_a_committed_message_is_the_brokers(store: MessageStore, halves: list[Me
         assert one(columns) == expected
 
 
+@pytest.mark.parametrize("version", ["4.9.7", "5.3.3", "5.4.0", "5.5.0"])
+def test_a_committed_message_names_its_half_messages_queue_up_to_5_3(
+    pristine_store: Callable[[str], Fixture], version: str
+) -> None:
+    """EndTransactionProcessor.endMessageTransaction of each release."""
+    names_real_queue = release_of(parse_broker_version(version)).commit_names_real_queue
+    assert names_real_queue == (version < "5.4")
+    with open_store(pristine_store(f"v{version}").root) as store:
+        halves = {half.commitlog_offset: half for half in messages(store, HALF_TOPIC)}
+        topics = {half.properties["REAL_TOPIC"] for half in halves.values()}
+        committed = [
+            message
+            for topic in topics
+            for queue_id in store.queue_ids(topic)
+            for message in messages(store, topic, queue_id)
+            if message.prepared_transaction_offset in halves
+        ]
+        assert len(committed) > 1
+        for message in committed:
+            half = halves[message.prepared_transaction_offset]
+            columns, place = InnerMessages.of([InnerMessage.of(half)]), np.array([half.commitlog_offset])
+            made = one(committed_messages(columns, place, names_real_queue=names_real_queue))
+            assert (made.topic, made.queue_id, made.properties) == (message.topic, message.queue_id, message.properties)
+
+
 def test_a_half_put_back_is_the_brokers_but_keeps_its_flag(halves: list[Message]) -> None:
     """TransactionalMessageBridge.renewHalfMessageInner, which leaves flag out."""
     last: dict[str | None, Message] = {}
@@ -173,6 +199,8 @@ def test_columns_of_values_become_halves_by_the_same_rules() -> None:
     levels, asks_time, is_empty = np.array([0, 1, -1, 0]), np.array([0, 0, 0, 1]) > 0, np.array([1, 1, 0, 0]) > 0
     found = [(np.flatnonzero(rows).tolist(), why) for rows, why in half_refusals(levels, asks_time, is_empty)]
     assert found == [([1, 3], HALF_DELAYED), ([0, 1], HALF_EMPTY)]
+    parked = half_refusals(levels, asks_time, is_empty, parks_delayed=True)
+    assert [np.flatnonzero(rows).tolist() for rows, _ in parked] == [[3], [0, 1]]
     columns = half_properties(pa.array(["T"]), pa.array(["3"]), pa.array(["K"]))
     single = half_properties("T", "3", "K")
     assert {name: column.to_pylist() for name, column in columns.items()} == {n: [v] for n, v in single.items()}

@@ -49,7 +49,7 @@ def test_a_release_in_broker_conf_that_nobody_can_read_is_an_error_with_its_line
 
 @pytest.mark.parametrize(
     ("text", "like"),
-    [("4.10", "4.9"), ("5.0.9", "5.0"), ("5.2.0", "5.1"), ("5.3.3", "5.3"), ("5.4.1", "5.4"), ("6.0", "5.5")],
+    [("4.10", "4.9"), ("5.0.9", "5.0"), ("5.2.0", "5.1"), ("5.3.2", "5.3"), ("5.4.1", "5.4"), ("6.0", "5.5")],
 )
 def test_a_release_between_two_rows_behaves_like_the_older_one(text: str, like: str) -> None:
     version = parse_broker_version(text)
@@ -64,6 +64,10 @@ def test_what_5_4_and_5_5_changed_is_in_the_table() -> None:
     assert (old.indexes_tags, new.indexes_tags) == (False, True)
     assert (old.honours_priority, new.honours_priority) == (False, True)
     assert (old.batch_appends_request_properties, new.batch_appends_request_properties) == (True, False)
+    assert (old.commit_names_real_queue, new.commit_names_real_queue) == (True, False)
+    assert (new.parks_delayed_halves, newest.parks_delayed_halves) == (True, False)
+    before = release_of(parse_broker_version("5.3.2"))
+    assert (before.has_plain_acl, old.has_plain_acl, new.has_plain_acl) == (True, False, False)
     assert (new.checkpoint_has_queue_position, newest.checkpoint_has_queue_position) == (False, True)
 
 
