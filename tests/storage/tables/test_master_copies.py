@@ -10,8 +10,15 @@ import pytest
 from storage.errors import StateFileError
 from storage.format import fastjson
 from storage.tables.consumer_groups import ConsumerOffsets
-from storage.tables.masters import COPIES, copied_delays, copied_groups, copied_offsets, copied_topics
-from storage.tables.topics import TopicTable
+from storage.tables.masters import (
+    COPIES,
+    copied_delays,
+    copied_groups,
+    copied_mappings,
+    copied_offsets,
+    copied_topics,
+)
+from storage.tables.topics import MappingItem, TopicQueueMappingTable, TopicTable
 from tests.support.places import VECTORS
 
 VERSION = {"counter": 3, "stateVersion": 0, "timestamp": 17}
@@ -73,3 +80,19 @@ def test_a_delay_level_is_where_the_master_is() -> None:
 def test_an_answer_that_is_no_table_is_refused(copy: Any, answer: str) -> None:
     with pytest.raises(StateFileError):
         copy(answer, None)
+
+
+def test_static_topics_are_taken_over_with_their_version_and_where_there_are_none_there_is_no_file() -> None:
+    mapping = {"topic": "S", "bname": "b", "totalQueues": 1, "epoch": 5, "hostedQueues": {"0": [{"bname": "b"}]}}
+    said = {"dataVersion": {"counter": 9}, "mappingDataVersion": VERSION, "topicConfigTable": {}}
+    text = copied_mappings(json.dumps({**said, "topicQueueMappingDetailMap": {"S": mapping}}), None)
+    assert text is not None
+    table = TopicQueueMappingTable.load(text)
+    assert (table.mappings["S"].epoch, table.version.counter) == (5, 3)
+    assert table.mappings["S"].hosted_queues == {0: (MappingItem("b"),)}
+    assert copied_mappings(json.dumps({**said, "topicQueueMappingDetailMap": {"S": mapping}}), text) is None
+    assert copied_mappings(json.dumps(said), None) is None
+    later = {**said, "mappingDataVersion": {**VERSION, "counter": 4}, "topicQueueMappingDetailMap": {}}
+    gone = copied_mappings(json.dumps(later), text)
+    assert gone is not None
+    assert not TopicQueueMappingTable.load(gone).mappings
