@@ -42,8 +42,16 @@ from storage.format.record import BLANK, HEADERS, HOST_FLAGS, MAGIC_BLANK
 from storage.format.record_batch import Records
 from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.log.commit_log import LogFile
+from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.store import queue_file_size
-from storage.settings.load import BY_ITS_BROKER, READ_SETTINGS, StoreConfig, load_config, refuse_for_writing
+from storage.settings.load import (
+    BY_ITS_BROKER,
+    LITE_QUEUES_RULE,
+    READ_SETTINGS,
+    StoreConfig,
+    load_config,
+    refuse_for_writing,
+)
 from storage.store import MessageStore, open_store
 from storage.tables.in_rocksdb import TABLES_IN_ROCKSDB, tables_directory
 from storage.tables.surroundings import own_directory
@@ -113,6 +121,10 @@ def _refuse_source(store: MessageStore, files: LocalFileSystem) -> None:
     if (directory := tables_directory(files, store.root, store.config)) is not None:
         raise StoreRefusedError(
             store.root, f"{directory}: {TABLES_IN_ROCKSDB}, and a plain store has files", hint=BY_ITS_BROKER
+        )
+    if any(topic.startswith(MULTI_DISPATCH_PREFIX) for topic in store.topics()):
+        raise StoreRefusedError(
+            store.root, f"it has {LITE_QUEUES_RULE}; they are not made anew here", hint=BY_ITS_BROKER
         )
     table = store.state(TOPICS_FILE, TopicTable.load) or TopicTable()
     if batched := sorted(store.queues.batch_topics | table.batch_topics):

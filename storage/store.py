@@ -547,7 +547,7 @@ class MessageStore:
                 for (topic, queue_id), found in away[:_QUEUES_NAMED]
             ]
             more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""
-            text = f"store {self.root}: messages lie in tiered storage and are not read: {', '.join(named)}{more}"
+            text = f"store {self.root}: messages lie in tiered storage and are not read, nor found by key: {', '.join(named)}{more}"
             cure = "they are read where broker.conf names their directory (tieredStoreFilePath, PosixFileSegment)"
             if self.layout.rocksdb is not None:
                 cure = "they are not read where consume queues lie in RocksDB"

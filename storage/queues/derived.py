@@ -292,7 +292,7 @@ class DerivedQueueStore(ConsumeQueueStore):
             finally:
                 self._walked = max(self._walked, walk.end)
             behind = self._next_records(walk.end, log_end)
-            if walk.end >= log_end or (behind is None and has_tail):
+            if walk.end >= log_end or not self._log.files or (behind is None and has_tail):
                 return found
             found = found or self._lost(walk, behind or log_end)
             self._walked = behind or log_end

@@ -495,6 +495,15 @@ def test_a_store_with_batch_queues_is_not_converted(of: str, own: Callable[..., 
     assert not list(tmp_path.glob("plain*"))
 
 
+def test_a_store_with_queues_of_lite_topics_is_not_converted(own: Callable[..., Fixture], tmp_path: Path) -> None:
+    fixture = own("dledger", "leader")
+    queue = next(path for path in (fixture.root / "consumequeue").glob("*/*") if any(path.iterdir()))
+    shutil.copytree(queue, fixture.root / "consumequeue" / "%LMQ%$T$child" / "0")
+    with pytest.raises(StoreRefusedError, match="queues of lite topics"):
+        converted(fixture, tmp_path / "plain")
+    assert not list(tmp_path.glob("plain*"))
+
+
 @pytest.mark.filterwarnings("ignore:.*lie in RocksDB:RuntimeWarning")
 def test_tables_in_rocksdb_are_not_left_behind_by_a_conversion(own: Callable[..., Fixture], tmp_path: Path) -> None:
     fixture = own("dledger", "leader")

@@ -339,6 +339,14 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "pass",
             "test_a_late_fall_back_to_a_damaged_log_is_an_error_and_no_loss",
         ),
+        "a batch that a dead follower has written stops every opening": _Room(
+            "storage.recovery.passes", _FOLLOWED.tests
+        ).line(
+            "_first_cut",
+            "is_batch & (offsets >= greatest_end)",
+            "is_batch & False",
+            "test_a_batch_that_a_killed_follower_has_written_and_not_cut_is_cut_by_the_next_opening",
+        ),
         "two conversions clear each other's files": _CONVERTED.line(
             "_Converter._own_partial",
             "with self._files.locked(lock):",

@@ -151,6 +151,15 @@ def test_a_key_finds_what_has_moved(fixture: Fixture) -> None:
         assert store.query(TOPIC, unique_key[1:]) == []
 
 
+def test_a_look_up_by_key_says_what_it_cannot_look_through(fixture: Fixture) -> None:
+    unique_key = next(row["unique_key"] for row in read(fixture) if row["queue_id"] == 0)
+    set_place(fixture, "/nowhere")
+    with pytest.warns(UserWarning, match=rf"not read, nor found by key: {TOPIC} queue 0 offsets 0 to \d+"):
+        store = open_store(fixture.root, config=str(fixture.conf))
+    with store:
+        assert store.query(TOPIC, unique_key) == []
+
+
 def without_own_queue(fixture: Fixture) -> list[dict[str, Any]]:
     """A broker deletes a queue when all of it has left the log. Returns what tiered storage has of it."""
     shutil.rmtree(fixture.root / "consumequeue" / TOPIC / "0")

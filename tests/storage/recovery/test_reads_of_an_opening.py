@@ -1,4 +1,7 @@
-"""What an opening reads: broker.conf, the place of the log and tables once each. A sink's commit is one opening."""
+"""What an opening reads: broker.conf, the place of the log and tables once each. A sink's commit is one opening.
+
+topics.json is read twice for writing: before the lock is taken, for a topic that no writer here may meet, and under it.
+"""
 
 from __future__ import annotations
 
@@ -77,8 +80,9 @@ def test_an_opening_for_writing_reads_each_file_once_and_looks_once_for_the_log(
         reads = files.reads.copy()
         assert [message.body for message in store.get("topic", 0, 0).messages][:1] == [b"one"]
     assert len(places) == 1
-    assert reads["broker.conf"] == reads["topics.json"] == reads["mountinfo"] == reads["hint.json"] == 1
-    assert {name: count for name in (*TABLES, "abort") if (count := reads[name]) > 1} == {}
+    assert reads["broker.conf"] == reads["mountinfo"] == reads["hint.json"] == 1
+    assert reads["topics.json"] == 2
+    assert {name: count for name in (*TABLES[1:], "abort") if (count := reads[name]) > 1} == {}
     assert reads["checkpoint"] <= 2, "by recovery, and by the writer"
 
 
@@ -128,4 +132,5 @@ def test_a_sinks_commit_reads_each_file_as_its_opening_does(
     places.clear()
     commit(options, staged, batch_id=1)
     assert len(places) == 1
-    assert reads["broker.conf"] == reads["topics.json"] == reads["mountinfo"] == reads["hint.json"] == 1
+    assert reads["broker.conf"] == reads["mountinfo"] == reads["hint.json"] == 1
+    assert reads["topics.json"] == 2
