@@ -55,7 +55,8 @@ def _rebuild(path: str, root: Path, conf: str | None, file_system: LocalFileSyst
     aside, lock = root / "spark_mq" / "rebuild", str(root / "lock")
     with file_system.locked(lock, _PATIENCE_MS):
         checkpoint = read_checkpoint(file_system, str(root))
-        nothing = {"logics_msg_timestamp": 0, "index_msg_timestamp": 0, "logics_physical_offset": 0}
+        nothing = {"logics_msg_timestamp": 0, "index_msg_timestamp": 0}
+        nothing["logics_physical_offset"] = checkpoint.queue_position(None)
         write_checkpoint(file_system, str(root), checkpoint._replace(**nothing))
         _move(root, aside)
     try:

@@ -11,9 +11,9 @@ offset message ids, which name a place, do not. Files of the plain log that the 
 Queues and index are made from the log by the recovery of a store that has none. Tables are copied. Of the timer, wheel and log are
 copied, with the places that the log names.
 
-Everything is made in TARGET.converting. The commit point is the rename to TARGET. A crash before leaves that directory, which the
-next run makes anew. Nothing is written in the source: its lock is shared, so that no broker takes it. A source without a lock file
-(a copy) has no broker; if one has made the file at the end, nothing is renamed.
+Everything is made in TARGET.converting, which one run holds locked. The commit point is the rename to TARGET. A crash before it leaves
+that directory, which the next run makes anew. Nothing is written in the source: its lock is shared, so that no broker takes it.
+A source without a lock file (a copy) has no broker; if one has made the file at the end, nothing is renamed.
 
 The whole sound log is taken, also entries that the group had not committed yet: a group that starts with this peer as its leader
 commits them as well. Java has no such tool.
@@ -24,6 +24,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -39,6 +40,7 @@ from storage.format.delay import UNIT, decode_units, is_unit
 from storage.format.dledger import ENTRY_HEAD, ENTRY_HEAD_SIZE, committed_index
 from storage.format.record import BLANK, HEADERS, HOST_FLAGS, MAGIC_BLANK
 from storage.format.record_batch import Records
+from storage.log.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from storage.log.commit_log import LogFile
 from storage.queues.store import queue_file_size
 from storage.settings.load import BY_ITS_BROKER, READ_SETTINGS, StoreConfig, load_config, refuse_for_writing
@@ -86,8 +88,8 @@ def convert(
     """Make a plain store at `target` of the DLedger store at `source`, whose broker is stopped. `config` is that of `open_store`.
 
     `on_progress` gets how many bytes of the log of how many are copied. Raises StoreRefusedError if the source is no DLedger store, or
-    something is at the target; StoreNotFoundError; StoreLockedError while a broker runs; StoreDamagedError and LogFileMissingError for
-    a log with damage in it; OSError.
+    something is at the target; StoreNotFoundError; StoreLockedError while a broker or another conversion runs;
+    StoreDamagedError and LogFileMissingError for a log with damage in it; OSError.
     """
     files = file_system or LocalFileSystem()
     source, target = source.rstrip("/"), target.rstrip("/")
@@ -148,8 +150,6 @@ class _Converter:
         self._files, self._clock, self._on_progress = files, clock, on_progress
         self._first_indexes: dict[str, int] = {}
         self._count, self._last_index, self._last_term = 0, -1, -1
-        self._end = 0
-        """Of the records that are copied."""
 
     def convert(self) -> Conversion:
         plan, log = self._store.plan, self._log
@@ -163,24 +163,8 @@ class _Converter:
         config = _plain(self._store.config, log_size, queue_size)
         if reasons := refuse_for_writing(config):
             raise StoreRefusedError(self._root, "; ".join(reasons))
-        self._begin()
-        self._copy_log()
-        self._copy_tables()
-        reach("converted-copied")
-        partial = open_store(
-            self._partial, config=config, read_only=False, create=True, file_system=self._files, clock=self._clock
-        )
-        with partial as made:
-            end, lowered = made.log_end, made.lowered
-            if (made.log.minimum, end) != (log.minimum, self._end):
-                rule = f"{self._partial} has other files than were copied: another conversion has cleared it"
-                raise StoreRefusedError(self._target, rule, hint="convert again, one at a time")
-        self._files.sync(self._partial)
-        reach("before-converted")
-        if self._missing_lock is not None and self._files.exists(self._missing_lock):
-            raise StoreLockedError(self._missing_lock)
-        self._files.rename(self._partial, self._target)
-        self._files.sync(posixpath.dirname(self._target) or ".")
+        with self._own_partial():
+            end, lowered = self._make(config)
         committed = self._committed()
         return Conversion(
             *(self._root, self._target, self._count, log.minimum, end, self._last_index, self._last_term),
@@ -188,32 +172,65 @@ class _Converter:
             *(log_size, queue_size, lowered),
         )
 
+    def _make(self, config: StoreConfig) -> tuple[int, tuple[LoweredOffset, ...]]:
+        """Make the store; returns the log's end, and the lowered offsets."""
+        self._copy_log()
+        self._copy_tables()
+        known = read_checkpoint(self._files, self._root)
+        if known.logics_physical_offset:  # the places are others
+            unknown = Checkpoint(logics_physical_offset=known.queue_position(None))
+            write_checkpoint(self._files, self._partial, unknown)
+        reach("converted-copied")
+        partial = open_store(
+            self._partial, config=config, read_only=False, create=True, file_system=self._files, clock=self._clock
+        )
+        with partial as made:
+            end, lowered = made.log_end, made.lowered
+        self._files.sync(self._partial)
+        reach("before-converted")
+        if self._missing_lock is not None and self._files.exists(self._missing_lock):
+            raise StoreLockedError(self._missing_lock)
+        self._files.rename(self._partial, self._target)
+        self._files.sync(posixpath.dirname(self._target) or ".")
+        return end, lowered
+
     def _committed(self) -> int:
         directory = posixpath.dirname(self._log.entry_directories[0])
         content = self._files.read_file(f"{directory}/checkpoint")
         found = None if content is None else committed_index(content)
         return -1 if found is None else found
 
-    def _begin(self) -> None:
-        """Make the directory, with a note that says whose it is. Without the note one that is there is not ours to delete."""
-        note = f"{own_directory(self._partial)}/converted_from.json"
-        if self._files.list_directory(self._partial):
-            if self._files.read_file(note) is None:
-                rule = f"{self._partial} is there, and no conversion has made it"
-                raise StoreRefusedError(
-                    self._target, rule, hint="move it away: the store is made in a directory of that name"
-                )
-            self._clear(self._partial, keep=note)
-        self._files.replace(note, json.dumps({"source": self._root, "startedMs": self._clock()}).encode())
+    @contextmanager
+    def _own_partial(self) -> Iterator[None]:
+        """Make the directory, with a note that says whose it is, and hold it. Without the note one that is there is not ours to delete.
 
-    def _clear(self, directory: str, keep: str) -> None:
+        Raises StoreLockedError while another conversion makes a store there.
+        """
+        own = own_directory(self._partial)
+        note, lock = f"{own}/converted_from.json", f"{own}/converting.lock"
+        is_noted = self._files.read_file(note) is not None
+        if not is_noted and any(
+            entry.name != posixpath.basename(own) for entry in self._files.list_directory(self._partial)
+        ):
+            rule = f"{self._partial} is there, and no conversion has made it"
+            raise StoreRefusedError(
+                self._target, rule, hint="move it away: the store is made in a directory of that name"
+            )
+        self._files.make_directories(own)
+        with self._files.locked(lock):
+            _refuse_target(self._files, self._root, self._target)  # another conversion may have made it since
+            self._clear(self._partial, keep={note, lock})
+            self._files.replace(note, json.dumps({"source": self._root, "startedMs": self._clock()}).encode())
+            yield
+
+    def _clear(self, directory: str, keep: set[str]) -> None:
         for entry in self._files.list_directory(directory):
             path = f"{directory}/{entry.name}"
             if entry.is_directory:
                 self._clear(path, keep)
                 if not self._files.list_directory(path):
                     self._files.remove_directory(path)
-            elif path != keep:
+            elif path not in keep:
                 self._files.unlink(path)
 
     # The log
@@ -231,7 +248,6 @@ class _Converter:
             else:
                 self._count += sum(len(records) for _, records in self._walk(file, end))
                 self._copy_file(file.path, path)
-                self._end = min(end, file.end)
             self._files.sync(path)
         self._files.sync(directory)
 
@@ -261,7 +277,6 @@ class _Converter:
                 position += len(packed)
                 self._count += len(records)
                 self._last_index, self._last_term = int(heads["entry_index"][-1]), int(heads["term"][-1])
-            self._end = file.start + position
             if not is_last:
                 writer.write(position, BLANK.pack(file.end - file.start - position, MAGIC_BLANK))
         finally:

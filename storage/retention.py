@@ -99,6 +99,11 @@ def written_directories(directories: tuple[str, ...], config: CommitLogConfig) -
     return tuple(path for path in directories if path not in read_only) or directories
 
 
+def is_hour(delete_when: str, now_ms: int) -> bool:
+    """Whether it is one of the hours of `deleteWhen`, by this machine's clock. Java: UtilAll.isItTimeToDo."""
+    return time.localtime(now_ms // 1_000).tm_hour in _hours(delete_when)
+
+
 def _hours(text: str) -> set[int]:
     """Java: UtilAll.isItTimeToDo. In Java a text that is no number raises an error, and nothing is ever deleted."""
     try:

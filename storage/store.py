@@ -58,6 +58,7 @@ from storage.recovery.log_bind import prove_binding
 from storage.recovery.offsets_ahead import lower_for_cut, lower_offsets
 from storage.recovery.opening import close_cleanly, create_store, open_for_writing, release, sync_new_store
 from storage.recovery.passes import StoreParts, boot_left, read_plan
+from storage.recovery.topics_behind import make_missing_topics, unserved_queues
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.message_rows import one_batch, one_row
 from storage.settings.load import (
@@ -68,6 +69,7 @@ from storage.settings.load import (
 )
 from storage.tables.consumer_groups import GroupEntries, SubscriptionGroupConfig
 from storage.tables.in_rocksdb import read_state
+from storage.tables.masters import copied_topics_end, forget_copied_topics
 from storage.tables.moved import MovedRange, MovedRanges, load_moved
 from storage.tables.surroundings import StoreLayout, Writer, find_log
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
@@ -244,9 +246,7 @@ class MessageStore:
         try:
             writable = None if options.read_only else _local(file_system, root)
             writer = None if options.read_only else writer_of(options.writes_as, options.holder)
-            self.place = find_log(
-                root, config, file_system, may_be_empty=options.create, writer=writer, reads_topics=True
-            )
+            self.place = find_log(root, config, file_system, may_be_empty=options.create, writer=writer)
             if writable is not None:
                 if options.create and not writable.exists(root):
                     writable.make_directories(root)
@@ -255,7 +255,7 @@ class MessageStore:
                 if options.create:
                     create_store(root, self.place.directories, writable)
                 if has_changed or self.place.missing:
-                    self.place = find_log(root, config, writable, writer=writer, reads_topics=True)
+                    self.place = find_log(root, config, writable, writer=writer)
             self.layout = StoreLayout.of(root, self.place, config, file_system)
             self.log = self.layout.commit_log(file_system)
             self._resources.callback(self.log.close)
@@ -330,6 +330,9 @@ class MessageStore:
         self.lowered = () if opening.report is None else opening.report.lowered
         if is_own:
             self.lower_offsets()
+            if (since := copied_topics_end(file_system, self.root)) is not None:  # it was a slave
+                self.make_missing_topics(since)
+                forget_copied_topics(file_system, self.root)
         else:
             opening.ends.compared_tables = None  # a master's may say more than the log has
         if options.prepare is not None:
@@ -362,6 +365,17 @@ class MessageStore:
                 apart=writer.settings.mappings.mappings.keys(),
                 now_ms=self._clock(),
             )
+
+    def make_missing_topics(self, since: int = 0) -> tuple[str, ...]:
+        """Make entries for topics with messages behind the log offset `since` that have none, or too few queues
+        (`storage/recovery/topics_behind.py`); returns these topics. A slave does so while its master does not answer, and each opening
+        of a store that was a slave's. Raises OSError.
+        """
+        return make_missing_topics(self.writer, since)
+
+    def unserved_queues(self) -> set[tuple[str, int]]:
+        """Queues with messages that no entry of topics.json covers, those of deleted topics too. For any thread."""
+        return unserved_queues(self.writer)
 
     def lower_for_cut(self, place: int) -> None:
         """Before this store's log is cut at a place: deliver again what the log after it has delivered.
@@ -501,9 +515,14 @@ class MessageStore:
         return bool(self._moved_now)
 
     def moved_away(self, topic: str, queue_id: int) -> MovedRange | None:
-        """What tiered storage has of a queue before its `min_offset`, and cannot be read here; None if nothing."""
+        """What tiered storage has of a queue before its `min_offset`, and cannot be read here; None if nothing.
+
+        Of a queue without messages here that is all that tiered storage has.
+        """
         found = self._moved_now.get((topic, queue_id))
-        return found if found is not None and found.start < self.min_offset(topic, queue_id) else None
+        if found is not None and self.max_offset(topic, queue_id):
+            found = found._replace(end=min(found.end, self.min_offset(topic, queue_id)))
+        return found if found is not None and found.start < found.end else None
 
     @property
     def _moved_now(self) -> MovedRanges:
@@ -524,7 +543,7 @@ class MessageStore:
         away = [(name, found) for name in sorted(self._moved_now) if (found := self.moved_away(*name)) is not None]
         if away:
             named = [
-                f"{topic} queue {queue_id} offsets {found.start} to {self.min_offset(topic, queue_id) - 1} ({found.place})"
+                f"{topic} queue {queue_id} offsets {found.start} to {found.end - 1} ({found.place})"
                 for (topic, queue_id), found in away[:_QUEUES_NAMED]
             ]
             more = f" and {len(away) - len(named)} more queues" if len(away) > len(named) else ""

@@ -45,6 +45,7 @@ LOOKS = {
     "compared with times that are stored": (
         "spark_mq/broker/offset_handlers.py ProgressHandlers.time_spans",
         "spark_mq/broker_server/duties.py Duties._check_transactions",
+        "spark_mq/broker_server/duties.py Duties._clean_mappings",
         "spark_mq/broker_server/duties.py Duties._deliver_levels",
         "spark_mq/broker_server/duties.py Duties._deliver_timed",
         "spark_mq/broker_server/duties.py Duties._expire",
@@ -88,9 +89,9 @@ LOOKS = {
         "spark_mq/client/sender.py LatencyFaults.is_available",
         "spark_mq/client/sender.py LatencyFaults.note",
         "spark_mq/controller/server.py RunningController._answer",
-        "spark_mq/controller/server.py RunningController._peer_left",
-        "spark_mq/controller/server.py RunningController._scan_brokers",
-        "spark_mq/controller/server.py RunningController._scan_masters",
+        "spark_mq/controller/server.py RunningController._forget",
+        "spark_mq/controller/server.py RunningController._look_for_brokers",
+        "spark_mq/controller/server.py RunningController._look_for_masters",
         "spark_mq/controller/server.py RunningController.close",
     ),
 }

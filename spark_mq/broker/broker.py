@@ -1,7 +1,7 @@
 """A broker without sockets: takes any request of any client, returns an answer, and collects events for the server.
 
     broker = Broker(service, wake=loop_wakes)
-    outcome = broker.answer(connection, command, now_ms)     # an answer | PARKED | AskClients | None
+    outcome = broker.answer(connection, command, now_ms)     # an answer | PARKED | AskClients | AskBroker | None
     for event in broker.take_events(): ...                   # notices to clients, pulls to be run again, topics to be registered
     broker.tick(now_ms)                                      # several times a second: runs what is due
     broker.closed(connection)                                # the connection ended
@@ -35,6 +35,7 @@ from spark_mq.broker.plain_access import LOOK_MS, PlainAccessHandlers
 from spark_mq.broker.pull import PullHandler
 from spark_mq.broker.request_table import REQUEST_TABLE, SENDS
 from spark_mq.broker.requests import (
+    AskBroker,
     BrokerEvent,
     ClientConnection,
     Close,
@@ -151,7 +152,7 @@ class Broker:
         self._messages = MessageHandlers(store, self.parts.clients, self.parts.traffic)
         self._pulls = PullHandler(store, self.parts.clients, self.parts.pulls, offsets, self.parts.traffic)
         self._handlers = self._handler_table()
-        self._topics_seen = service.settings.topics
+        self._topics_seen, self._mappings_seen = service.settings.topics, service.settings.mappings
         self._saving = threading.Lock()
         """Held while offsets are saved, so that none are written over later ones; before all other locks."""
         self._saved_ms = self._looked_ms = self._filters_ms = self._protected_ms = self._accounts_ms = steady()
@@ -242,6 +243,9 @@ class Broker:
         except Exception as error:  # whatever it is, the client is answered and the others go on
             _LOG.exception("request %d of %s failed", command.code, connection.address)
             outcome = make_response(command, ResponseCode.SYSTEM_ERROR, f"{type(error).__name__}, {error}")
+        if isinstance(outcome, AskBroker):
+            settle = outcome.settle
+            outcome = replace(outcome, settle=lambda found: self._guarded(connection, command, lambda: settle(found)))
         if command.is_oneway and isinstance(outcome, RemotingCommand) and outcome.code != ResponseCode.SUCCESS:
             refusal = connection.address, outcome.code, outcome.remark
             _LOG.info("one-way request %d of %s is refused: %d %s", command.code, *refusal)
@@ -295,7 +299,11 @@ class Broker:
 
     def _note_topics(self) -> None:
         """Register topics at name servers that a request has made or changed."""
-        seen, table = self._topics_seen, self.parts.store.service.settings.topics
+        seen, settings = self._topics_seen, self.parts.store.service.settings
+        table, mappings = settings.topics, settings.mappings
+        if mappings is not self._mappings_seen:  # of a slave: operators' changes raise the topic's version, too
+            self._mappings_seen = mappings
+            self.parts.clients.events.append(RegisterTopics(()))
         if table is seen:
             return
         self._topics_seen = table

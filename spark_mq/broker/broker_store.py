@@ -26,7 +26,7 @@ from storage.settings.load import StoreConfig
 from storage.settings.nouns import PullConfig
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.document import DataVersion
-from storage.tables.topics import MAPPINGS_FILE, PERM_READ, PERM_WRITE, TopicConfig, TopicQueueMappingTable
+from storage.tables.topics import PERM_READ, PERM_WRITE, TopicConfig, TopicQueueMappingTable
 
 _BUILT_IN_GROUPS: Mapping[str, SubscriptionGroupConfig] = {
     name: SubscriptionGroupConfig(name) for name in BUILT_IN_GROUPS
@@ -109,9 +109,7 @@ class BrokerStore:
         """For pulls alone: no pull waits for a look-up."""
         self.clock = clock
         """The machine's time: for what is stored or sent."""
-        self.mappings = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
-        found = self.mappings.version
-        self.mappings_version = found if found.counter else replace(found, timestamp_ms=clock())
+        self._mapped_since_ms = clock()
         self._memory_bytes = machine_memory_bytes() if memory_bytes is None else memory_bytes
         self.limits = self._limits(self.config.pull)
         self.started_ms = clock()
@@ -178,6 +176,17 @@ class BrokerStore:
         version = self.service.settings.topics.version
         more = self._permission_changes + (self.service.failure is not None)
         return replace(version, counter=version.counter + more)
+
+    @property
+    def mappings(self) -> TopicQueueMappingTable:
+        """The static topics."""
+        return self.service.settings.mappings
+
+    @property
+    def mappings_version(self) -> DataVersion:
+        """The version of the static topics; of a table that was never changed, with the time of the start."""
+        found = self.mappings.version
+        return found if found.counter else replace(found, timestamp_ms=self._mapped_since_ms)
 
     @property
     def permission(self) -> int:

@@ -5,12 +5,8 @@ Java: SendMessageProcessor, EndTransactionProcessor, QueryMessageProcessor, Send
 
 from __future__ import annotations
 
-import base64
-import binascii
-import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker.client_tables import Clients
@@ -102,14 +98,24 @@ class MessageHandlers:
     def reply(self, request: Request) -> Outcome:
         """324, 325: an answer to a message, handed to the client that waits for it, and stored.
 
-        Departures: it is stored first, as any send with CLUSTER; `storeReplyMessageEnable` is not followed.
+        Departure: it is stored first, as any send with CLUSTER.
         """
-        stored = self.sender.send(request)
-        fields = dict(stored.ext_fields or {})
-        if _MESSAGE_ID not in fields:
-            return stored
-        for name in _NOT_OF_REPLIES:
-            fields.pop(name, None)
+        send = self._store.config.send
+        if send.store_reply_message_enable:
+            stored = self.sender.send(request)
+            fields = dict(stored.ext_fields or {})
+            if _MESSAGE_ID not in fields:
+                return stored
+            for name in _NOT_OF_REPLIES:
+                fields.pop(name, None)
+            place: Mapping[str, str] = {}
+        else:
+            refusal = self.sender.checked(request)
+            if refusal is not None:
+                return refusal
+            queue_id = max(request.header.queue_id, 0)
+            fields = broker_properties(send)
+            place = write_header(wire.SendMessageAnswer(message_id="0", queue_id=queue_id, queue_offset=0))
         properties = properties_of(request.header)
         client_id = properties.get("REPLY_TO_CLIENT")
         if client_id is None:
@@ -125,7 +131,7 @@ class MessageHandlers:
             if answers[0] is None or answers[0].code != ResponseCode.SUCCESS:
                 remark = f"push reply message to {client_id}fail."
                 return request.answer(ResponseCode.SYSTEM_ERROR, remark, fields)
-            return request.answer(header=fields)
+            return request.answer(header={**fields, **place})
 
         return AskClients(((connection, self._pushed_reply(request, properties)),), _PUSH_MS, answer)
 
@@ -171,7 +177,7 @@ class MessageHandlers:
             return refusal(ResponseCode.SERVICE_NOT_AVAILABLE, "broker service not available")
         if header.topic not in self._store.topics:
             return refusal(ResponseCode.TOPIC_NOT_EXIST, f"the topic[{header.topic}] not exist")
-        handle = read_recall_handle(header.recall_handle)
+        handle = wire.RecallHandle.read(header.recall_handle)
         if handle is None:
             return request.answer(ResponseCode.ILLEGAL_OPERATION, "recall handle is invalid", region)
         if handle.topic != header.topic:
@@ -264,33 +270,11 @@ def _text_of(properties: Mapping[str, str]) -> str:
     return encode_properties(properties).decode("utf-8", "surrogatepass")
 
 
-# Recalling a timed message: its handle, and what deletes it in the timer. The handle is made in `put_plan.py`.
-# Java: RecallMessageProcessor, RecallMessageHandle.HandleV1, TimerMessageStore.buildDeleteKey.
+# Recalling a timed message: what deletes it in the timer. The handle is made in `put_plan.py`.
+# Java: RecallMessageProcessor, TimerMessageStore.buildDeleteKey.
 
 
-class RecallHandle(NamedTuple):
-    """The identity of a message: topic, broker, deliver time and unique key."""
-
-    topic: str
-    broker_name: str
-    time_ms: int
-    unique_key: str
-
-
-def read_recall_handle(text: str) -> RecallHandle | None:
-    """The handle that a send was answered with; None of a text that is none."""
-    try:
-        parts = base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
-    except (ValueError, binascii.Error):
-        return None
-    if len(parts) < 5 or parts[0] != "v1":
-        return None
-    _, topic, broker_name, time_text, unique_key, *_ = parts
-    time_ms = int(time_text) if re.fullmatch("-?[0-9]{1,18}", time_text) else -1
-    return RecallHandle(topic, broker_name, time_ms, unique_key)
-
-
-def recall_properties(handle: RecallHandle, key: str, producer_group: str | None, now_ms: int) -> dict[str, str]:
+def recall_properties(handle: wire.RecallHandle, key: str, producer_group: str | None, now_ms: int) -> dict[str, str]:
     """Properties of the message that deletes it, which it names by `key`: it goes through the timer to the same time."""
     properties = {
         "TAGS": _TAG,

@@ -1,6 +1,6 @@
 """Offsets of groups and queues: committed offsets, progress, begin and end of queues, consume statistics.
 
-For a static topic, requests refer to the leader's physical queue. Departure: earlier links at other brokers are not queried.
+For a static topic, requests name logical queues: what a link at another broker says or stores is asked for there.
 Java: ConsumerManageProcessor (14, 15), AdminBrokerProcessor (29-32, 222; 43, 208, 303, 308, 314, 315, 317, 321).
 """
 
@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -18,9 +20,9 @@ from spark_mq.broker.broker_store import BrokerStore
 from spark_mq.broker.client_tables import Clients, too_old_to_ask
 from spark_mq.broker.consumer_filters import message_filter
 from spark_mq.broker.group_offsets import GroupOffsets
-from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Request
+from spark_mq.broker.requests import NO_FIELDS, UNSET, Handler, Outcome, Request, ask_broker
 from spark_mq.broker.traffic import Traffic
-from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, write_body, write_header
+from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, read_header, write_body, write_header
 from spark_mq.remoting.administration import (
     BrokerConsumeStatsRequest,
     BrokerStatsRequest,
@@ -51,10 +53,10 @@ from spark_mq.remoting.consumers import (
 )
 from storage.format.bloom_filter import bit_text
 from storage.format.consume_queue import is_ext_address
-from storage.rules.response_codes import RequestRefusedError, ResponseCode
-from storage.rules.static_topics import LogicalQueue, logical_queue, physical_queue_id
+from storage.rules.response_codes import ResponseCode
+from storage.rules.static_topics import LogicalQueue, leader_here, link_place, logical_queue
 from storage.service.served_store import ALL_MESSAGES, ServedEntry
-from storage.tables.topics import TopicConfig
+from storage.tables.topics import MappingItem, TopicConfig
 
 _LONG_MAX = 2**63 - 1
 _MOST_ENTRIES = 4_096
@@ -84,19 +86,27 @@ class OffsetHandlers:
 
     # Of groups
 
-    def query(self, request: Request) -> RemotingCommand:
-        """14. A group without an offset begins at 0 if the queue is young, whatever its consumers are configured to."""
+    def query(self, request: Request) -> Outcome:
+        """14. A group without an offset begins at 0 if the queue is young, whatever its consumers are configured to.
+
+        In a static topic the newest link in which the group stored anything counts.
+        """
         header: QueryConsumerOffsetRequest = request.header
+        queue = self._queue(header)
+        if queue.mapping is None:
+            return self._own_offset(request, header, header.queue_id)
+        leader = leader_here(queue, header.queue_id)
+        if len(queue.items) == 1 and leader.logic_offset == 0:
+            return self._own_offset(request, header, leader.queue_id)
+        links = [item for item in reversed(queue.items) if item.is_decided]
+        return self._newest_offset(request, header, queue.mapping.broker_name, links)
+
+    def _own_offset(self, request: Request, header: QueryConsumerOffsetRequest, queue_id: int) -> RemotingCommand:
         group, topic = header.consumer_group, header.topic
-        try:
-            queue = self._queue(header)
-            queue_id = physical_queue_id(queue, header.queue_id)
-        except RequestRefusedError as refused:
-            return request.answer(refused.code, refused.remark)
         with self._clients.lock:
             offset = self._offsets.offset(group, topic, queue_id)
         if offset >= 0:
-            return request.answer(header=OffsetAnswer(queue_offset=_logical(queue, offset)))
+            return request.answer(header=OffsetAnswer(queue_offset=offset))
         if header.set_zero_if_not_found is False:
             remark = "Not found, do not set to zero, maybe this group boot first"
             return request.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
@@ -104,19 +114,54 @@ class OffsetHandlers:
         if served.minimum(topic, queue_id) <= 0 and served.is_in_memory(
             topic, queue_id, 0, self._store.limits.memory_bytes
         ):
-            return request.answer(header=OffsetAnswer(queue_offset=_logical(queue, 0)))
+            return request.answer(header=OffsetAnswer(queue_offset=0))
         remark = "Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
         return request.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
 
-    def update(self, request: Request) -> RemotingCommand:
+    def _newest_offset(
+        self, request: Request, header: QueryConsumerOffsetRequest, own_name: str, links: Sequence[MappingItem]
+    ) -> Outcome:
+        """Where the group is in the first of these links in which it is anywhere."""
+        if not links:
+            remark = "Not found, maybe this group consumer boot first"
+            return request.answer(ResponseCode.QUERY_NOT_FOUND, remark, NO_FIELDS)
+        item, earlier = links[0], links[1:]
+
+        def found(offset: int) -> Outcome:
+            if offset < 0:
+                return self._newest_offset(request, header, own_name, earlier)
+            return request.answer(header=OffsetAnswer(queue_offset=item.logical(offset)))
+
+        if item.broker_name == own_name:
+            with self._clients.lock:
+                offset = self._offsets.offset(header.consumer_group, header.topic, item.queue_id)
+            return found(offset)
+        code, not_found = RequestCode.QUERY_CONSUMER_OFFSET, ResponseCode.QUERY_NOT_FOUND
+        return ask_broker(
+            item.broker_name,
+            code,
+            replace(_at(header, item), set_zero_if_not_found=False),
+            lambda answer: found(-1 if answer.code == not_found else read_header(OffsetAnswer, answer).queue_offset),
+            accepted=(ResponseCode.SUCCESS, not_found),
+        )
+
+    def update(self, request: Request) -> Outcome:
         """15. Offsets may go back; while a reset waits for the group's next pull they are dropped."""
         header: UpdateConsumerOffsetRequest = request.header
         group, topic = header.consumer_group, header.topic
-        try:
-            queue = self._queue(header)
-            queue_id = physical_queue_id(queue, header.queue_id)
-        except RequestRefusedError as refused:
-            return request.answer(refused.code, refused.remark)
+        queue = self._queue(header)
+        queue_id, offset = header.queue_id, header.commit_offset
+        if queue.mapping is not None:
+            place = link_place(queue, offset)
+            queue_id, offset = place.item.queue_id, place.queue_offset
+            if not place.is_here:
+                sent = replace(_at(header, place.item), commit_offset=offset)
+                return ask_broker(
+                    place.item.broker_name,
+                    RequestCode.UPDATE_CONSUMER_OFFSET,
+                    sent,
+                    lambda answer: request.answer(remark=answer.remark, header=NO_FIELDS),
+                )
         if group not in self._store.groups:
             remark = f"Group {group} not exist!"
             return request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, remark, NO_FIELDS)
@@ -127,7 +172,7 @@ class OffsetHandlers:
                 group, topic, queue_id
             ):
                 return request.answer(remark="Offset has been previously reset", header=NO_FIELDS)
-            self._offsets.commit(group, topic, queue_id, _physical(queue, header.commit_offset), request.now_ms)
+            self._offsets.commit(group, topic, queue_id, offset, request.now_ms)
         return request.answer(header=NO_FIELDS)
 
     def reset(self, request: Request) -> RemotingCommand:
@@ -210,46 +255,124 @@ class OffsetHandlers:
 
     # Of queues
 
-    def search(self, request: Request) -> RemotingCommand:
-        """29: the first message from a time on; with UPPER the last one up to it."""
+    def search(self, request: Request) -> Outcome:
+        """29: the first message from a time on; with UPPER the last one up to it.
+
+        In a static topic of the first link that has one. Departure: Java takes the last link that answers, and its physical offset 0
+        where its messages are all later.
+        """
         header: SearchOffsetRequest = request.header
-        return self._of_queue(
-            request,
-            header,
-            lambda queue_id: self._store.served.offset_by_time(
-                header.topic, queue_id, header.time_ms, upper=(header.boundary_type or "").upper() == "UPPER"
+        queue = self._queue(header)
+        if queue.mapping is None:
+            return request.answer(header=OffsetAnswer(queue_offset=self._by_time(header, header.queue_id)))
+        link_place(queue, 0)
+        links = [item for item in queue.items if item.is_decided]
+        return self._searched(request, header, queue.mapping.broker_name, links)
+
+    def _searched(
+        self, request: Request, header: SearchOffsetRequest, own_name: str, links: Sequence[MappingItem]
+    ) -> Outcome:
+        item, later = links[0], links[1:]
+        topic, queue_id, by_time = header.topic, item.queue_id, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP
+
+        def shown(offset: int) -> Outcome:
+            return request.answer(header=OffsetAnswer(queue_offset=item.logical(offset)))
+
+        def found(offset: int, maximum: int) -> Outcome:
+            end = min(item.end_offset, maximum) if item.has_end else maximum
+            if offset >= end:
+                return self._searched(request, header, own_name, later)
+            return self._read(by_time, header, item, own_name, lambda: self._by_time(header, queue_id), shown)
+
+        if not later:
+            return self._read(by_time, header, item, own_name, lambda: self._by_time(header, queue_id), shown)
+        first, most = replace(header, boundary_type=None), MaxOffsetRequest(topic=topic, queue_id=queue_id)
+        return self._read(
+            by_time,
+            first,
+            item,
+            own_name,
+            lambda: self._by_time(first, queue_id),
+            lambda offset: self._read(
+                RequestCode.GET_MAX_OFFSET,
+                most,
+                item,
+                own_name,
+                lambda: self._store.served.maximum(topic, queue_id),
+                lambda maximum: found(offset, maximum),
             ),
         )
 
-    def maximum(self, request: Request) -> RemotingCommand:
+    def _by_time(self, header: SearchOffsetRequest, queue_id: int) -> int:
+        is_upper = (header.boundary_type or "").upper() == "UPPER"
+        return self._store.served.offset_by_time(header.topic, queue_id, header.time_ms, upper=is_upper)
+
+    def maximum(self, request: Request) -> Outcome:
         """30."""
         header: MaxOffsetRequest = request.header
-        return self._of_queue(request, header, lambda queue_id: self._store.served.maximum(header.topic, queue_id))
+        read = partial(self._store.served.maximum, header.topic)
+        return self._of_queue(request, header, _LONG_MAX, read, MappingItem.logical)
 
-    def minimum(self, request: Request) -> RemotingCommand:
+    def minimum(self, request: Request) -> Outcome:
         """31. The remark is empty, and not absent."""
         header: QueueRequest = request.header
-        answer = self._of_queue(request, header, lambda queue_id: self._store.served.minimum(header.topic, queue_id))
-        return answer._replace(remark="") if answer.code == ResponseCode.SUCCESS else answer
+        read = partial(self._store.served.minimum, header.topic)
+        return self._of_queue(request, header, 0, read, MappingItem.logical_within, remark="")
 
-    def earliest(self, request: Request) -> RemotingCommand:
-        """32."""
+    def earliest(self, request: Request) -> Outcome:
+        """32. Departure: in a static topic of the first link's queue; Java takes that link's broker, and the logical queue's number."""
         header: QueueRequest = request.header
-        time_ms = self._store.served.earliest_store_time(header.topic, header.queue_id)
-        return request.answer(header=TimeAnswer(time_ms=time_ms))
+        read = partial(self._store.served.earliest_store_time, header.topic)
+        queue = self._queue(header)
+
+        def answer(time_ms: int) -> RemotingCommand:
+            return request.answer(header=TimeAnswer(time_ms=time_ms))
+
+        if queue.mapping is None:
+            return answer(read(header.queue_id))
+        item = link_place(queue, 0).item
+        own = queue.mapping.broker_name
+        return self._read(RequestCode(request.command.code), header, item, own, lambda: read(item.queue_id), answer)
 
     def _of_queue(
         self,
         request: Request,
-        header: SearchOffsetRequest | MaxOffsetRequest | QueueRequest,
+        header: MaxOffsetRequest | QueueRequest,
+        logical_offset: int,
         read: Callable[[int], int],
-    ) -> RemotingCommand:
-        try:
-            queue = self._queue(header)
-            offset = read(physical_queue_id(queue, header.queue_id))
-        except RequestRefusedError as refused:
-            return request.answer(refused.code, refused.remark)
-        return request.answer(header=OffsetAnswer(queue_offset=_logical(queue, offset)))
+        shown: Callable[[MappingItem, int], int],
+        remark: str | None = None,
+    ) -> Outcome:
+        """A bound of a queue; in a static topic that of the link with the logical offset, `shown` in logical offsets."""
+        queue = self._queue(header)
+        if queue.mapping is None:
+            return request.answer(remark=remark, header=OffsetAnswer(queue_offset=read(header.queue_id)))
+        item, own = link_place(queue, logical_offset).item, queue.mapping.broker_name
+
+        def answer(offset: int) -> RemotingCommand:
+            return request.answer(remark=remark, header=OffsetAnswer(queue_offset=shown(item, offset)))
+
+        return self._read(RequestCode(request.command.code), header, item, own, lambda: read(item.queue_id), answer)
+
+    def _read(
+        self,
+        code: RequestCode,
+        header: _OfQueue,
+        item: MappingItem,
+        own_name: str,
+        read: Callable[[], int],
+        then: Callable[[int], Outcome],
+    ) -> Outcome:
+        """Go on with what a link's queue says: here by `read`, at the broker that has it by the request."""
+        if item.broker_name == own_name:
+            return then(read())
+
+        def settle(answer: RemotingCommand) -> Outcome:
+            if code == RequestCode.GET_EARLIEST_MSG_STORETIME:
+                return then(read_header(TimeAnswer, answer).time_ms)
+            return then(read_header(OffsetAnswer, answer).queue_offset)
+
+        return ask_broker(item.broker_name, code, _at(header, item), settle)
 
     def _queue(self, request: _OfQueue) -> LogicalQueue:
         return logical_queue(self._store.mappings, request.topic, request.queue_id, logical=request.is_logical)
@@ -258,15 +381,20 @@ class OffsetHandlers:
 _OfQueue = (
     QueryConsumerOffsetRequest | UpdateConsumerOffsetRequest | SearchOffsetRequest | MaxOffsetRequest | QueueRequest
 )
+_Q = TypeVar(
+    "_Q",
+    QueryConsumerOffsetRequest,
+    UpdateConsumerOffsetRequest,
+    SearchOffsetRequest,
+    MaxOffsetRequest,
+    QueueRequest,
+    _OfQueue,
+)
 
 
-def _logical(queue: LogicalQueue, offset: int) -> int:
-    """The offset as clients of a static topic count."""
-    return offset if queue.leader is None else queue.leader.logical(offset)
-
-
-def _physical(queue: LogicalQueue, offset: int) -> int:
-    return offset if queue.leader is None else queue.leader.physical(offset)
+def _at(header: _Q, item: MappingItem) -> _Q:
+    """The request for the physical queue of a link, as the broker that has it takes it."""
+    return replace(header, queue_id=item.queue_id, is_logical=False, broker_name=item.broker_name)
 
 
 class ProgressHandlers:

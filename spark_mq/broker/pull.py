@@ -2,13 +2,14 @@
 
     request ─▶ checks ─▶ pending reset | get ─▶ code and header ─▶ static topic ─▶ offsets stored ─▶ answer | parked
 
+A pull of a static topic whose messages are at another broker is forwarded there: it does not wait, and commits nothing.
 Not supported: lite topics (a pull that names one is refused: the topic's own messages would be the wrong ones),
-`coldDataFlowControlEnable`, the offsets of broadcasting groups for proxies (`enableBroadcastOffsetStore`, off by default), forwarding
-a static topic's pull to another broker.
+`coldDataFlowControlEnable`, the offsets of broadcasting groups for proxies (`enableBroadcastOffsetStore`, off by default).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from spark_mq.broker.broker_store import BrokerStore
@@ -16,19 +17,21 @@ from spark_mq.broker.client_tables import Clients
 from spark_mq.broker.consumer_filters import compiled, is_tag_type, message_filter, pull_subscription, retry_filter
 from spark_mq.broker.group_offsets import GroupOffsets
 from spark_mq.broker.held_pulls import MOST_WAIT_MS, HeldPull, Pulls
-from spark_mq.broker.requests import Outcome, Request, Waiting
+from spark_mq.broker.requests import Outcome, Request, Waiting, ask_broker
 from spark_mq.broker.sql92 import Expression
 from spark_mq.broker.traffic import Traffic
-from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, write_header
+from spark_mq.remoting import HeaderError, RemotingCommand, RequestCode, read_header, write_header
 from spark_mq.remoting.consumers import ConsumeType, SubscriptionData
 from spark_mq.remoting.messages import PullMessageAnswer, PullMessageRequest
 from storage import GetStatus
 from storage.names import BUILT_IN_GROUPS, RETRY_PREFIX, is_system_group
+from storage.rules.put_guards import lite_topic_refusal
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode, with_advice
 from storage.rules.static_topics import (
     LogicalQueue,
     PhysicalPull,
     PullPlace,
+    committed_place,
     logical_pull,
     logical_queue,
     physical_pull,
@@ -54,6 +57,9 @@ _CODES = {
     GetStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
     GetStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
 }
+
+_FORWARDED = frozenset(_CODES.values())
+"""What another broker may answer to a forwarded pull."""
 
 
 def pull_code(status: GetStatus, queue_offset: int) -> ResponseCode:
@@ -114,13 +120,18 @@ class PullHandler:
         if self._store.is_slave and not self._config.slave_read_enable:
             return request.answer(ResponseCode.SYSTEM_BUSY, REJECTED)
         if header.lite_topic:
-            remark = f"lite topics are not supported: {header.lite_topic!r} of topic {header.topic!r}"
+            remark = lite_topic_refusal(header.topic, header.lite_topic)
             return request.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark)
         if header.sys_flag & COMMITS_OFFSET and header.commit_offset is None:
             raise HeaderError(PullMessageRequest.__name__, "commitOffset", None, "sysFlag says that it counts")
         try:
             with self._clients.lock:
-                pull = self._checked(request, header)
+                topic, group = self._readable(request, header)
+                queue = logical_queue(self._store.mappings, header.topic, header.queue_id, logical=header.is_logical)
+                physical = physical_pull(queue, header.queue_offset, header.max_messages)
+                if physical is not None and not physical.is_here:
+                    return self._forwarded(request, header, queue, physical)
+                pull = self._checked(request, header, topic, group, queue, physical)
                 reset = self._offsets.take_reset(header.consumer_group, header.topic, pull.queue_id)
         except _Refusal as refused:
             forbidden = {} if refused.forbidden_type is None else {"forbiddenType": str(refused.forbidden_type)}
@@ -164,6 +175,36 @@ class PullHandler:
             return Waiting.PARKED
         return self._response(request, pull, found, place, remark)
 
+    def _forwarded(
+        self, request: Request, header: PullMessageRequest, queue: LogicalQueue, physical: PhysicalPull
+    ) -> Outcome:
+        """The pull at the broker that has the link. Java: PullMessageProcessor.rewriteRequestForStaticTopic."""
+        item = physical.item
+        sent = replace(
+            header,
+            queue_id=item.queue_id,
+            queue_offset=physical.queue_offset,
+            max_messages=header.max_messages if physical.max_count is None else physical.max_count,
+            sys_flag=header.sys_flag & ~(COMMITS_OFFSET | MAY_SUSPEND),
+            is_logical=False,
+            broker_name=item.broker_name,
+        )
+
+        def settle(answer: RemotingCommand) -> RemotingCommand:
+            found = read_header(PullMessageAnswer, answer)
+            there = PullPlace(ResponseCode(answer.code), found.next_begin_offset, found.min_offset, found.max_offset)
+            place = logical_pull(queue, physical, there)
+            fields = replace(
+                found,
+                next_begin_offset=place.next_begin_offset,
+                min_offset=place.min_offset,
+                max_offset=place.max_offset,
+                offset_delta=place.offset_delta,
+            )
+            return request.answer(place.code, None, fields, bytes(answer.body))
+
+        return ask_broker(item.broker_name, RequestCode.PULL_MESSAGE, sent, settle, accepted=_FORWARDED)
+
     def _reset(self, topic: str, queue_id: int, offset: int) -> RawGet:
         served = self._store.pulled
         minimum = served.minimum(topic, queue_id)
@@ -195,7 +236,9 @@ class PullHandler:
         offsets, group, topic = self._offsets, request.consumer_group, request.topic
         offsets.note_pull(group, topic, pull.queue_id, next_offset)
         if may_wait and request.sys_flag & COMMITS_OFFSET and request.commit_offset is not None:
-            offsets.commit(group, topic, pull.queue_id, request.commit_offset, now_ms)
+            place = committed_place(pull.queue, pull.queue_id, request.commit_offset)
+            if place is not None:
+                offsets.commit(group, topic, *place, now_ms)
 
     def _park(self, request: Request, header: PullMessageRequest, pull: _Pull, found: RawGet) -> bool:
         """Let it wait, unless messages came since it looked. False: too many wait, so it is answered."""
@@ -222,7 +265,7 @@ class PullHandler:
 
     # Checks, in Java's order
 
-    def _checked(self, request: Request, header: PullMessageRequest) -> _Pull:
+    def _readable(self, request: Request, header: PullMessageRequest) -> tuple[TopicConfig, SubscriptionGroupConfig]:
         no_permission = ResponseCode.NO_PERMISSION
         if not self._store.config.send.broker_permission & PERM_READ:
             raise _Refusal(
@@ -245,12 +288,18 @@ class PullHandler:
         if not topic.perm & PERM_READ:
             remark = f"the topic[{header.topic}] pulling message is forbidden"
             raise _Refusal(no_permission, remark, _FORBIDDEN_TOPIC)
-        queue = logical_queue(self._store.mappings, header.topic, header.queue_id, logical=header.is_logical)
-        physical = physical_pull(queue, header.queue_offset, header.max_messages)
+        return topic, group
+
+    def _checked(
+        self,
+        request: Request,
+        header: PullMessageRequest,
+        topic: TopicConfig,
+        group: SubscriptionGroupConfig,
+        queue: LogicalQueue,
+        physical: PhysicalPull | None,
+    ) -> _Pull:
         queue_id = header.queue_id if physical is None else physical.item.queue_id
-        if physical is not None and not physical.is_here:
-            remark = f"broker {physical.item.broker_name} has that part of {header.topic}, and pulls are not forwarded"
-            raise _Refusal(ResponseCode.SYSTEM_ERROR, remark)
         if not 0 <= queue_id < topic.read_queue_count:
             remark = (
                 f"queueId[{queue_id}] is illegal, topic:[{header.topic}] "
@@ -258,7 +307,7 @@ class PullHandler:
             )
             raise _Refusal(ResponseCode.INVALID_PARAMETER, remark)
         subscription, wanted = self._subscription(header, group, request.now_ms)
-        self._refuse_active_consumer(request, group_name)
+        self._refuse_active_consumer(request, header.consumer_group)
         return _Pull(
             topic,
             group,

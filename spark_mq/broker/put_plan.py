@@ -17,7 +17,6 @@ CommitLog.asyncPutMessages; SendMessageProcessor.handlePutMessageResult.
 
 from __future__ import annotations
 
-import base64
 import ipaddress
 import logging
 import re
@@ -30,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 
 from spark_mq.broker.requests import Request
-from spark_mq.remoting.messages import SendMessageRequest, decode_batch, with_batch_properties
+from spark_mq.remoting.messages import RecallHandle, SendMessageRequest, decode_batch, with_batch_properties
 from storage.errors import LogFileNotMadeError, MessageIllegalError, PutRefusedError, StoreNotWritableError
 from storage.files.local_file_system import disk_used_percent
 from storage.format.delay import SCHEDULE_TOPIC
@@ -53,7 +52,7 @@ from storage.rules.delays import (
 from storage.rules.half_messages import half_message, takes_transactions
 from storage.rules.inner_messages import EncodedMessage, InnerMessage, encode_properties
 from storage.rules.priorities import PRIORITY
-from storage.rules.put_guards import BrokerState, check_before_put, check_inner_batch
+from storage.rules.put_guards import LITE_TOPIC, BrokerState, check_before_put, check_inner_batch
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, Numbers, Sizes, refuse_excess, refuse_first_excess
 from storage.service.put_group import PutMessageResult
@@ -66,7 +65,7 @@ _LOG = logging.getLogger(__name__)
 DECIDED_BY_VALUE = frozenset(
     {
         *(DELAY, TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_DELETED_KEY),
-        *("TRAN_MSG", PRIORITY, "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
+        *("TRAN_MSG", PRIORITY, LITE_TOPIC, "INNER_NUM", "POP_CK", "MSG_REGION", "TRACE_ON", "CLUSTER"),
     }
 )
 """Properties on whose values it depends what a message is stored as, and those that a broker replaces. A message with others is stored
@@ -348,8 +347,7 @@ def recall_handle(properties: Mapping[str, str], broker_name: str | None) -> str
     out_ms, topic = properties.get("TIMER_OUT_MS", ""), properties.get("REAL_TOPIC")
     if not re.fullmatch("-?[0-9]{1,18}", out_ms) or topic is None or topic.startswith(RETRY_PREFIX):
         return None
-    text = " ".join(("v1", topic, str(broker_name), str(int(out_ms) + 1), str(properties.get("UNIQ_KEY"))))
-    return base64.urlsafe_b64encode(text.encode()).decode()
+    return RecallHandle(topic, str(broker_name), int(out_ms) + 1, str(properties.get("UNIQ_KEY"))).text()
 
 
 # Questions to the store, besides puts.

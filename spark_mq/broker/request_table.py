@@ -117,6 +117,7 @@ _NEEDS: Mapping[RequestCode, tuple[Pool, tuple[Need, ...]]] = {
     _C.GET_EARLIEST_MSG_STORETIME: (_P.ADMIN, (_topic(_A.GET),)),
     _C.UPDATE_AND_CREATE_TOPIC: (_P.ADMIN, (_topic(_A.CREATE),)),
     _C.UPDATE_AND_CREATE_TOPIC_LIST: (_P.ADMIN, (_topic(_A.CREATE, field=BODY),)),
+    _C.UPDATE_AND_CREATE_STATIC_TOPIC: (_P.ADMIN, (_topic(_A.CREATE),)),
     _C.GET_ALL_TOPIC_CONFIG: (_P.ADMIN, (_cluster(_A.LIST, _A.GET),)),
     _C.UPDATE_BROKER_CONFIG: (_P.ADMIN, (_cluster(_A.UPDATE),)),
     _C.GET_BROKER_CONFIG: (_P.ADMIN, (_cluster(_A.GET),)),

@@ -7,14 +7,14 @@ Java: RemotingCommand.createResponseCommand.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
-from spark_mq.remoting import Header, RemotingCommand, WireBody, make_response, write_body, write_header
-from storage.rules.response_codes import ResponseCode
+from spark_mq.remoting import Header, RemotingCommand, WireBody, make_request, make_response, write_body, write_header
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 UNSET = "not set any response code"
 """The remark of an answer whose handler sets the code alone."""
@@ -50,8 +50,41 @@ class AskClients:
     answer: Callable[[tuple[RemotingCommand | None, ...]], RemotingCommand]
 
 
-Outcome: TypeAlias = RemotingCommand | Waiting | AskClients | None
-"""An answer; a pull that waits; questions to clients first; None = never an answer."""
+@dataclass(frozen=True, slots=True)
+class AskBroker:
+    """A request that the broker forwards to the master of another broker name before it answers its own; no thread waits for it.
+
+    `settle` makes the outcome from its answer, which may be another such request. Who is not reached answers SYSTEM_ERROR.
+    """
+
+    broker_name: str
+    command: RemotingCommand
+    settle: Callable[[RemotingCommand], Outcome]
+
+
+def ask_broker(
+    broker_name: str,
+    code: int,
+    header: Header,
+    settle: Callable[[RemotingCommand], Outcome],
+    *,
+    accepted: Collection[int] = (ResponseCode.SUCCESS,),
+) -> AskBroker:
+    """The request with that header; an answer of another code becomes SYSTEM_ERROR. Java: RpcClientImpl."""
+
+    def settled(answer: RemotingCommand) -> Outcome:
+        if answer.code not in accepted:
+            remark = (
+                f"broker {broker_name} answers the forwarded request {int(code)} with {answer.code}: {answer.remark}"
+            )
+            raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+        return settle(answer)
+
+    return AskBroker(broker_name, make_request(code, write_header(header)), settled)
+
+
+Outcome: TypeAlias = "RemotingCommand | Waiting | AskClients | AskBroker | None"
+"""An answer; a pull that waits; questions to clients, or to another broker, first; None = never an answer."""
 
 
 class Verdict(NamedTuple):

@@ -11,7 +11,7 @@ PutMessageResult (where it stands), SendMessageAnswer (the answer's header). Man
 The broker sets the properties MSG_REGION, TRACE_ON and CLUSTER, and UNIQ_KEY if absent. It removes POP_CK, which only a broker may set.
 It keeps WAIT as the client wrote it. In Java, `asyncSendEnable` decides which thread waits for the disk; here both values answer when
 the message is stored.
-Not supported: topics with batch queues (BatchCQ), multi-dispatch to LMQ, hooks (SendMessageHook, RPCHook).
+Not supported: topics with batch queues (BatchCQ), lite topics (a message for one is refused), hooks (SendMessageHook, RPCHook).
 Java: SendMessageProcessor, AbstractSendMessageProcessor.
 """
 
@@ -59,7 +59,7 @@ from storage.rules.delays import REAL_TOPIC
 from storage.rules.half_messages import HALF_TOPIC
 from storage.rules.inner_messages import InnerMessage, InnerMessages, sizes_of_messages
 from storage.rules.priorities import PRIORITY, by_priority
-from storage.rules.put_guards import BrokerState
+from storage.rules.put_guards import BrokerState, check_lite_topic
 from storage.rules.response_codes import REJECTED, RequestRefusedError, ResponseCode
 from storage.rules.sizes import Limits, refuse_any_excess
 from storage.rules.static_topics import LogicalQueue, answered_place, logical_queue, physical_queue_id
@@ -69,7 +69,7 @@ from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.topics import MAPPINGS_FILE, TopicConfig, TopicQueueMappingTable
+from storage.tables.topics import TopicConfig
 from storage.transaction.progress import save_counts
 
 _RECEIPT = "POP_CK"
@@ -123,7 +123,6 @@ class SendMessageHandler:
         self._holds_order_lock = holds_order_lock
         self._is_congested = settings.full_slots
         self._added = broker_properties(self._config.send)
-        self._mappings = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load) or TopicQueueMappingTable()
         self._counting = threading.Lock()
         self._prepared: Counter[str] = Counter()
 
@@ -163,16 +162,17 @@ class SendMessageHandler:
         if state_now(self._service, self.state, is_heard=request.is_heard).rejects_requests:
             return Pending.done(request.answer(ResponseCode.SYSTEM_BUSY, REJECTED))
         header: SendMessageRequest = request.header
-        queue = logical_queue(
-            self._mappings, header.topic, header.queue_id, logical=header.is_logical, choose_queue=True
-        )
-        try:
-            queue_id = physical_queue_id(queue, header.queue_id)
-        except RequestRefusedError as refused:
-            return Pending.done(request.answer(refused.code, refused.remark))
         begin_ms = self._clock()
         try:
-            with at_work():
+            with at_work():  # the mapping, too: whoever changes it waits for the puts that were judged by it
+                mappings = self._service.settings.mappings
+                queue = logical_queue(
+                    mappings, header.topic, header.queue_id, logical=header.is_logical, choose_queue=True
+                )
+                try:
+                    queue_id = physical_queue_id(queue, header.queue_id)
+                except RequestRefusedError as refused:
+                    return Pending.done(request.answer(refused.code, refused.remark))
                 plan, queue_id = self._judge(request, queue_id, begin_ms)
                 pending = self._service.put_later(plan.messages, is_heard=plan.is_heard)
         except RequestRefusedError as refused:
@@ -191,12 +191,26 @@ class SendMessageHandler:
 
     # Judging
 
+    def checked(self, request: Request) -> RemotingCommand | None:
+        """Check start, topic and queue of a message that is not stored: the refusal, or None.
+
+        Java: AbstractSendMessageProcessor.msgCheck.
+        """
+        try:
+            rules = self._rules(self._clock(), is_heard=request.is_heard)
+            self._checked_topic(request, request.header.queue_id, rules)
+        except RequestRefusedError as refused:
+            return request.answer(refused.code, refused.remark, self._added)
+        return None
+
     def _judge(self, request: Request, queue_id: int, now_ms: int) -> tuple[PutPlan, int]:
         """The plan of the put, and its queue. Raises RequestRefusedError, PutRefusedError."""
         header: SendMessageRequest = request.header
         properties = properties_of(header) | self._added
         properties.pop(_RECEIPT, None)
         rules = self._rules(now_ms, is_heard=request.is_heard)
+        if self._config.release.knows_lite_topics:
+            check_lite_topic(header.topic, properties)
         topic = self._checked_topic(request, queue_id, rules)
         if header.topic not in rules.topics:
             rules = self._rules(now_ms, is_heard=request.is_heard)
@@ -259,6 +273,10 @@ class SendMessageHandler:
         """Java: SendMessageProcessor.handlePutMessageResult."""
         properties = plan.message.properties
         said_queue_id, said_offset = answered_place(queue, queue_id, put.queue_offset)
+        if (
+            plan.message.topic == HALF_TOPIC
+        ):  # the transaction's end must name it; Java's cannot where a queue has moved
+            said_offset = put.queue_offset
         header = SendMessageAnswer(
             message_id=put.msg_id,
             queue_id=said_queue_id,
@@ -307,7 +325,7 @@ class SendMessageHandler:
             topic = topics.get(header.topic)
             if topic is None or topic.is_compacted or header.is_batch:
                 return None
-            if header.topic.startswith(RETRY_PREFIX) or header.topic in self._mappings.mappings:
+            if header.topic.startswith(RETRY_PREFIX) or header.topic in self._service.settings.mappings.mappings:
                 return None
             try:
                 plan, _ = self._judge(request, header.queue_id, now_ms)

@@ -1,6 +1,6 @@
 """Requests to create, change, delete and list topics.
 
-Java: AdminBrokerProcessor (17, 18, 21, 202, 215, 300, 305, 306, 316, 329, 351).
+Java: AdminBrokerProcessor (17, 18, 21, 513, 202, 215, 300, 305, 306, 316, 329, 351).
 """
 
 from __future__ import annotations
@@ -34,12 +34,15 @@ from spark_mq.remoting.administration import (
 )
 from spark_mq.remoting.routes import TopicConfigTable, TopicList
 from storage.errors import NameIllegalError
+from storage.format import fastjson
 from storage.format.table_entries import BATCH_QUEUES
 from storage.names import SYSTEM_TOPICS, is_system_topic, validate_path_element
 from storage.rules.response_codes import RequestRefusedError, ResponseCode
+from storage.rules.static_topics import accepted_mapping
 from storage.rules.topics import built_in_topics, topic_name_remark
 from storage.settings.load import BATCHES_RULE
-from storage.tables.topics import QUEUE_COUNT_LIMIT, TopicConfig
+from storage.tables.document import encode_entry
+from storage.tables.topics import MAPPINGS, QUEUE_COUNT_LIMIT, TopicConfig, TopicQueueMapping
 
 MANUAL_CLEANS = 20
 """Turns of retention. Java: CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES."""
@@ -60,6 +63,7 @@ class TopicHandlers:
         return {
             code.UPDATE_AND_CREATE_TOPIC: self.update,
             code.UPDATE_AND_CREATE_TOPIC_LIST: self.update_list,
+            code.UPDATE_AND_CREATE_STATIC_TOPIC: self.update_static,
             code.DELETE_TOPIC_IN_BROKER: self.delete,
             code.GET_ALL_TOPIC_CONFIG: self.all_topics,
             code.GET_TOPIC_CONFIG: self.config,
@@ -116,6 +120,36 @@ class TopicHandlers:
         except AttributeRefusedError as refused:
             return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return request.answer(remark=UNSET)
+
+    def update_static(self, request: Request) -> RemotingCommand:
+        """513: the part of a static topic that this broker has. Departures: a mapping that is refused changes nothing (Java keeps the
+        entry); the mapping is saved before the entry; answered when the queues that the broker leads no more get no further message.
+        """
+        header: CreateTopicRequest = request.header
+        told = read_body(TopicQueueMapping, request.body)
+        wanted = TopicConfig(
+            header.topic,
+            header.read_queue_count,
+            header.write_queue_count,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+        )
+        try:
+            self._check_name(header.topic)
+            _check_counts(wanted)
+            _check_filter_type(wanted)
+            if told.topic != header.topic:
+                raise ValueError(f"the mapping is that of topic {told.topic!r}, and the request names {header.topic!r}")
+            self._store.service.save_static_topic(
+                wanted,
+                lambda before: accepted_mapping(before, told, self._store.broker_name, force=bool(header.force)),
+            )
+        except RequestRefusedError as refused:
+            return request.answer(refused.code, refused.remark)
+        except ValueError as refused:
+            return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
+        return request.answer()
 
     def _save(self, wanted: Iterable[TopicConfig]) -> None:
         topics, known = self._store.topics, topic_attributes(self._store.config.release)
@@ -199,7 +233,7 @@ class TopicHandlers:
         header: TopicPageRequest = request.header
         table = self._store.service.settings.topics
         topics = dict(self._store.topics)
-        mappings: Mapping[str, Any] = self._store.mappings.document.get("topicQueueMappingTable") or {}
+        mappings: Mapping[str, Any] = self._store.mappings.document.get(MAPPINGS) or {}
         fields: Header | Mapping[str, str] = NO_FIELDS
         if header.topic_seq is not None:
             fields = TopicPageAnswer(total_topic_num=len(topics))
@@ -215,12 +249,16 @@ class TopicHandlers:
         return request.answer(header=fields, body=body)
 
     def config(self, request: Request) -> RemotingCommand:
-        """351."""
+        """351; of a static topic with the mapping, if the request says `lo=true`."""
         header: TopicRequest = request.header
         found = self._store.topics.get(header.topic)
         if found is None:
             return request.answer(ResponseCode.TOPIC_NOT_EXIST, f"No topic in this broker. topic: {header.topic}")
-        return request.answer(body=found)
+        mappings: Mapping[str, Any] = self._store.mappings.document.get("topicQueueMappingInfoMap") or {}
+        if not header.is_logical or header.topic not in mappings:
+            return request.answer(body=found)
+        entry = {**encode_entry(found, None), "mappingDetail": mappings[header.topic]}
+        return request.answer(body=fastjson.to_text(entry).encode())
 
     def stats(self, request: Request) -> RemotingCommand:
         """202: where the topic's queues begin and end, and when their last messages were stored."""

@@ -9,11 +9,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from spark_mq.client.calls import make_call, read_answer_body, read_answer_header
 from spark_mq.client.errors import BrokerUnreachableError, ClientError, ResponseError, request_text
-from spark_mq.client.event_loop import run
+from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.remoting_client import RemotingClient
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, WireBody, make_request, write_header
@@ -54,7 +55,7 @@ class Controllers:
         run(self._client.close())
 
     def heartbeat(self, broker_id: int, position: Position) -> None:
-        """904, one-way, to each controller; one that is not reached gets the next one."""
+        """904, one-way, to all controllers at once; one that is not reached gets the next one."""
         header = BrokerHeartbeatRequest(
             cluster_name=self._cluster,
             broker_address=self._address,
@@ -65,12 +66,12 @@ class Controllers:
             confirm_offset=position.confirm_offset,
             heartbeat_timeout_ms=_HEARD_FOR_MS,
         )
-        for address in self._settings.name_servers:
-            command = make_request(RequestCode.BROKER_HEARTBEAT, write_header(header), is_oneway=True)
-            try:
-                run(self._client.invoke_oneway(address, command, _TIMEOUT_MS))
-            except ClientError:
-                continue
+        command = make_request(RequestCode.BROKER_HEARTBEAT, write_header(header), is_oneway=True)
+        for sent in [
+            spawn(self._client.invoke_oneway(address, command, _TIMEOUT_MS)) for address in self._settings.name_servers
+        ]:
+            with suppress(ClientError):
+                sent.result()
 
     def next_id(self) -> int:
         """1012: the id that is free."""

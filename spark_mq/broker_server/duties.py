@@ -1,6 +1,7 @@
 """Periodic duties of a broker, each in its own thread: the same code as the jobs, on the open store.
 
-Java: ScheduleMessageService, TimerMessageStore, TransactionalMessageCheckService, DefaultMessageStore.addScheduleTask.
+Java: ScheduleMessageService, TimerMessageStore, TransactionalMessageCheckService, DefaultMessageStore.addScheduleTask,
+TopicQueueMappingCleanService.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from spark_mq.broker.broker import Broker
+from spark_mq.broker_server.static_topics import CLEAN_MS
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
 from storage.epoch_times import current_time_ms
@@ -38,9 +40,12 @@ class Duties:
         clean_interval_ms: int,
         is_slave: bool = False,
         relieve: Callable[[], None] | None = None,
+        clean_mappings: Callable[[int], None] | None = None,
         clock: Callable[[], int] = current_time_ms,
     ) -> None:
-        """`relieve` refuses requests that wait behind a put that holds the log for too long."""
+        """`relieve` refuses requests that wait behind a put that holds the log for too long. `clean_mappings` cleans static
+        topics.
+        """
         self._service = service
         self._broker = broker
         self._clock = clock
@@ -51,6 +56,8 @@ class Duties:
             turns["transaction check"] = (check_interval_ms, self._check_transactions)
             if service.config.timer.timer_wheel_enable:
                 turns["timer"] = (TIMER_MS, self._deliver_timed)
+            if clean_mappings is not None:
+                turns["static topics"] = (CLEAN_MS, partial(self._clean_mappings, clean_mappings))
             if relieve is not None:
                 turns["fast failure"] = (RELIEF_MS, relieve)
         self._threads = [
@@ -97,6 +104,9 @@ class Duties:
 
     def _check_transactions(self) -> None:
         self._broker.check_transactions(self._clock())
+
+    def _clean_mappings(self, clean: Callable[[int], None]) -> None:
+        clean(self._clock())
 
     def _expire(self) -> None:
         parts = self._broker.parts

@@ -1,8 +1,10 @@
-"""A broker's requests to its name servers: registration, the group of its name, and the queues of its clients' topics.
+"""A broker's requests to its name servers, and to the brokers that these name: registration, the group of its name, the queues of its
+clients' topics, and what it forwards.
 
     Registration       103: the broker and all its topics, at the start, every 30 s, and at once when topics change
     MemberGroup        904 and 901: the living brokers of its name, if a slave may stand in for a missing master
     SubscribedQueues   105: the queues of a topic at all brokers, for queues that a broker assigns
+    OtherBrokers       106: the master of another broker name, and its answer to a forwarded request
 
 Java: BrokerController, BrokerOuterAPI, TopicRouteInfoManager.
 """
@@ -20,15 +22,23 @@ from typing import NamedTuple
 
 from spark_mq.broker.broker import BrokerParts
 from spark_mq.broker.entries import wire_mapping
-from spark_mq.broker.requests import Turns
+from spark_mq.broker.requests import AskBroker, Turns
 from spark_mq.broker_server.settings import ProcessSettings
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies
 from spark_mq.client.calls import read_answer_body, read_answer_header
 from spark_mq.client.errors import ClientError, NameServerUnreachableError, TopicRouteNotFoundError
-from spark_mq.client.event_loop import run
+from spark_mq.client.event_loop import run, spawn
 from spark_mq.client.remoting_client import NameServers, RemotingClient
 from spark_mq.client.settings import ClientSettings
-from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode, make_request, write_body, write_header
+from spark_mq.remoting import (
+    MessageQueue,
+    RemotingCommand,
+    RequestCode,
+    make_request,
+    make_response,
+    write_body,
+    write_header,
+)
 from spark_mq.remoting.routes import (
     BrokerAddressRequest,
     BrokerGroupRequest,
@@ -44,6 +54,7 @@ from storage.epoch_times import is_time, steady_time_ms
 from storage.errors import StorageError
 from storage.format.table_entries import TopicConfig
 from storage.names import MASTER_ID, RETRY_PREFIX
+from storage.rules.response_codes import ResponseCode
 from storage.service.put_service import PutService
 from storage.tables.masters import KEPT_BY_SLAVES
 from storage.tables.topics import PERM_READ, PERM_WRITE
@@ -495,3 +506,92 @@ class SubscribedQueues:
             if len(self._kept) > _KEPT_MOST:
                 del self._kept[next(iter(self._kept))]
         return queues
+
+
+# Requests to the masters of other broker names. Java: BrokerOuterAPI.getRpcClient, ClientMetadata; refreshMetadata each 5 s.
+
+
+_ADDRESSES_S = 5.0
+
+
+class OtherBrokers:
+    """Forwards requests; answers come on the client's thread. Any thread may ask."""
+
+    def __init__(self, client: ClientSettings | None, timeout_ms: int) -> None:
+        """`client` says where name servers are; None = there are none, and no other broker is known. `timeout_ms`: forwardTimeout."""
+        self._client = None if client is None else RemotingClient(client)
+        self._name_servers = None if client is None or self._client is None else NameServers(self._client, client)
+        self._timeout_ms = timeout_ms
+        self._addresses: dict[str, str] = {}
+        self._known_until = 0.0
+        self._looking: asyncio.Task[None] | None = None
+
+    def ask(self, asked: AskBroker, heard: Callable[[RemotingCommand], None]) -> None:
+        """Send a request to a broker's master; `heard` gets its answer, or SYSTEM_ERROR with the reason why there is none."""
+
+        async def ask() -> None:
+            answer = await self._answer(asked)
+            try:
+                heard(answer)
+            except Exception:  # whatever it is, the others are answered
+                _LOG.exception("what broker %s answers is not passed on", asked.broker_name)
+
+        spawn(ask())
+
+    def answer(self, asked: AskBroker) -> RemotingCommand:
+        """The answer, for a thread that waits."""
+        return run(self._answer(asked))
+
+    def leaders(self, topic: str) -> dict[int, str]:
+        """The broker that leads each logical queue of a static topic, for a thread that waits. Raises ClientError."""
+        if self._name_servers is None:
+            return {}
+        route = run(self._name_servers.route(topic, _ROUTE_TIMEOUT_MS))
+        return {queue.queue_id: name for queue, name in route.leaders.items()}
+
+    def close(self) -> None:
+        """Hangs up."""
+        if self._client is not None:
+            run(self._client.close())
+
+    async def _answer(self, asked: AskBroker) -> RemotingCommand:
+        command, name = asked.command, asked.broker_name
+        if self._client is None:
+            remark = f"broker {name} is not known: namesrvAddr names no name server"
+            return make_response(command, ResponseCode.SYSTEM_ERROR, remark)
+        try:
+            address = await self._address(name)
+            if address is None:
+                remark = f"no name server knows a master of broker {name}"
+                return make_response(command, ResponseCode.SYSTEM_ERROR, remark)
+            return await self._client.invoke(address, command, self._timeout_ms)
+        except ClientError as error:
+            self._known_until = 0.0  # it may have come back elsewhere
+            remark = f"broker {name} does not answer the forwarded request {command.code}: {error.describe()}"
+            return make_response(command, ResponseCode.SYSTEM_ERROR, remark)
+
+    async def _address(self, broker_name: str) -> str | None:
+        loop = asyncio.get_running_loop()
+        if broker_name not in self._addresses or loop.time() >= self._known_until:
+            if self._looking is None:
+                self._looking = loop.create_task(self._look())
+                self._looking.add_done_callback(self._looked)
+            try:
+                await asyncio.shield(self._looking)
+            except ClientError:
+                if broker_name not in self._addresses:
+                    raise
+        return self._addresses.get(broker_name)
+
+    def _looked(self, done: asyncio.Task[None]) -> None:
+        self._looking = None
+        if not done.cancelled():
+            done.exception()  # those who waited have it
+
+    async def _look(self) -> None:
+        assert self._name_servers is not None, "there is a client"
+        found = (await self._name_servers.cluster_info()).broker_address_table
+        self._addresses |= {
+            name: data.broker_addresses[MASTER_ID] for name, data in found.items() if MASTER_ID in data.broker_addresses
+        }
+        self._known_until = asyncio.get_running_loop().time() + _ADDRESSES_S

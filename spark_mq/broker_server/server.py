@@ -28,6 +28,7 @@ from spark_mq.broker.broker_store import ServerFacts
 from spark_mq.broker.message_handlers import named_topic
 from spark_mq.broker.request_table import ADMINISTRATIVE, REQUEST_TABLE, SENDS, Pool
 from spark_mq.broker.requests import (
+    AskBroker,
     AskClients,
     ClientConnection,
     Close,
@@ -41,7 +42,15 @@ from spark_mq.broker.send_run import RUN_FIELDS
 from spark_mq.broker_server.batch_server import BatchServer
 from spark_mq.broker_server.controllers import Position, SyncKeeper
 from spark_mq.broker_server.duties import Duties
-from spark_mq.broker_server.name_servers import Group, Member, MemberGroup, Registration, SubscribedQueues, take_back
+from spark_mq.broker_server.name_servers import (
+    Group,
+    Member,
+    MemberGroup,
+    OtherBrokers,
+    Registration,
+    SubscribedQueues,
+    take_back,
+)
 from spark_mq.broker_server.opening import (
     ControllerMode,
     StorePlace,
@@ -53,6 +62,7 @@ from spark_mq.broker_server.opening import (
 )
 from spark_mq.broker_server.settings import VIP_PORTS_BELOW, Configuration
 from spark_mq.broker_server.state_copies import PERIOD_S, ElectedMaster, KnownMaster, Master, StateCopies
+from spark_mq.broker_server.static_topics import MappingCleaning
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import (
     REQUEST_BODIES,
@@ -140,6 +150,7 @@ class RunningBroker:
             self._queues = SubscribedQueues(
                 configuration.client, lambda: store.config.clients.load_balance_poll_name_server_interval
             )
+        self._others = OtherBrokers(configuration.client, configuration.process.forward_timeout_ms)
         process = configuration.process
         self._duties = Duties(
             service,
@@ -147,6 +158,7 @@ class RunningBroker:
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
             is_slave=is_slave,
+            clean_mappings=MappingCleaning(self.broker.parts, self._others).turn,
             relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.process.fails_fast else None,
         )
         self._batches = (
@@ -342,6 +354,7 @@ class RunningBroker:
             closing.callback(self._service.close)
             closing.callback(lambda: self.broker.close(current_time_ms()))
             closing.callback(self._close_writers)
+            closing.callback(self._others.close)
             if self._queues is not None:
                 closing.callback(self._queues.close)
             if self.following is not None:
@@ -388,15 +401,19 @@ class RunningBroker:
         connection = self._connection(peer)
         started = self.broker.begin(connection, command, current_time_ms())
         if isinstance(started, Pending):
-            return started.then(lambda outcome: self._settled(outcome()))
-        return self._settled(started)
+            return started.then(lambda outcome: self._settled(outcome(), command, peer))
+        return self._settled(started, command, peer)
 
     def _answer_run(self, run: RequestRun, peer: Peer) -> PendingAnswers | None:
         if not self._gate.lets_all_send:
             return None
         return self.broker.begin_run(self._connection(peer), run, current_time_ms())
 
-    def _settled(self, outcome: Outcome) -> RemotingCommand | None:
+    def _settled(self, outcome: Outcome, command: RemotingCommand, peer: Peer) -> RemotingCommand | None:
+        """The answer; None where it comes later, or never."""
+        if isinstance(outcome, AskBroker):
+            self._others.ask(outcome, lambda answer: self._respond(outcome.settle(answer), command, peer))
+            return None
         if isinstance(outcome, AskClients):
             return self._answered_by_clients(outcome)
         return None if isinstance(outcome, Waiting) else outcome
@@ -433,10 +450,11 @@ class RunningBroker:
         if peer.is_full:
             peer.respond(again.command, make_response(again.command, ResponseCode.SYSTEM_BUSY, OVERLOADED))
             return
-        outcome = self.broker.answer_again(again.connection, again.command, current_time_ms())
-        response = self._settled(outcome)
-        if response is not None:
-            peer.respond(again.command, response)
+        self._respond(self.broker.answer_again(again.connection, again.command, current_time_ms()), again.command, peer)
+
+    def _respond(self, outcome: Outcome, command: RemotingCommand, peer: Peer) -> None:
+        if (response := self._settled(outcome, command, peer)) is not None:
+            peer.respond(command, response)
 
     # Events, on the loop.
 

@@ -56,6 +56,8 @@ class ProcessSettings:
     """Addresses between semicolons; none = no registration, and clients must name the broker's address."""
     register_period_ms: int = setting("registerNameServerPeriod", 30_000, "int")
     register_timeout_ms: int = setting("registerBrokerTimeoutMills", 24_000, "int")
+    forward_timeout_ms: int = setting("forwardTimeout", 3_000, "long")
+    """For the answer of another broker to a request about its part of a static topic."""
     broker_id: int = setting("brokerId", 0, "long")
     check_interval_ms: int = setting("transactionCheckInterval", 30_000, "long")
     """Between two checks of half messages without an end."""
@@ -72,7 +74,7 @@ class ProcessSettings:
     """Whether name servers that speak TLS must show a certificate that one of these has signed."""
 
     def __post_init__(self) -> None:
-        for name in ("register_timeout_ms", "check_interval_ms", "clean_interval_ms"):
+        for name in ("register_timeout_ms", "forward_timeout_ms", "check_interval_ms", "clean_interval_ms"):
             require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)
 
     @property

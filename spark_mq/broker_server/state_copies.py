@@ -2,9 +2,10 @@
 
     topics, groups ─▶ stored · offsets ─▶ the master's log end ─▶ held until the own log is there ─▶ log synced ─▶ stored
 
-The log arrives in milliseconds, these files once a minute: a promoted replica may have messages of topics that it does not know.
+The log arrives in milliseconds, these files each 10 s; at once when messages of an unknown topic have come. The entry of a topic that a
+master has no time to send is made of its queues (`storage/recovery/topics_behind.py`).
 Offsets are stored after the messages that they count, never before: an offset ahead of the log would skip messages after a promotion.
-Departure: Java stores them at once. Java: SlaveSynchronize.
+Departure: Java stores them at once, and copies once a minute; each 10 s in controller mode. Java: SlaveSynchronize.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, write_body
 from spark_mq.remoting.administration import GroupPageRequest, TopicPageRequest
 from spark_mq.remoting.messages import ViewMessageRequest
-from storage.errors import NameIllegalError, StateFileError, StorageError
+from storage.errors import StateFileError, StorageError, StoreRefusedError
 from storage.format import fastjson
 from storage.ha.follower import Following
 from storage.names import MASTER_ID, address_text
@@ -36,10 +37,18 @@ from storage.service.put_service import PutService
 from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE
 from storage.tables.delay_progress import DELAYS_FILE, TIMER_CHECKPOINT_FILE, FollowedTimer
 from storage.tables.document import DataVersion, integer, parse_document, section
-from storage.tables.masters import COPIES, REQUEST_MODES_FILE, TIMER_METRICS_FILE, Copy, place_of_copy
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.masters import (
+    COPIES,
+    REQUEST_MODES_FILE,
+    TIMER_METRICS_FILE,
+    Copy,
+    copied_topics_end,
+    note_copied_topics,
+    place_of_copy,
+)
+from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicTable
 
-PERIOD_S = 60.0
+PERIOD_S = 10.0
 _CODES: Mapping[str, int] = {
     TOPICS_FILE: RequestCode.GET_ALL_TOPIC_CONFIG,
     GROUPS_FILE: RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
@@ -62,12 +71,13 @@ class _Paged(NamedTuple):
 
 
 _PAGE = 2_000
+_TOPIC_PAGES = _Paged(
+    lambda first, version: TopicPageRequest(topic_seq=first, data_version=version, max_topic_num=_PAGE),
+    "totalTopicNum",
+    ("topicConfigTable", "topicQueueMappingDetailMap"),
+)
 _PAGED: Mapping[str, _Paged] = {
-    TOPICS_FILE: _Paged(
-        lambda first, version: TopicPageRequest(topic_seq=first, data_version=version, max_topic_num=_PAGE),
-        "totalTopicNum",
-        ("topicConfigTable", "topicQueueMappingDetailMap"),
-    ),
+    TOPICS_FILE: _TOPIC_PAGES,
     GROUPS_FILE: _Paged(
         lambda first, version: GroupPageRequest(group_seq=first, data_version=version, max_group_num=_PAGE),
         "totalGroupNum",
@@ -81,6 +91,8 @@ _NOT_EVERYWHERE = {TIMER_METRICS_FILE, TIMER_CHECKPOINT_FILE, REQUEST_MODES_FILE
 """Masters before 5.0, and those without a timer, have none."""
 _NO_RECORD = "can not find message by the offset"
 _LOOK_S = 0.05
+_GLANCE_S = 0.5
+"""Interval of the look for messages of topics without entries."""
 _LAST_S = 2.0
 _LOG = logging.getLogger(__name__)
 
@@ -286,7 +298,7 @@ class _Held(NamedTuple):
 
 
 class StateCopies:
-    """Takes over the master's state files, now and once a minute, from `start` until `close`."""
+    """Takes over the master's state files, now and each 10 s, from `start` until `close`."""
 
     def __init__(
         self,
@@ -297,12 +309,13 @@ class StateCopies:
         copied: Callable[[str], None] = lambda name: None,
         copies: Mapping[str, Copy] = COPIES,
         follows: Callable[[], bool] = lambda: True,
-        refused: Callable[[NameIllegalError], None] = lambda error: None,
+        refused: Callable[[StoreRefusedError], None] = lambda error: None,
     ) -> None:
         """`copied` is called with the name of each replaced file. `follows` says whether the log has nothing that the master's has not;
         until then no file that counts messages is requested. `refused` is called if the master has a topic that must not be written.
         """
         self._copies = copies
+        self._asked = tuple(name for name in copies if name != MAPPINGS_FILE)  # the topics' answer has the mappings
         self._service = service
         self._master = master
         self._copied = copied
@@ -310,6 +323,13 @@ class StateCopies:
         self._follows = follows
         self._refused = refused
         self._held: _Held | None = None
+        self._topics_until = 0
+        """The log offset before which all topics have their entries, as far as the master had them."""
+        self._has_topics = False
+        """Whether the master has answered the last request for its topics."""
+        self._unserved: set[tuple[str, int]] = set()
+        """Queues without an entry at the last copy."""
+        self._seen: tuple[int, object] = 0, None
         self._wants_to_hold = False
         self._copies_at_end = True
         self._closing = threading.Event()
@@ -321,6 +341,7 @@ class StateCopies:
     def go_on_with(self, service: PutService) -> None:
         """The store was opened anew. By any thread."""
         self._service = service
+        self._topics_until = min(self._topics_until, service.log_end)
 
     def end_soon(self, *, copies: bool = True) -> None:
         """Copy once more if possible, unless `copies` is False, and end."""
@@ -334,6 +355,7 @@ class StateCopies:
             self._thread.join()
 
     def _work(self) -> None:
+        self._topics_until = min(self._noted_end(), self._service.log_end)
         while True:
             self.copy()
             if self._pause():
@@ -347,13 +369,19 @@ class StateCopies:
                 self.settle()
 
     def _pause(self) -> bool:
-        """For a period, in which what is held is settled; whether it is closing."""
+        """For a period, in which what is held is settled, or until a topic lacks its entry; whether it is closing."""
         until = time.monotonic() + self._period_s
-        while self._is_holding() and time.monotonic() < until:
-            if self._closing.wait(_LOOK_S):
+        glance = time.monotonic() + _GLANCE_S
+        while (now := time.monotonic()) < until:
+            if self._closing.wait(_LOOK_S if self._is_holding() else max(0.0, min(glance, until) - now)):
                 return True
-            self.settle()
-        return self._closing.wait(max(0.0, until - time.monotonic()))
+            if self._is_holding():
+                self.settle()
+            if time.monotonic() >= glance:
+                glance += _GLANCE_S
+                if self._lacks_topics():
+                    break
+        return self._closing.is_set()
 
     @property
     def _is_over(self) -> bool:
@@ -365,12 +393,39 @@ class StateCopies:
     def copy(self) -> None:
         """Copy each file. A file that is not available stays as it is, with a warning. Offsets only if none are held, else they would
         never settle."""
-        for name in self._copies:
+        self._has_topics = False
+        for name in self._asked:
             if name not in _OF_LOG and (self._is_over or not self._guarded(name, partial(self._copy, name))):
                 break
         else:
             self._wants_to_hold = self._held is None
+        if TOPICS_FILE in self._asked and not self._is_over:
+            self._guarded("topics without entries", self._make_missing_topics)
         self.settle()
+
+    # Topics whose messages came without their entries
+
+    def _noted_end(self) -> int:
+        store = self._service.store
+        return copied_topics_end(store.writer.file_system, store.root) or 0
+
+    def _lacks_topics(self) -> bool:
+        """Whether messages of a topic without an entry have come since the last copy."""
+        writer = self._service.store.writer
+        seen = len(writer.ends.queue_ends), writer.settings.topics
+        if seen == self._seen:
+            return False
+        self._seen = seen
+        return not self._service.store.unserved_queues() <= self._unserved
+
+    def _make_missing_topics(self) -> None:
+        """If the master has not sent its topics, make the entries that are missing; what is unserved then, the master has deleted."""
+        if not self._has_topics and self._service.store.unserved_queues():
+            with self._service.exclusive() as store:
+                made = store.make_missing_topics(self._topics_until)
+            if made:
+                self._copied(TOPICS_FILE)
+        self._unserved = self._service.store.unserved_queues()
 
     def settle(self) -> None:
         """Store the offsets that are held, if the own log has come to where the master's was; have some held, if that is due."""
@@ -395,7 +450,7 @@ class StateCopies:
             is_usual = what in _NOT_EVERYWHERE and isinstance(error, ResponseError)
             level = logging.DEBUG if is_usual else logging.WARNING
             _LOG.log(level, "%s of the master is not taken over: %s", what, error)
-            if isinstance(error, NameIllegalError):
+            if isinstance(error, StoreRefusedError):
                 self._refused(error)
             return not isinstance(error, ClientError) or isinstance(error, ResponseError)
         return True
@@ -426,8 +481,15 @@ class StateCopies:
             self._guarded(name, partial(self._store, name, answer))
 
     def _copy(self, name: str) -> None:
-        if (answer := self._master.state(name)) is not None:
-            self._store(name, answer)
+        service, end = self._service, self._service.log_end
+        if (answer := self._master.state(name)) is None:
+            return
+        self._store(name, answer)
+        if name == TOPICS_FILE:
+            self._has_topics = True
+            self._topics_until = min(end, service.log_end)
+            note_copied_topics(service.store.writer.file_system, service.store.root, self._topics_until)
+            self._store(MAPPINGS_FILE, answer)
 
     def _store(self, name: str, answer: str) -> None:
         store = self._service.store

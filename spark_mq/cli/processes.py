@@ -16,7 +16,8 @@ import typer
 
 from spark_mq.cli.output import CommandError
 from spark_mq.remoting_server.server import FILES_LEAST, ListenError
-from storage.errors import StorageError
+from spark_mq.remoting_server.settings import java_names, read_settings, texts_of_file
+from storage.errors import ConfigurationError, StorageError
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.os_errors import need_files, raise_file_limit
 from storage.names import address_text
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from spark_mq.broker_server.settings import Configuration as BrokerConfiguration
     from spark_mq.broker_server.supervised import SupervisedBroker
     from spark_mq.controller.server import RunningController
+    from spark_mq.controller.settings import Configuration as ControllerConfiguration
     from spark_mq.namesrv.server import RunningNameServer
+    from spark_mq.namesrv.settings import Configuration as NameServerConfiguration
 
 _HOME = "ROCKETMQ_HOME"
 _LOOK_SECONDS = 1.0
@@ -258,24 +261,85 @@ def namesrv(
     """Run a name server.
 
     Brokers register there, and clients look up there where topics are. It listens on 127.0.0.1:9876 unless the file says otherwise
-    (bindAddress, listenPort), and keeps the operators' texts in ~/namesrv/kvConfig.json (kvConfigPath). SIGTERM and Ctrl-C end it.
+    (bindAddress, listenPort), and keeps the operators' texts in ~/namesrv/kvConfig.json (kvConfigPath). With enableControllerInNamesrv
+    a controller runs in the same process. SIGTERM and Ctrl-C end it.
     """
-    from spark_mq.namesrv.server import RunningNameServer
-    from spark_mq.namesrv.settings import IMPORTANT, Configuration
+    from spark_mq.controller.settings import IMPORTANT as CONTROLLERS
+    from spark_mq.namesrv.settings import IMPORTANT
 
-    configuration = configuration_from(config_file, "mqnamesrv", Configuration.of, Configuration.read)
-    if Shown(prints_all, prints_important).print(configuration.texts(), IMPORTANT, configuration.warnings):
+    name_server, controller = configuration_from(
+        config_file,
+        "mqnamesrv",
+        _name_server_settings,
+        lambda content, file, given: _name_server_settings(texts_of_file(content, file, given), file),
+    )
+    texts, warnings, important = name_server.texts(), name_server.warnings, frozenset(IMPORTANT)
+    if controller is not None:
+        texts = dict(sorted((controller.texts() | texts).items()))
+        warnings, important = (*warnings, *controller.warnings), important | {*CONTROLLERS}
+    if Shown(prints_all, prints_important).print(texts, important, warnings):
         return
     serve(
-        lambda: RunningNameServer.start(configuration),
-        _name_server_words,
+        lambda: _NameServerProcess.start(name_server, controller),
+        lambda running: running.words,
         verbose=verbose,
         watermarks=prints_watermarks,
+        failure_of=lambda running: running.failure,
     )
 
 
-def _name_server_words(running: RunningNameServer) -> str:
-    return f"The Name Server boot success. serializeType=JSON, address {address_text(*running.address)}"
+def _name_server_settings(
+    texts: dict[str, str], file: str | None = None
+) -> tuple[NameServerConfiguration, ControllerConfiguration | None]:
+    """Of the name server, and of a controller in its process; the port in a file is the name server's. Java: NamesrvStartup."""
+    from spark_mq.controller.settings import Configuration as OfController
+    from spark_mq.controller.settings import split_settings
+    from spark_mq.namesrv.settings import Configuration, NameServerSettings
+
+    if not read_settings(NameServerSettings, texts, file).has_controller:
+        return Configuration.of(texts, file), None
+    rest, own = split_settings(texts, java_names(NameServerSettings))
+    if not own.get("controllerDLegerPeers"):
+        raise ConfigurationError(
+            file, None, "controllerDLegerPeers", "it is needed where enableControllerInNamesrv is true"
+        )
+    return Configuration.of(rest, file), OfController.of(own, file)
+
+
+class _NameServerProcess(NamedTuple):
+    """A name server, and maybe a controller beside it."""
+
+    name_server: RunningNameServer
+    controller: RunningController | None
+
+    @classmethod
+    async def start(
+        cls, name_server: NameServerConfiguration, controller: ControllerConfiguration | None
+    ) -> _NameServerProcess:
+        from spark_mq.controller.server import RunningController
+        from spark_mq.namesrv.server import RunningNameServer
+
+        running = await RunningNameServer.start(name_server)
+        try:
+            return cls(running, None if controller is None else await RunningController.start(controller))
+        except BaseException:
+            await running.close()
+            raise
+
+    @property
+    def words(self) -> str:
+        found = f"The Name Server boot success. serializeType=JSON, address {address_text(*self.name_server.address)}"
+        return found if self.controller is None else f"{found}\n{_controller_words(self.controller)}"
+
+    @property
+    def failure(self) -> str | None:
+        return None if self.controller is None else self.controller.failure
+
+    async def close(self) -> None:
+        """Ends both."""
+        if self.controller is not None:
+            await self.controller.close()
+        await self.name_server.close()
 
 
 def controller(
@@ -288,9 +352,9 @@ def controller(
 ) -> None:
     """Run a controller, which elects masters.
 
-    Brokers in controller mode register there. It is a single node. It listens on 127.0.0.1:9877 unless the file says otherwise
-    (bindAddress, controllerDLegerPeers), and keeps its decisions in ~/DledgerController (controllerStorePath). SIGTERM and Ctrl-C end
-    it.
+    Brokers in controller mode register there. It is a single node, or one of those in controllerDLegerPeers. It listens on
+    127.0.0.1:9877 unless the file says otherwise (bindAddress, controllerDLegerPeers), and keeps its decisions in ~/DledgerController
+    (controllerStorePath). SIGTERM and Ctrl-C end it.
     """
     from spark_mq.controller.server import RunningController
     from spark_mq.controller.settings import IMPORTANT, Configuration
@@ -298,7 +362,12 @@ def controller(
     configuration = configuration_from(config_file, "mqcontroller", Configuration.of, Configuration.read)
     if Shown(prints_all, prints_important).print(configuration.texts(), IMPORTANT, configuration.warnings):
         return
-    serve(lambda: RunningController.start(configuration), _controller_words, verbose=verbose)
+    serve(
+        lambda: RunningController.start(configuration),
+        _controller_words,
+        verbose=verbose,
+        failure_of=lambda running: running.failure,
+    )
 
 
 def _controller_words(running: RunningController) -> str:

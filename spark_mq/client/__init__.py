@@ -23,16 +23,29 @@ if TYPE_CHECKING:
         ClientError,
         MessageRefusedError,
         NameServerUnreachableError,
+        ReplyTimeoutError,
         RequestTimeoutError,
         ResponseError,
         SendFailedError,
+        SendForbiddenError,
         TlsError,
         TooManyInFlightError,
         TopicRouteNotFoundError,
     )
+    from spark_mq.client.hooks import (
+        CheckForbiddenHook,
+        ConsumeMessageContext,
+        ConsumeMessageHook,
+        EndTransactionContext,
+        EndTransactionHook,
+        FilterMessageContext,
+        FilterMessageHook,
+        SendMessageContext,
+        SendMessageHook,
+    )
     from spark_mq.client.listeners import ConcurrentContext, ConsumeStatus, OrderlyContext
     from spark_mq.client.message import Message, MessageExt, MessageQueue
-    from spark_mq.client.producer import Producer, by_hash, by_random
+    from spark_mq.client.producer import Producer, by_hash, by_machine_room, by_random
     from spark_mq.client.pull_consumer import PullConsumer
     from spark_mq.client.push_consumer import PushConsumer
     from spark_mq.client.send_results import SendResult, SendStatus
@@ -58,12 +71,19 @@ __all__ = [
     "Admin",
     "AsyncAdmin",
     "BrokerUnreachableError",
+    "CheckForbiddenHook",
     "ClientError",
     "ClientSettings",
     "ConcurrentContext",
     "ConsumeFrom",
+    "ConsumeMessageContext",
+    "ConsumeMessageHook",
     "ConsumeStatus",
     "Credentials",
+    "EndTransactionContext",
+    "EndTransactionHook",
+    "FilterMessageContext",
+    "FilterMessageHook",
     "Message",
     "MessageExt",
     "MessageModel",
@@ -78,9 +98,13 @@ __all__ = [
     "PullSettings",
     "PushConsumer",
     "PushSettings",
+    "ReplyTimeoutError",
     "RequestTimeoutError",
     "ResponseError",
     "SendFailedError",
+    "SendForbiddenError",
+    "SendMessageContext",
+    "SendMessageHook",
     "SendResult",
     "SendStatus",
     "TlsError",
@@ -92,6 +116,7 @@ __all__ = [
     "TransactionResult",
     "TransactionState",
     "by_hash",
+    "by_machine_room",
     "by_random",
 ]
 
@@ -100,11 +125,18 @@ if not TYPE_CHECKING:
     _LAZY = {
         "Admin": "admin",
         "AsyncAdmin": "admin",
+        "CheckForbiddenHook": "hooks",
         "ClientSettings": "settings",
         "ConcurrentContext": "listeners",
         "ConsumeFrom": "settings",
+        "ConsumeMessageContext": "hooks",
+        "ConsumeMessageHook": "hooks",
         "ConsumeStatus": "listeners",
         "Credentials": "settings",
+        "EndTransactionContext": "hooks",
+        "EndTransactionHook": "hooks",
+        "FilterMessageContext": "hooks",
+        "FilterMessageHook": "hooks",
         "Message": "message",
         "MessageExt": "message",
         "MessageModel": "settings",
@@ -117,6 +149,8 @@ if not TYPE_CHECKING:
         "PullSettings": "settings",
         "PushConsumer": "push_consumer",
         "PushSettings": "settings",
+        "SendMessageContext": "hooks",
+        "SendMessageHook": "hooks",
         "SendResult": "send_results",
         "SendStatus": "send_results",
         "TlsSettings": "settings",
@@ -125,6 +159,7 @@ if not TYPE_CHECKING:
         "TransactionResult": "transaction_producer",
         "TransactionState": "transaction_producer",
         "by_hash": "producer",
+        "by_machine_room": "producer",
         "by_random": "producer",
     }
 

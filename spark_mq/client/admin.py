@@ -328,7 +328,7 @@ class AsyncAdmin(QueueCalls):
             group=group, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset, time_ms=0, is_force=True
         )
         await self._instance.route(queue.topic)
-        address = await self._instance.broker_address(queue.broker_name, MASTER_ID)
+        address = await self._instance.queue_address(queue)
         return await self._reset(header, group, queue.topic, (address,))
 
     # Messages.

@@ -26,7 +26,7 @@ from spark_mq.client.members import Kind, Member
 from spark_mq.client.message import Message, MessageExt, MessageQueue
 from spark_mq.client.outgoing_messages import MessageMaker, UniqueIds
 from spark_mq.client.pulls import Pull, PullResult, Subscription, pull_command, pull_result
-from spark_mq.client.routes import TopicRoute
+from spark_mq.client.routes import LOGICAL_PREFIX, TopicRoute
 from spark_mq.client.sender import Sender
 from spark_mq.client.settings import ProducerSettings, PullSettings, PushSettings
 from spark_mq.remoting import Header, RequestCode
@@ -128,7 +128,8 @@ class QueueCalls:
         The time-out counts on top of the time for which the broker may hold the pull.
         """
         address = await self._address(pull.queue, broker_id)
-        at_master = self._instance.broker_addresses(pull.queue.broker_name).get(MASTER_ID) == address
+        name = self._instance.broker_name_of(pull.queue)
+        at_master = self._instance.broker_addresses(name).get(MASTER_ID) == address
         wait_ms = timeout_ms or self._instance.settings.request_timeout_ms
         command = pull_command(pull, group, at_master=at_master)
         unknown = self._instance.remoting.unknown_codes(address)
@@ -140,6 +141,8 @@ class QueueCalls:
             unknown.add(command.code)
             command = command._replace(code=RequestCode.PULL_MESSAGE)
             answer = await self._instance.invoke(address, command, wait_ms + pull.suspend_ms)
+        if answer.code == ResponseCode.NOT_LEADER_FOR_QUEUE:
+            await self._instance.route(pull.queue.topic, refresh=True)
         return pull_result(answer, pull, group, address)
 
     async def max_offsets(self, topic: str) -> dict[MessageQueue, int]:
@@ -158,9 +161,9 @@ class QueueCalls:
         return read_answer_header(header_class, answer, address, code)
 
     async def _address(self, queue: MessageQueue, broker_id: int = MASTER_ID, *, must_write: bool = False) -> str:
-        if not self._instance.broker_addresses(queue.broker_name):
+        if not self._instance.broker_addresses(self._instance.broker_name_of(queue)):
             await self._instance.route(queue.topic)
-        return await self._instance.broker_address(queue.broker_name, broker_id, only_this=must_write)
+        return await self._instance.queue_address(queue, broker_id, only_this=must_write)
 
 
 def _of(queue: MessageQueue) -> QueueRequest:
@@ -262,7 +265,7 @@ class ConsumerCalls:
             commit_offset=offset,
             broker_name=queue.broker_name,
         )
-        address = await self._instance.broker_address(queue.broker_name)
+        address = await self._instance.queue_address(queue)
         await self._instance.invoke_oneway(address, make_call(RequestCode.UPDATE_CONSUMER_OFFSET, header))
 
     async def begin_offset(self, queue: MessageQueue) -> int:
@@ -275,15 +278,28 @@ class ConsumerCalls:
         return await self._queues.search_offset(queue, time_ms)
 
     async def lock(self, broker_name: str, queues: Collection[MessageQueue]) -> set[MessageQueue]:
-        code, address = RequestCode.LOCK_BATCH_MQ, await self._instance.broker_address(broker_name)
-        command = make_call(code, None, self._lock_body(queues))
-        answer = await self._instance.remoting.ask(address, command, LOCK_TIMEOUT_MS, group=self._group)
-        return set(read_answer_body(LockedQueues, answer, address, code).queues)
+        code, locked = RequestCode.LOCK_BATCH_MQ, set[MessageQueue]()
+        for address, queues_there in (await self._by_address(broker_name, queues)).items():
+            command = make_call(code, None, self._lock_body(queues_there))
+            answer = await self._instance.remoting.ask(address, command, LOCK_TIMEOUT_MS, group=self._group)
+            locked.update(read_answer_body(LockedQueues, answer, address, code).queues)
+        return locked
 
     async def unlock(self, broker_name: str, queues: Collection[MessageQueue]) -> None:
-        address = await self._instance.broker_address(broker_name)
-        command = make_call(RequestCode.UNLOCK_BATCH_MQ, None, self._lock_body(queues))
-        await self._instance.remoting.ask(address, command, LOCK_TIMEOUT_MS, group=self._group)
+        for address, queues_there in (await self._by_address(broker_name, queues)).items():
+            command = make_call(RequestCode.UNLOCK_BATCH_MQ, None, self._lock_body(queues_there))
+            await self._instance.remoting.ask(address, command, LOCK_TIMEOUT_MS, group=self._group)
+
+    async def _by_address(
+        self, broker_name: str, queues: Collection[MessageQueue]
+    ) -> Mapping[str, Collection[MessageQueue]]:
+        """The broker's address; of logical queues those of the brokers that lead them."""
+        if not broker_name.startswith(LOGICAL_PREFIX):
+            return {await self._instance.broker_address(broker_name): queues}
+        found: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            found.setdefault(await self._instance.queue_address(queue), []).append(queue)
+        return found
 
     def _lock_body(self, queues: Collection[MessageQueue]) -> LockBody:
         return LockBody(consumer_group=self._group, client_id=self.client_id, queues=tuple(queues))

@@ -11,6 +11,7 @@
         TlsError                      one side speaks TLS and the other does not, or a certificate is refused
         FrameRefusedError             the server sent bytes that are no frame
       RequestTimeoutError             no answer in time; retriable
+      ReplyTimeoutError               a request was stored, and nobody has replied in time; retriable
       WaitedInVainError               repeated until the time was over; retriable as its cause
       MalformedResponseError          an answer that does not fit its request
       RequestIllegalError             a request that is too large for a frame
@@ -20,6 +21,7 @@
       MessageRefusedError             a message that no broker takes: it was not sent
       TooManyInFlightError            back-pressure: too much waits for answers; retriable
       SeekError                       an offset outside of the queue
+      SendForbiddenError              a hook forbids a send
       SendFailedError                 no try of a send succeeded
 
 Classes are declarations, as `storage/errors.py` explains. None of them holds a key, a token or a signature.
@@ -183,6 +185,17 @@ class RequestTimeoutError(ClientError):
     address: str | None = None
 
 
+class ReplyTimeoutError(ClientError):
+    """A request is stored, and no reply to it has come within its time-out. Java: RequestTimeoutException."""
+
+    retriable = True
+    template = "no reply to the request of topic {topic} within {timeout_ms} ms (CORRELATION_ID {correlation_id})"
+    hint = "Check that a consumer of the topic runs, that it replies, and that its replies are not refused; or allow more time."
+    topic: str
+    timeout_ms: int
+    correlation_id: str
+
+
 class WaitedInVainError(ClientError):
     """A request was repeated until its time was over; `cause` is how the last try ended. Never the cause of another one."""
 
@@ -292,6 +305,16 @@ class MessageRefusedError(ClientError, ValueError):
     topic: str
     what: str
     rule: str
+
+
+class SendForbiddenError(ClientError):
+    """A CheckForbiddenHook of the program forbids a send; its own error is the cause."""
+
+    template = "a message to topic {topic} was not sent: hook {hook} forbids it: {reason}"
+    hint = "The hook is the program's own: see what it checks."
+    topic: str
+    hook: str
+    reason: str
 
 
 class TooManyInFlightError(ClientError):

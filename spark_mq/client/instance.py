@@ -23,6 +23,7 @@ import time
 from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
+from spark_mq.client.address_server import FETCH_INTERVAL_MS, FIRST_FETCH_AGAIN_MS
 from spark_mq.client.calls import make_call
 from spark_mq.client.errors import (
     BrokerNotFoundError,
@@ -35,7 +36,7 @@ from spark_mq.client.errors import (
 from spark_mq.client.event_loop import event_loop, run, when_forked
 from spark_mq.client.members import BrokerRequests, Kind, Member
 from spark_mq.client.remoting_client import NameServers, RemotingClient
-from spark_mq.client.routes import TopicRoute, default_route, subscribe_address
+from spark_mq.client.routes import LOGICAL_PREFIX, TopicRoute, default_route, subscribe_address
 from spark_mq.client.settings import ClientSettings, split_address
 from spark_mq.remoting import MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.consumers import HeartbeatData, ProducerData, UnregisterClientRequest
@@ -109,7 +110,10 @@ class ClientInstance:
             return True
 
     def _start(self) -> None:
-        self._duties = [self._loop.create_task(self._poll_routes()), self._loop.create_task(self._send_heartbeats())]
+        duties = [self._poll_routes(), self._send_heartbeats()]
+        if self.name_servers.are_looked_up:
+            duties.append(self._look_up_name_servers())
+        self._duties = [self._loop.create_task(duty) for duty in duties]
 
     async def _close(self) -> None:
         for member in list(self._members.values()):
@@ -224,6 +228,22 @@ class ClientInstance:
         )
         return next(names, "")
 
+    def broker_name_of(self, queue: MessageQueue) -> str:
+        """The broker to ask about a queue, as the known route says: of a logical queue of a static topic its leader."""
+        if not queue.broker_name.startswith(LOGICAL_PREFIX) or (route := self.known_route(queue.topic)) is None:
+            return queue.broker_name
+        return route.broker_name_of(queue)
+
+    async def queue_address(self, queue: MessageQueue, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
+        """Like `broker_address`, for the broker to ask about a queue."""
+        try:
+            return await self.broker_address(self.broker_name_of(queue), broker_id, only_this=only_this)
+        except BrokerNotFoundError:
+            if not queue.broker_name.startswith(LOGICAL_PREFIX):
+                raise
+        await self.route(queue.topic, refresh=True)  # it may have another leader
+        return await self.broker_address(self.broker_name_of(queue), broker_id, only_this=only_this)
+
     async def broker_address(self, broker_name: str, broker_id: int = MASTER_ID, *, only_this: bool = True) -> str:
         """The address of the broker with that id; without `only_this`, another broker of its name if that one is away.
 
@@ -293,6 +313,16 @@ class ClientInstance:
                 self._brokers = self._routes.brokers(self._wanted_topics())
             except Exception:
                 _LOG.exception("the query for the routes of client %s failed", self.client_id)
+
+    async def _look_up_name_servers(self) -> None:
+        pause_ms = FIRST_FETCH_AGAIN_MS
+        while True:
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = FETCH_INTERVAL_MS
+            try:
+                await self.name_servers.look_up()
+            except ClientError as error:
+                _LOG.warning("the name servers are those before: %s", error.describe())
 
     # Members and heartbeats.
 
@@ -467,7 +497,10 @@ def make_client_id(settings: ClientSettings) -> str:
     """
     name = settings.instance_name if settings.has_own_name else f"{os.getpid()}#{time.monotonic_ns()}"
     unit = f"@{settings.unit_name}" if settings.unit_name else ""
-    return f"{settings.client_ip or local_ip(settings.name_servers)}@{name}{unit}"
+    servers = settings.name_servers
+    if settings.namesrv_domain is not None:
+        servers = (settings.namesrv_domain if ":" in settings.namesrv_domain else f"{settings.namesrv_domain}:8080",)
+    return f"{settings.client_ip or local_ip(servers)}@{name}{unit}"
 
 
 def local_ip(name_servers: tuple[str, ...]) -> str:

@@ -35,7 +35,8 @@ from spark_mq.client.event_loop import HandOver
 from spark_mq.client.message import MessageExt, MessageQueue, origin_topic, retry_message
 from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue, batches
-from spark_mq.client.settings import MAX_RECONSUME_TIMES, PushSettings
+from spark_mq.client.routes import LOGICAL_PREFIX
+from spark_mq.client.settings import MAX_RECONSUME_TIMES, PushSettings, without_namespace
 from spark_mq.remoting.consumers import MessageModel
 from storage.errors import CorruptMessageError
 
@@ -163,6 +164,35 @@ _VALUES: dict[str, Callable[[Any], object]] = {
 def _named(messages: Sequence[MessageExt]) -> str:
     first = messages[0]
     return f"{len(messages)} message(s) from offset {first.queue_offset} of {first.queue}"
+
+
+QueueListener = Callable[[str, list[MessageQueue], list[MessageQueue]], object]
+"""Called with a topic, all its queues and those of this consumer, when the share has changed. Java: MessageQueueListener."""
+
+
+def tell_share(
+    pool: ListenerPool,
+    listener: QueueListener,
+    namespace: str | None,
+    topic: str,
+    all_queues: Iterable[MessageQueue],
+    own: Iterable[MessageQueue],
+) -> None:
+    """Tell the program which queues of a topic it reads, in a thread, with names as it knows them."""
+    names = [named_queues(namespace, queues) for queues in (all_queues, own)]
+    pool.submit(partial(_told, partial(listener, without_namespace(namespace, topic), *names)), lambda _: None)
+
+
+def named_queues(namespace: str | None, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+    """The queues with their topics as the program knows them."""
+    return [queue._replace(topic=without_namespace(namespace, queue.topic)) for queue in queues]
+
+
+def _told(call: Callable[[], object]) -> None:
+    try:
+        call()
+    except BaseException:  # as in `answer_of`
+        _LOG.exception("the program's queue listener failed")
 
 
 class ListenerPool:
@@ -338,13 +368,17 @@ class ConcurrentService:
             self._submit(messages, call.queue, call.process_queue)
 
     async def send_back(self, message: MessageExt, delay_level: int) -> bool:
-        """Whether the cluster has taken the message over. Java: DefaultMQPushConsumerImpl.sendMessageBack."""
+        """Whether the cluster has taken the message over. Java: DefaultMQPushConsumerImpl.sendMessageBack.
+
+        A message of a static topic is sent as a new one: which broker has it is not known.
+        """
         topic, tries = origin_topic(message.record), self._max_reconsume_times
-        try:
-            await self._brokers.send_back(message, topic, delay_level, tries)
-            return True
-        except ClientError as error:
-            _LOG.warning("%s was not sent back; it is sent as a new message: %s", message.queue, error)
+        if not message.broker_name.startswith(LOGICAL_PREFIX):
+            try:
+                await self._brokers.send_back(message, topic, delay_level, tries)
+                return True
+            except ClientError as error:
+                _LOG.warning("%s was not sent back; it is sent as a new message: %s", message.queue, error)
         try:
             await self._brokers.send_as_new(retry_message(message, self._group, topic, tries))
             return True

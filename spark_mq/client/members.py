@@ -8,6 +8,7 @@ code must be handed to other threads.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal, TypeVar
 
@@ -44,6 +45,7 @@ from storage.rules.response_codes import ResponseCode
 
 Kind = Literal["producer", "consumer"]
 _PRODUCER_GROUP = "PGROUP"
+_LOG = logging.getLogger(__name__)
 H = TypeVar("H", bound=Header)
 
 
@@ -92,8 +94,9 @@ class Member:
         """Hand one message to the listener, at an operator's wish (309)."""
         return ConsumeDirectlyResult(consume_result="CR_THROW_EXCEPTION", remark="this member has no listener")
 
-    async def receive_reply(self, header: ReplyMessageRequest, body: bytes) -> None:
-        """A broker hands on the answer to a request of this producer (326)."""
+    def receive_reply(self, header: ReplyMessageRequest, body: bytes) -> bool:
+        """A broker hands on a reply (326); whether it belongs to a request of this producer."""
+        return False
 
 
 FindMember = Callable[[Kind, str], Member | None]
@@ -160,8 +163,9 @@ class BrokerRequests:
 
     async def _receive_reply(self, address: str, command: RemotingCommand) -> RemotingCommand:
         header = _header(ReplyMessageRequest, command, address)
-        for member in self._producers():  # the correlation id in the properties says whose it is
-            await member.receive_reply(header, bytes(command.body))
+        body = bytes(command.body)
+        if not any(member.receive_reply(header, body) for member in self._producers()):
+            _LOG.warning("%s passes on a reply that no request waits for, or no more: %s", address, header.born_host)
         return make_response(command, ResponseCode.SUCCESS)
 
 

@@ -57,6 +57,9 @@ class OutgoingMessage(NamedTuple):
     is_batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    is_reply: bool = False
+    origin: Message | None = None
+    """As the program gave it; None of a batch."""
 
 
 class MessageMaker:
@@ -84,6 +87,17 @@ class MessageMaker:
     def message(self, message: Message) -> OutgoingMessage:
         """One message. Raises MessageRefusedError."""
         return self._single(message, message.properties, sys_flag=0)
+
+    def request(self, message: Message, added: Mapping[str, str]) -> OutgoingMessage:
+        """One that waits for a reply, with the properties that say to whom. Raises MessageRefusedError."""
+        return self._single(message, message.properties, 0, added)
+
+    def reply(self, message: Message, added: Mapping[str, str]) -> OutgoingMessage:
+        """A reply, with the properties that say to what. Its topic is a cluster's own, and has no namespace.
+
+        Raises MessageRefusedError.
+        """
+        return self._single(message, message.properties, 0, added, topic=message.topic)._replace(is_reply=True)
 
     def half(self, message: Message) -> OutgoingMessage:
         """One that waits for its transaction. Its delay level is dropped, as in Java. Raises MessageRefusedError.
@@ -151,9 +165,14 @@ class MessageMaker:
     # One message.
 
     def _single(
-        self, message: Message, own: Mapping[str, str], sys_flag: int, added: Mapping[str, str] | None = None
+        self,
+        message: Message,
+        own: Mapping[str, str],
+        sys_flag: int,
+        added: Mapping[str, str] | None = None,
+        topic: str | None = None,
     ) -> OutgoingMessage:
-        topic = self._topic(message.topic)
+        topic = topic or self._topic(message.topic)
         self._check_body(message)
         message_id = self._make_id()
         properties = self._properties(message, own, message_id, added or {})
@@ -161,7 +180,7 @@ class MessageMaker:
         is_timed = message.deliver_time_ms is not None
         if is_timed or len(properties) > _UNSUSPICIOUS_BYTES or len(body) > self._max_bytes:
             self._check_sizes(topic, body, properties, is_timed=is_timed)
-        return OutgoingMessage(topic, body, properties, sys_flag, message.flag, message_id)
+        return OutgoingMessage(topic, body, properties, sys_flag, message.flag, message_id, origin=message)
 
     def _packed(self, body: bytes, sys_flag: int) -> tuple[bytes, int]:
         """The body as it is stored. Java keeps what is compressed even where it is larger."""

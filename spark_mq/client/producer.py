@@ -9,20 +9,23 @@
 Thread-safe. Messages are checked, encoded and compressed in the caller's thread; one event loop per process does the rest. A
 message that a program may not send raises MessageRefusedError before anything is sent; every other error is a ClientError, too.
 
-Not supported: SelectMessageQueueByMachineRoom, which selects nothing in Java either.
+Requests and replies: `request_reply.py`. Hooks: `hooks.py`. Traces: `trace.py`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import logging
 import os
 import random
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
-from typing import Any, Self, TypeVar
+import uuid
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
 
+from spark_mq.client.calls import make_call, read_answer_header
 from spark_mq.client.errors import (
     ClientClosedError,
     ClientSettingError,
@@ -31,21 +34,34 @@ from spark_mq.client.errors import (
     TooManyInFlightError,
 )
 from spark_mq.client.event_loop import HandOver, event_loop, is_loop_thread, run, when_forked
+from spark_mq.client.hooks import OF_PRODUCERS, EndTransactionHook, Hook, SendHooks, checked_hooks, of_kind
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.members import Member
-from spark_mq.client.message import Message, MessageQueue
+from spark_mq.client.message import Message, MessageExt, MessageQueue
 from spark_mq.client.outgoing_messages import MessageMaker, OutgoingMessage, UniqueIds
+from spark_mq.client.request_reply import (
+    CORRELATION_ID,
+    REPLY_TO_CLIENT,
+    TTL,
+    Asked,
+    PendingRequests,
+    reply_topic_of,
+)
 from spark_mq.client.routes import TopicRoute
-from spark_mq.client.send_results import SendResult
-from spark_mq.client.sender import Sender, Sending, SendMode
+from spark_mq.client.send_results import SendMode, SendResult
+from spark_mq.client.sender import Sender, Sending
 from spark_mq.client.settings import ClientSettings, ProducerSettings, check_kind, with_namespace
+from spark_mq.client.trace import Tracer
+from spark_mq.remoting import RequestCode
+from spark_mq.remoting.messages import RecallHandle, RecallMessageAnswer, RecallMessageRequest, ReplyMessageRequest
 from storage.errors import NameIllegalError
 from storage.format.java_hash import queue_of_hash, string_hash
-from storage.names import validate_group
+from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, validate_group
 
 T = TypeVar("T")
 CALLBACK_THREADS = 4
 _GRACE_SECONDS = 2.0
+_NOT_FROM_THE_LOOP = "the client's own thread cannot wait for itself: send from another thread"
 _LOG = logging.getLogger(__name__)
 QueueSelector = Callable[[Sequence[MessageQueue], Message, Any], MessageQueue]
 """Gives one of the topic's writable queues, by the message and the argument of the send. It runs in the caller's thread."""
@@ -57,6 +73,8 @@ class Producer:
     Routes of `topics` are queried at once, so that their brokers know the producer before it sends.
     """
 
+    _HOOK_KINDS: ClassVar[tuple[type, ...]] = OF_PRODUCERS
+
     def __init__(
         self,
         settings: ClientSettings,
@@ -64,6 +82,7 @@ class Producer:
         options: ProducerSettings | None = None,
         *,
         topics: Iterable[str] = (),
+        hooks: Iterable[Hook] = (),
     ) -> None:
         """Raises GroupTakenError where this process has one of that group and settings, ClientSettingError."""
         check_kind("settings", settings, ClientSettings)
@@ -72,6 +91,7 @@ class Producer:
             validate_group(group)
         except NameIllegalError as error:
             raise ClientSettingError("group", group, error.rule) from None
+        listed = checked_hooks(hooks, self._HOOK_KINDS)
         self.settings = settings
         self.options = options or ProducerSettings()
         self.group = group
@@ -84,7 +104,14 @@ class Producer:
         ids = UniqueIds(self._instance.client_id.partition("@")[0])
         self._maker = MessageMaker(self.options, ids.make, named, settings.namespace)
         self._loop = event_loop()
-        self._sender = Sender(self._instance, self.options, named, self._has_ended)
+        self._tracer = Tracer(self._instance, group, "PRODUCE") if settings.enable_trace else None
+        tracing = None if self._tracer is None else self._tracer.hook
+        self._end_hooks = of_kind((*listed, tracing), EndTransactionHook)
+        has_hooks = tracing is not None or any(isinstance(hook, OF_PRODUCERS) for hook in listed)
+        watching = SendHooks(listed, group, settings.namespace, tracing) if has_hooks else None
+        self._sender = Sender(self._instance, self.options, named, self._has_ended, watching)
+        self._requests = PendingRequests(settings.namespace)
+        self._announced: set[str] = set()
         self._hand_over: HandOver[Sending] = HandOver(self._loop, self._sender.begin)
         self._member = self._make_member(named)
         try:
@@ -173,6 +200,86 @@ class Producer:
         made, place = self._batch(messages, queue)
         return self._send_async(made, place, timeout_ms, started_at)
 
+    def request(
+        self,
+        message: Message,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> MessageExt:
+        """Send a message and wait for a consumer's reply to it. `timeout_ms` (a send's, by default) is for both together.
+
+        Raises ReplyTimeoutError where the message is stored and no reply came, else what `send_async` ends with. Other network
+        failures than that are tried again, so a consumer may see a request twice.
+        """
+        if is_loop_thread():
+            raise RuntimeError(_NOT_FROM_THE_LOOP)
+        patience_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        reply = self._ask(message, queue, selector, arg, patience_ms, waits=True)
+        try:
+            return reply.result(patience_ms / 1000 + _GRACE_SECONDS)
+        except TimeoutError:
+            raise RequestTimeoutError(f"a request to topic {message.topic}", patience_ms) from None
+
+    def request_async(
+        self,
+        message: Message,
+        timeout_ms: int | None = None,
+        queue: MessageQueue | None = None,
+        selector: QueueSelector | None = None,
+        arg: object = None,
+    ) -> SendFuture[MessageExt]:
+        """`request` in the background; the future ends with the reply or an error within the time-out.
+
+        The first request to a topic looks for its brokers, and waits for that.
+        """
+        patience_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        return self._ask(message, queue, selector, arg, patience_ms, waits=False)
+
+    def reply(
+        self,
+        request: MessageExt,
+        body: bytes,
+        *,
+        tags: str | None = None,
+        keys: Sequence[str] = (),
+        properties: Mapping[str, str] | None = None,
+        timeout_ms: int | None = None,
+    ) -> SendResult:
+        """Reply to a request that a consumer was given. It returns when the one who asked has the reply. Tried once.
+
+        Raises MessageRefusedError where the message is no request, and ResponseError (SYSTEM_ERROR) where the one who asked has
+        gone: the broker may have stored the reply all the same.
+        """
+        started_at = self._begin_send()
+        topic, added = reply_topic_of(request)
+        made = self._maker.reply(Message(topic, body, tags, keys, properties or {}), added)
+        queues = self._sender.known_queues(topic) or self._run(self._sender.queues(topic))
+        there = [queue for queue in queues if queue.broker_name == request.broker_name]
+        return self._send(made, random.choice(there or queues), timeout_ms, started_at)
+
+    def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
+        """Call a timed message back that is not due yet; `recall_handle` is that of its SendResult. Returns its `message_id`.
+
+        Raises ResponseError where the broker does not do it: without `recallMessageEnable=true`, of another topic, or too late.
+        """
+        self._check_open()
+        handle = RecallHandle.read(recall_handle)
+        if handle is None:
+            rule = "it is no handle: give the recall_handle of a timed message's SendResult"
+            raise ClientSettingError("recall_handle", recall_handle, rule)
+        if topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+            raise ClientSettingError("topic", topic, "messages of retry topics and dead letters cannot be recalled")
+        header = RecallMessageRequest(
+            producer_group=self._member.group,
+            topic=self._maker.topic(topic),
+            recall_handle=recall_handle,
+            broker_name=handle.broker_name,
+        )
+        patience_ms = self.options.send_timeout_ms if timeout_ms is None else timeout_ms
+        return self._run(self._recall(header, handle.broker_name, patience_ms))
+
     def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """The queues that a message to the topic may go to: what selectors choose from.
 
@@ -188,7 +295,8 @@ class Producer:
     def close(self, timeout_ms: int | None = None) -> None:
         """Wait for what is in flight, at most for `timeout_ms` (else a send's time-out), then leave the brokers.
 
-        What has not ended by then ends with ClientClosedError. A second call does nothing.
+        What has not ended by then ends with ClientClosedError, and so do requests that still wait for replies. A second call does
+        nothing.
         """
         with self._closing:
             if self._closed is not None:
@@ -212,7 +320,7 @@ class Producer:
     # For a transaction producer.
 
     def _make_member(self, group: str) -> ProducerMember:
-        return ProducerMember(group, self._sender)
+        return ProducerMember(group, self._sender, self._requests)
 
     # Sending.
 
@@ -232,7 +340,7 @@ class Producer:
         started_at: float,
     ) -> SendResult | None:
         if is_loop_thread():
-            raise RuntimeError("the client's own thread cannot wait for itself: send from another thread")
+            raise RuntimeError(_NOT_FROM_THE_LOOP)
         self._in_flight.add(len(made.body))
         future, timeout = self._submit(made, mode, place, timeout_ms, started_at)
         try:
@@ -260,6 +368,56 @@ class Producer:
         future: SendFuture[Any] = SendFuture()
         self._hand_over.put(Sending(made, mode, future, started_at + timeout / 1000, timeout, place))
         return future, timeout
+
+    def _ask(
+        self,
+        message: Message,
+        queue: MessageQueue | None,
+        selector: QueueSelector | None,
+        arg: object,
+        timeout_ms: int,
+        *,
+        waits: bool,
+    ) -> SendFuture[MessageExt]:
+        """Begin a request. The topic's brokers get a heartbeat before its first one: they must know where to push the reply to."""
+        started_at = self._begin_send()
+        deadline = started_at + timeout_ms / 1000
+        correlation_id = str(uuid.uuid4())
+        added = {CORRELATION_ID: correlation_id, REPLY_TO_CLIENT: self.client_id, TTL: str(timeout_ms)}
+        made = self._maker.request(message, added)
+        place = self._place(message, queue, selector, arg)
+        if made.topic not in self._announced:
+            self._run(self._announce(made.topic, deadline, timeout_ms))
+        if waits:
+            self._in_flight.add(len(made.body))
+        else:
+            blocks = self.options.when_full == "block"
+            self._in_flight.take(len(made.body), max(deadline - time.monotonic(), 0) if blocks else 0)
+        reply: SendFuture[MessageExt] = SendFuture()
+        asked = Asked(self._requests, correlation_id, message.topic, timeout_ms, reply)
+        sending = Sending(made, SendMode.ASYNC, asked, deadline, timeout_ms, place)
+        self._loop.call_soon_threadsafe(self._begin_request, asked, sending)
+        return reply
+
+    def _begin_request(self, asked: Asked, sending: Sending) -> None:
+        self._requests.begin(asked, sending.deadline)
+        self._sender.begin(sending)
+
+    async def _announce(self, topic: str, deadline: float, timeout_ms: int) -> None:
+        try:
+            await asyncio.wait_for(self._sender.queues(topic), max(deadline - self._loop.time(), 0))
+        except TimeoutError:
+            raise RequestTimeoutError(f"the route of topic {topic}", timeout_ms) from None
+        beat = self._loop.create_task(self._instance.send_heartbeat())
+        await asyncio.wait({beat}, timeout=max(deadline - self._loop.time(), 0) / 2)  # one broker may be away
+        self._announced.add(topic)
+
+    async def _recall(self, header: RecallMessageRequest, broker_name: str, timeout_ms: int) -> str:
+        await self._instance.route(header.topic)
+        address = await self._instance.broker_address(broker_name)
+        code = RequestCode.RECALL_MESSAGE
+        answer = await self._instance.remoting.ask(address, make_call(code, header), timeout_ms, topic=header.topic)
+        return read_answer_header(RecallMessageAnswer, answer, address, code).message_id
 
     def _has_ended(self, sending: Sending) -> None:
         self._in_flight.release(len(sending.message.body))
@@ -306,7 +464,10 @@ class Producer:
 
     async def _end(self, reason: ClientClosedError, timeout_ms: int) -> None:
         await self._member.close(timeout_ms)
+        self._requests.close(reason)
         self._sender.close(reason)
+        if self._tracer is not None:
+            await self._tracer.close()
         await self._instance.remove_member(self._member)
 
     def _check_open(self) -> None:
@@ -322,9 +483,10 @@ class Producer:
 class ProducerMember(Member):
     """The producer among the instance's members."""
 
-    def __init__(self, group: str, sender: Sender) -> None:
+    def __init__(self, group: str, sender: Sender, requests: PendingRequests) -> None:
         super().__init__(group)
         self._sender = sender
+        self._requests = requests
 
     def topics(self) -> Sequence[str]:
         """Topics of its sends."""
@@ -333,6 +495,10 @@ class ProducerMember(Member):
     def on_route(self, route: TopicRoute) -> None:
         """The sender's queues follow."""
         self._sender.on_route(route)
+
+    def receive_reply(self, header: ReplyMessageRequest, body: bytes) -> bool:
+        """The request gets it that waits for it."""
+        return self._requests.receive(header, body)
 
     async def close(self, timeout_ms: int) -> None:
         """Nothing to wait for."""
@@ -461,8 +627,23 @@ def by_hash(queues: Sequence[MessageQueue], message: Message, arg: object) -> Me
 
 
 def by_random(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
-    """Any of them."""
+    """Any of them. Java: SelectMessageQueueByRandom."""
     return random.choice(queues)
+
+
+def by_machine_room(room_of: Callable[[MessageQueue], object]) -> QueueSelector:
+    """A selector of queues in one machine room: `room_of` says the room of a queue, the send's `arg` the one that is wanted.
+
+        producer.send(message, selector=by_machine_room(lambda queue: rooms[queue.broker_name]), arg="room-1")
+
+    Any queue there; any at all where no queue of the room can be written. Java: SelectMessageQueueByMachineRoom, which selects nothing.
+    """
+
+    def selected(queues: Sequence[MessageQueue], message: Message, arg: object) -> MessageQueue:
+        there = [queue for queue in queues if room_of(queue) == arg]
+        return random.choice(there or queues)
+
+    return selected
 
 
 def java_hash(value: object) -> int:

@@ -11,7 +11,7 @@ Messages of a `poll` count as consumed at the next `poll` or `commit`, or when t
 `auto_commit` is on. So a message may come more than once, and none is lost.
 
 Java: DefaultLitePullConsumer. Departure: Java's poll itself advances the offset; here a batch without a later call of the program is
-delivered again. Not supported: message traces.
+delivered again.
 """
 
 from __future__ import annotations
@@ -25,12 +25,16 @@ from typing import Any, TypeVar
 from spark_mq.client.consumer_calls import ConsumerMember
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
 from spark_mq.client.event_loop import run
+from spark_mq.client.hooks import OF_CONSUMERS, ConsumeHooks, Hook, checked_hooks
 from spark_mq.client.instance import ClientInstance
+from spark_mq.client.listeners import ListenerPool, QueueListener, tell_share
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.pulls import ExpressionType, Subscription, subscription
+from spark_mq.client.routes import TopicRoute
 from spark_mq.client.settings import ClientSettings, PullSettings, check_kind, with_namespace, without_namespace
+from spark_mq.client.trace import Tracer
 from spark_mq.remoting.consumers import ConsumerRunningInfo, ConsumeType
 from storage.epoch_times import current_time_ms, other_unit_rule, steady_time_ms
 from storage.names import validate_group, validate_topic
@@ -43,10 +47,23 @@ _MARGIN_MS = 15_000
 class PullConsumer:
     """A pull consumer of one group; any thread may call it, one at a time. Starts when it is made or by `with`."""
 
-    def __init__(self, settings: ClientSettings, group: str, options: PullSettings | None = None) -> None:
-        """Raises NameIllegalError, and ClientError where there is no name server, or the group is taken in this client."""
+    def __init__(
+        self,
+        settings: ClientSettings,
+        group: str,
+        options: PullSettings | None = None,
+        *,
+        queue_listener: QueueListener | None = None,
+        hooks: Iterable[Hook] = (),
+    ) -> None:
+        """Raises NameIllegalError, and ClientError where there is no name server, or the group is taken in this client.
+
+        `queue_listener` is called when other queues of a subscribed topic are read, and when an assigned one's topic has other queues.
+        """
         check_kind("settings", settings, ClientSettings)
         check_kind("options", options, PullSettings)
+        self._hooks = checked_hooks(hooks, OF_CONSUMERS)
+        self._queue_listener = queue_listener
         self.group = validate_group(group)
         self._settings = settings
         self._pull = options or PullSettings()
@@ -110,6 +127,9 @@ class PullConsumer:
                 self._ahead.extend(self._taken(most, timeout_ms))
             given = [self._ahead.popleft() for _ in range(min(most, len(self._ahead)))]
             self._given += given
+            at_work = self._at_work
+            if at_work is not None:
+                at_work.hooks.polled(given)
             return given
 
     def _taken(self, limit: int, timeout_ms: int) -> list[MessageExt]:
@@ -242,6 +262,12 @@ class _AtWork(ConsumerMember):
         settings, pull = consumer._settings, consumer._pull
         group = with_namespace(settings.namespace, consumer.group)
         super().__init__(instance, group, pull, ConsumeType.CONSUME_ACTIVELY)
+        self._tracer = Tracer(instance, consumer.group, "CONSUME") if settings.enable_trace else None
+        tracing = () if self._tracer is None else (self._tracer.hook,)
+        self.hooks = ConsumeHooks((*consumer._hooks, *tracing), consumer.group, settings.namespace)
+        self._queue_listener = consumer._queue_listener
+        self._pool = ListenerPool(f"queues-{consumer.group[:100]}", 1)
+        self._queues: dict[str, frozenset[MessageQueue]] = {}
         self.engine = PullEngine(
             self.calls,
             offset_store_of(pull.model, self.calls, pull.offset_directory, instance.client_id, group),
@@ -249,6 +275,8 @@ class _AtWork(ConsumerMember):
             steady_time_ms,
             namespace=settings.namespace,
             write_interval_ms=settings.persist_consumer_offset_interval_ms,
+            filtered=self.hooks.filters,
+            on_share=self._share_changed,
         )
         self._way: str | None = None
         self._start_time_ms = current_time_ms()
@@ -268,7 +296,7 @@ class _AtWork(ConsumerMember):
         self._refuse_other_than("assign")
         for topic, of_topic in wanted.items():
             await self.calls.check(of_topic)
-            await self.instance.route(topic)
+            self._queues[topic] = frozenset((await self.instance.route(topic)).subscribe_queues)
         self._go("assign")
         self.engine.expressions = wanted
         self.engine.assign(queues)
@@ -284,10 +312,27 @@ class _AtWork(ConsumerMember):
             rule = f"this consumer has used {self._way}: a consumer subscribes or assigns, not both"
             raise ClientSettingError(way, "called", rule)
 
+    def on_route(self, route: TopicRoute) -> None:
+        super().on_route(route)
+        queues = frozenset(route.subscribe_queues)
+        if route.topic in self.engine.expressions and self._queues.get(route.topic) != queues:
+            self._queues[route.topic] = queues
+            own = [queue for queue in self.engine.assignment() if queue.topic == route.topic]
+            self._share_changed(route.topic, list(route.subscribe_queues), own)
+
+    def _share_changed(self, topic: str, all_queues: list[MessageQueue], own: list[MessageQueue]) -> None:
+        if self._queue_listener is not None:
+            namespace = self.instance.settings.namespace
+            tell_share(self._pool, self._queue_listener, namespace, topic, all_queues, own)
+
     async def close(self) -> None:
         try:
             await self.engine.close()
         finally:
+            self.hooks.close()
+            await self._pool.close(0)
+            if self._tracer is not None:
+                await self._tracer.close()
             await self.leave()
 
     def topics(self) -> Collection[str]:

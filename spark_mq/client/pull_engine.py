@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from spark_mq.client.consumer_calls import GroupBrokers
 from spark_mq.client.errors import ClientError, MessageQueueNotFoundError, ResponseError, SeekError
+from spark_mq.client.listeners import QueueListener
 from spark_mq.client.message import MessageExt, MessageQueue, origin_topic
 from spark_mq.client.offset_stores import OffsetStore
 from spark_mq.client.process_queue import ProcessQueue
@@ -26,6 +27,7 @@ from spark_mq.client.pulls import (
     BROKER_BUSY_MS,
     FAILED_MS,
     FULL_MS,
+    Filtered,
     Pull,
     PullResult,
     PullStatus,
@@ -76,6 +78,8 @@ class PullEngine:
         *,
         namespace: str | None = None,
         write_interval_ms: int = 5_000,
+        filtered: Filtered | None = None,
+        on_share: QueueListener | None = None,
     ) -> None:
         self.subscriptions: dict[str, Subscription] = {}
         self.expressions: dict[str, Subscription] = {}
@@ -86,6 +90,8 @@ class PullEngine:
         self._clock_ms = clock_ms
         self._namespace = namespace
         self._write_interval_ms = write_interval_ms
+        self._filtered = filtered
+        self._on_share = on_share
         self.rebalancer = Rebalancer(brokers, offsets, self.subscriptions, settings, self, clock_ms)
         self._reads: dict[MessageQueue, _Read] = {}
         self._paused: set[MessageQueue] = set()
@@ -185,7 +191,9 @@ class PullEngine:
             read.task.cancel()
 
     def share_changed(self, topic: str, all_queues: list[MessageQueue], own: list[MessageQueue]) -> None:
-        """For the rebalancer: nothing more to do."""
+        """For the rebalancer: the program may want to know."""
+        if self._on_share is not None:
+            self._on_share(topic, all_queues, own)
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Pull nothing more of them; what is buffered is still given out."""
@@ -248,11 +256,13 @@ class PullEngine:
             is_lite=True,
         )
         result = await self._brokers.pull(pull, read.broker_id)
+        messages = pulled_messages(result, queue, wanted, self._topic_of) if self._is_reader(read) else []
+        if self._filtered is not None:
+            messages = await self._filtered(messages, queue)
         if self._is_reader(read):
-            self._take_in(queue, read, result, wanted)
+            self._take_in(queue, read, result, messages)
 
-    def _take_in(self, queue: MessageQueue, read: _Read, result: PullResult, wanted: Subscription) -> None:
-        messages = pulled_messages(result, queue, wanted, self._topic_of)
+    def _take_in(self, queue: MessageQueue, read: _Read, result: PullResult, messages: list[MessageExt]) -> None:
         read.broker_id = result.suggested_broker_id
         read.is_failing = False
         read.next_offset = result.next_offset

@@ -9,7 +9,7 @@ Not supported: inner batches (BatchCQ), class filters, which brokers from 5.0 on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Literal, get_args
@@ -161,6 +161,10 @@ class PullResult:
     offset_delta: int = 0
     """Added to the records' offsets: those of a static topic are another broker's."""
     records: bytes | memoryview = b""
+
+
+Filtered = Callable[[list[MessageExt], MessageQueue], Awaitable[list[MessageExt]]]
+"""Those messages of a pull of the queue that the program shall get."""
 
 
 def pulled_messages(

@@ -12,8 +12,7 @@
 The group's clients, Java's included, share the queues. A message without SUCCESS is delivered again, up to `max_reconsume_times`,
 and then becomes a dead letter (`%DLQ%group`). A message may come more than once: after a crash, and when queues move to another client.
 
-Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl. Not supported: POP consumption (clientRebalance=false), static topics
-as such, message traces, class filters.
+Java: DefaultMQPushConsumer, DefaultMQPushConsumerImpl. Not supported: POP consumption (clientRebalance=false), class filters.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ import os
 import sys
 import threading
 import traceback
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import fields, replace
 from functools import partial
 from typing import Any, TypeVar
@@ -30,6 +29,7 @@ from typing import Any, TypeVar
 from spark_mq.client.consumer_calls import ConsumerMember
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
 from spark_mq.client.event_loop import run
+from spark_mq.client.hooks import OF_CONSUMERS, ConsumeHooks, Hook, checked_hooks
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.listeners import (
     ConcurrentContext,
@@ -38,12 +38,14 @@ from spark_mq.client.listeners import (
     ListenerPool,
     OrderlyContext,
     OrderlyListener,
+    QueueListener,
 )
 from spark_mq.client.message import MessageExt, MessageQueue, decode_records
 from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.pulls import ExpressionType, Subscription, subscription
-from spark_mq.client.push_engine import Listeners, PushEngine, QueueListener
+from spark_mq.client.push_engine import Listeners, PushEngine
 from spark_mq.client.settings import ClientSettings, PushSettings, check_kind, with_namespace
+from spark_mq.client.trace import Tracer
 from spark_mq.remoting.consumers import ConsumeDirectlyResult, ConsumerRunningInfo, ConsumeType, MessageModel
 from spark_mq.remoting.consumers import (
     ConsumeStatus as TopicConsumeStatus,
@@ -74,11 +76,13 @@ class PushConsumer:
         orderly_listener: OrderlyListener | None = None,
         options: PushSettings | None = None,
         queue_listener: QueueListener | None = None,
+        hooks: Iterable[Hook] = (),
     ) -> None:
         """Give a `listener`, which many threads call at once, or an `orderly_listener`, called for a queue once at a time.
 
         `queue_listener` is called when other queues are read. Raises NameIllegalError, ClientSettingError.
         """
+        self._hooks = checked_hooks(hooks, OF_CONSUMERS)
         if (listener is None) == (orderly_listener is None):
             raise ClientSettingError("listener", listener, "give either listener or orderly_listener")
         called: tuple[tuple[str, object], ...] = (("listener", listener), ("orderly_listener", orderly_listener))
@@ -216,12 +220,19 @@ class _AtWork(ConsumerMember):
         self._listener = consumer._listener
         self._orderly_listener = consumer._orderly_listener
         self._pool = ListenerPool(f"consume-{consumer.group[:100]}", push.thread_count)
+        self._tracer = Tracer(instance, consumer.group, "CONSUME") if settings.enable_trace else None
+        tracing = () if self._tracer is None else (self._tracer.hook,)
+        self._hooks = ConsumeHooks((*consumer._hooks, *tracing), consumer.group, settings.namespace)
+        concurrent, orderly = (
+            self._hooks.around(listener, push.consume_timeout_ms)
+            for listener in (consumer._listener, consumer._orderly_listener)
+        )
         self.engine = PushEngine(
             self.calls,
             offset_store_of(push.model, self.calls, push.offset_directory, instance.client_id, group),
             self._pool,
             group,
-            Listeners(consumer._listener, consumer._orderly_listener, consumer._queue_listener),
+            Listeners(concurrent, orderly, consumer._queue_listener, self._hooks.filters),
             push,
             settings,
             steady_time_ms,
@@ -250,6 +261,9 @@ class _AtWork(ConsumerMember):
         try:
             return await self.engine.close(timeout_ms)
         finally:
+            self._hooks.close()
+            if self._tracer is not None:
+                await self._tracer.close()
             await self.leave()
 
     async def running_info(self, *, with_stacks: bool) -> ConsumerRunningInfo:

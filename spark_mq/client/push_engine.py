@@ -14,7 +14,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
 from typing import NamedTuple
 
 from spark_mq.client.consumer_calls import GroupBrokers
@@ -25,6 +24,9 @@ from spark_mq.client.listeners import (
     ListenerPool,
     OrderlyListener,
     OrderlyService,
+    QueueListener,
+    named_queues,
+    tell_share,
 )
 from spark_mq.client.message import MessageExt, MessageQueue, origin_topic
 from spark_mq.client.offset_stores import OffsetStore
@@ -33,6 +35,7 @@ from spark_mq.client.pulls import (
     BROKER_BUSY_MS,
     FAILED_MS,
     FULL_MS,
+    Filtered,
     Pull,
     PullResult,
     PullStatus,
@@ -55,17 +58,16 @@ from storage.rules.response_codes import ResponseCode
 
 FIRST_WRITE_MS = 10_000
 _LOG = logging.getLogger(__name__)
-QueueListener = Callable[[str, list[MessageQueue], list[MessageQueue]], object]
-"""Called with a topic, all its queues and those of this consumer, when the share has changed. Java: MessageQueueListener."""
 PAUSED_MS = 1_000
 
 
 class Listeners(NamedTuple):
-    """The program's functions: `concurrent` or `orderly`, and `of_queues` for notices of its share."""
+    """The program's functions: `concurrent` or `orderly`, `of_queues` for notices of its share, `filtered` for what was pulled."""
 
     concurrent: ConcurrentListener | None = None
     orderly: OrderlyListener | None = None
     of_queues: QueueListener | None = None
+    filtered: Filtered | None = None
 
 
 class PushEngine:
@@ -91,6 +93,7 @@ class PushEngine:
         self._pool = pool
         self._client = client
         self._queue_listener = listeners.of_queues
+        self.filtered = listeners.filtered
         self.is_broadcasting = settings.model is MessageModel.BROADCASTING
         is_orderly = listeners.orderly is not None
         self.flow = settings.flow_limits(is_orderly=is_orderly)
@@ -196,12 +199,7 @@ class PushEngine:
     def share_changed(self, topic: str, all_queues: list[MessageQueue], own: list[MessageQueue]) -> None:
         """Tell the program, in a thread."""
         if self._queue_listener is not None:
-            names = [self._named(queues) for queues in (all_queues, own)]
-            call = partial(self._queue_listener, without_namespace(self._client.namespace, topic), *names)
-            self._pool.submit(partial(_called, call), lambda _: None)
-
-    def _named(self, queues: list[MessageQueue]) -> list[MessageQueue]:
-        return [queue._replace(topic=without_namespace(self._client.namespace, queue.topic)) for queue in queues]
+            tell_share(self._pool, self._queue_listener, self._client.namespace, topic, all_queues, own)
 
     # What the program and brokers ask for.
 
@@ -216,7 +214,7 @@ class PushEngine:
 
     def assignment(self) -> list[MessageQueue]:
         """The queues that this consumer reads, as the program names them."""
-        return self._named(self.rebalancer.owned())
+        return named_queues(self._client.namespace, self.rebalancer.owned())
 
     def offsets(self, topic: str) -> dict[MessageQueue, int]:
         """This consumer's offsets in a topic (221)."""
@@ -256,13 +254,6 @@ class PushEngine:
         await self.stored_offsets.write(self.rebalancer.owned(), wait=True)
         await self.rebalancer.give_up_all()
         return are_done
-
-
-def _called(call: Callable[[], object]) -> None:
-    try:
-        call()
-    except BaseException:  # as in `listeners.answer_of`
-        _LOG.exception("the program's queue listener failed")
 
 
 class QueueReader:
@@ -313,6 +304,8 @@ class QueueReader:
                 return FAILED_MS
             result = await engine.brokers.pull(self._pull(wanted), self._broker_id)
             messages = pulled_messages(result, self._queue, wanted, engine.topic_of)
+            if engine.filtered is not None:
+                messages = await engine.filtered(messages, self._queue)
         except (ClientError, CorruptRecordError) as error:
             return self._failed(error)
         return 0 if self._process_queue.is_dropped else self._pulled(result, messages)

@@ -18,9 +18,10 @@ import os
 import random
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
+from spark_mq.client.address_server import address_server_url, fetch_name_servers
 from spark_mq.client.blocking_connection import tls_mismatch
 from spark_mq.client.calls import make_call, read_answer_body, signed
 from spark_mq.client.errors import (
@@ -372,18 +373,46 @@ class NameServers:
     def __init__(self, remoting: RemotingClient, settings: ClientSettings) -> None:
         self._remoting = remoting
         self._timeout_ms = settings.request_timeout_ms
-        self._addresses = list(settings.name_servers)
-        random.shuffle(self._addresses)  # so that clients spread over them
+        self._addresses: list[str] = []
+        self._use(settings.name_servers)
+        self._url = address_server_url(settings)
+        self._looking: asyncio.Task[None] | None = None
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """In the order of tries."""
+        """In the order of tries; none before the address server has answered."""
         return tuple(self._addresses)
+
+    @property
+    def are_looked_up(self) -> bool:
+        """Whether an address server lists them."""
+        return self._url is not None
+
+    def _use(self, addresses: Sequence[str]) -> None:
+        if set(addresses) != set(self._addresses):
+            self._addresses = random.sample(addresses, len(addresses))  # so that clients spread over them
+
+    async def look_up(self) -> None:
+        """Read the address server's page. Raises NameServerUnreachableError; those that are known stay then."""
+        if self._looking is None:  # callers share the question
+            self._looking = asyncio.get_running_loop().create_task(self._look_up())
+            self._looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # callers may have gone
+        await asyncio.shield(self._looking)
+
+    async def _look_up(self) -> None:
+        try:
+            if self._url is not None:
+                fetched = asyncio.get_running_loop().run_in_executor(None, fetch_name_servers, self._url)
+                self._use(await fetched)
+        finally:
+            self._looking = None
 
     async def invoke(self, command: RemotingCommand, timeout_ms: int | None = None) -> tuple[str, RemotingCommand]:
         """The address that answered, and its answer. Raises NameServerUnreachableError with the error of each try."""
         loop = asyncio.get_running_loop()
         end = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
+        if not self._addresses:
+            await self.look_up()
         tries = []
         for number, address in enumerate(self.addresses):
             share_ms = max(int((end - loop.time()) * 1000 / (len(self._addresses) - number)), 1)
@@ -440,6 +469,8 @@ class NameServers:
 
     async def ask_each(self, command: RemotingCommand) -> None:
         """Send to every name server; they do not notify each other. Raises the first error after all have answered."""
+        if not self._addresses:
+            await self.look_up()
         calls = [self._remoting.ask(address, command, self._timeout_ms) for address in self._addresses]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):

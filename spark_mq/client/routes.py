@@ -1,7 +1,8 @@
 """A topic's route: queues to send to, queues to read, addresses of brokers. Pure.
 
+A static topic has logical queues of no broker's: their broker name is `__syslo__global__`, and the route says which broker leads each.
 Java: MQClientInstance (topicRouteData2TopicPublishInfo, topicRouteData2TopicSubscribeInfo, findBrokerAddressInSubscribe),
-TopicRouteData, BrokerData. Not supported: static topics, whose queues are shown as the physical ones behind them.
+ClientMetadata.topicRouteData2EndpointsForStaticTopic, TopicRouteData, BrokerData.
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from functools import cached_property
 from spark_mq.client.errors import MalformedResponseError, MessageQueueNotFoundError
 from spark_mq.client.settings import split_address
 from spark_mq.remoting import MessageQueue
-from spark_mq.remoting.routes import QueueData, TopicRouteData
+from spark_mq.remoting.routes import QueueData, TopicQueueMappingInfo, TopicRouteData
 from storage.names import MASTER_ID, address_text
 
 READABLE = 4
 WRITABLE = 2
 QUEUES_MOST = 100_000
 """Most queues of a topic; a route with more is refused, before memory is taken for them."""
+LOGICAL_PREFIX, NO_LEADER = "__syslo__", "__syslo__none__"
+"""Of the name in place of a logical queue's broker, and the broker of a logical queue that none leads. Java: MixAll."""
+GLOBAL_SCOPE = "__global__"
 _VIP_STEP = 2
 _QUEUE_COUNT = re.compile("[0-9]{1,6}")
 
@@ -48,10 +52,21 @@ class TopicRoute:
         return {each.broker_name: each.cluster for each in self.data.broker_datas}
 
     @cached_property
+    def leaders(self) -> Mapping[MessageQueue, str]:
+        """The broker that leads each logical queue of a static topic (`__syslo__none__`: none does); empty for another topic."""
+        return leaders(self.topic, self.data)
+
+    def broker_name_of(self, queue: MessageQueue) -> str:
+        """The broker to ask about a queue: of a logical one its leader. Java: getBrokerNameFromMessageQueue."""
+        return self.leaders.get(queue, queue.broker_name)
+
+    @cached_property
     def publish_queues(self) -> tuple[MessageQueue, ...]:
         """Queues to send to: by broker name, then by number."""
         if self.data.order_topic_conf:
             return ordered_queues(self.topic, self.data.order_topic_conf)
+        if self.leaders:
+            return tuple(sorted(self.leaders))
         return tuple(
             MessageQueue(self.topic, each.broker_name, queue_id)
             for each in sorted(self.data.queue_datas, key=_by_name)
@@ -62,6 +77,8 @@ class TopicRoute:
     @cached_property
     def subscribe_queues(self) -> tuple[MessageQueue, ...]:
         """Queues to read: by broker name, then by number; also of brokers whose master is away."""
+        if self.leaders:
+            return tuple(sorted(self.leaders))
         return tuple(
             MessageQueue(self.topic, each.broker_name, queue_id)
             for each in sorted(self.data.queue_datas, key=_by_name)
@@ -91,6 +108,30 @@ def ordered_queues(topic: str, order_conf: str) -> tuple[MessageQueue, ...]:
             )
         queues += [MessageQueue(topic, broker_name, queue_id) for queue_id in range(int(count))]
     return tuple(queues)
+
+
+def leaders(topic: str, data: TopicRouteData) -> dict[MessageQueue, str]:
+    """The broker of each logical queue, by what the brokers of a scope have registered: the one of the latest epoch that names it.
+
+    There are as many as the broker says that says most.
+    Java: ClientMetadata.topicRouteData2EndpointsForStaticTopic.
+    """
+    found: dict[MessageQueue, str] = {}
+    by_scope: dict[str, list[TopicQueueMappingInfo]] = {}
+    for info in (data.topic_queue_mapping_by_broker or {}).values():
+        if info.scope is not None:
+            by_scope.setdefault(info.scope, []).append(info)
+    for scope, infos in by_scope.items():
+        name = LOGICAL_PREFIX + (scope[2:] if scope == GLOBAL_SCOPE else scope)
+        led: dict[int, TopicQueueMappingInfo] = {}
+        for info in sorted(infos, key=lambda each: -each.epoch):
+            for queue_id in info.current_ids:
+                if queue_id not in led or led[queue_id].epoch <= info.epoch:
+                    led[queue_id] = info
+        for queue_id in range(min(max((info.total_queues for info in infos), default=0), QUEUES_MOST)):
+            leader = led[queue_id].broker_name if queue_id in led else None
+            found[MessageQueue(topic, name, queue_id)] = leader or NO_LEADER
+    return found
 
 
 def check_queue_counts(data: TopicRouteData, address: str, what: str) -> None:

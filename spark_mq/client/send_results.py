@@ -27,6 +27,7 @@ from spark_mq.client.errors import (
     MalformedResponseError,
     RequestTimeoutError,
     ResponseError,
+    SendForbiddenError,
     request_text,
     response_error,
 )
@@ -44,6 +45,14 @@ _FLAGS = {
     TransactionState.ROLLBACK: TRANSACTION_ROLLBACK,
     TransactionState.UNKNOWN: 0,
 }
+
+
+class SendMode(Enum):
+    """How the caller waits. It decides which failures are tried again. Java: CommunicationMode."""
+
+    WAITING = "waiting"
+    ASYNC = "async"
+    ONEWAY = "oneway"
 
 
 class SendStatus(Enum):
@@ -122,10 +131,14 @@ def stored_status(code: int) -> SendStatus | None:
 def goes_again(error: ClientError, *, is_waited_for: bool, retried_codes: Set[int] = RETRIED_CODES) -> bool:
     """Whether a send whose try ended with this error is tried again, if tries and time are left.
 
-    A caller that does not wait for the answer (`send_async`) gets every refusal at once.
+    A caller that does not wait for the answer (`send_async`) gets every refusal at once. Departure: a logical queue that has moved to
+    another broker is tried there; Java gives up.
     """
     if isinstance(error, ResponseError):
-        return is_waited_for and error.code in retried_codes
+        has_moved = error.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+        return is_waited_for and (has_moved or error.code in retried_codes)
+    if isinstance(error, SendForbiddenError):  # perhaps only that broker is forbidden
+        return is_waited_for
     return is_network_failure(error) and not isinstance(error, FrameRefusedError)
 
 

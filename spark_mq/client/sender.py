@@ -19,7 +19,6 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from math import ceil
 from typing import Any, TypeVar
 
@@ -30,13 +29,22 @@ from spark_mq.client.errors import (
     RequestTimeoutError,
     ResponseError,
     SendFailedError,
+    SendForbiddenError,
     request_text,
 )
 from spark_mq.client.event_loop import event_loop
+from spark_mq.client.hooks import SendHooks, SendMessageContext
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.outgoing_messages import OutgoingMessage
 from spark_mq.client.routes import TopicRoute, vip_address
-from spark_mq.client.send_results import SendResult, SendStatus, goes_again, is_network_failure, read_send_answer
+from spark_mq.client.send_results import (
+    SendMode,
+    SendResult,
+    SendStatus,
+    goes_again,
+    is_network_failure,
+    read_send_answer,
+)
 from spark_mq.client.settings import ProducerSettings
 from spark_mq.client.transport import Promise
 from spark_mq.remoting import HeaderTemplate, MessageQueue, RemotingCommand, RequestCode, make_request, write_header
@@ -58,14 +66,6 @@ _BANS_MS = (
 _TEMPLATES_KEPT = 4_096
 _VARYING = ("sys_flag", "born_time_ms", "flag", "properties")
 _LOG = logging.getLogger(__name__)
-
-
-class SendMode(Enum):
-    """How the caller waits. It decides which failures are tried again (`send_retries.py`)."""
-
-    WAITING = "waiting"
-    ASYNC = "async"
-    ONEWAY = "oneway"
 
 
 class Sending:
@@ -113,14 +113,23 @@ class Sending:
 class _Try:
     """One try of a send; what its answer goes to (`transport.Promise`)."""
 
-    __slots__ = ("_sender", "address", "is_done", "queue", "sending", "started_at")
+    __slots__ = ("_sender", "address", "context", "is_done", "queue", "sending", "started_at")
 
-    def __init__(self, sender: Sender, sending: Sending, queue: MessageQueue, address: str, started_at: float) -> None:
+    def __init__(
+        self,
+        sender: Sender,
+        sending: Sending,
+        queue: MessageQueue,
+        address: str,
+        started_at: float,
+        context: SendMessageContext | None = None,
+    ) -> None:
         self._sender = sender
         self.sending = sending
         self.queue = queue
         self.address = address
         self.started_at = started_at
+        self.context = context
         self.is_done = False
 
     def done(self) -> bool:
@@ -132,7 +141,7 @@ class _Try:
 
     def set_exception(self, error: Exception) -> None:
         self.is_done = True
-        self._sender.fail_try(self.sending, self.queue, error, self.started_at)
+        self._sender.tried(self, error)
 
 
 class _Topic:
@@ -154,8 +163,10 @@ class Sender:
         settings: ProducerSettings,
         group: str,
         ended: Callable[[Sending], object] = lambda sending: None,
+        hooks: SendHooks | None = None,
     ) -> None:
         """`group` as brokers know it."""
+        self._hooks = hooks
         self._instance = instance
         self._settings = settings
         self._requests = SendRequests(group, settings)
@@ -218,6 +229,8 @@ class Sender:
             task.cancel()
         for sending in list(self._under_way):
             self._end(sending, None, error)
+        if self._hooks is not None:
+            self._hooks.close()
 
     # A try.
 
@@ -240,7 +253,7 @@ class Sender:
         queue = sending.queue
         if queue is None:
             queue = topic.turns.choose(topic.queues, sending.last_broker, self._faults)
-        address = self._instance.broker_addresses(queue.broker_name).get(MASTER_ID)
+        address = self._instance.broker_addresses(self._instance.broker_name_of(queue)).get(MASTER_ID)
         if address is None:
             self._keep(self._with_address(sending, queue))
             return
@@ -249,9 +262,22 @@ class Sender:
     def _request(self, sending: Sending, queue: MessageQueue, address: str, started_at: float) -> None:
         if self._is_vip:
             address = vip_address(address)
+        if self._hooks is None:
+            self._send(sending, queue, address, started_at, None)
+        else:
+            self._keep(self._send_hooked(self._hooks, sending, queue, address, started_at))
+
+    def _send(
+        self,
+        sending: Sending,
+        queue: MessageQueue,
+        address: str,
+        started_at: float,
+        context: SendMessageContext | None,
+    ) -> None:
         command = self._requests.make(sending.message, queue)
         if sending.mode is SendMode.ONEWAY:
-            self._keep(self._send_oneway(sending, queue, address, command))
+            self._keep(self._send_oneway(sending, address, command, context))
             return
         left = (
             sending.deadline - self._loop.time()
@@ -260,7 +286,8 @@ class Sender:
         most_ms = self._settings.max_try_timeout_ms
         if most_ms is not None and sending.tries_left:
             left_ms = min(left_ms, most_ms)
-        self._instance.remoting.invoke_for(_Try(self, sending, queue, address, started_at), address, command, left_ms)
+        tried = _Try(self, sending, queue, address, started_at, context)
+        self._instance.remoting.invoke_for(tried, address, command, left_ms)
 
     def hear(self, tried: _Try, answer: RemotingCommand) -> None:
         """The answer to a try has come."""
@@ -269,6 +296,17 @@ class Sender:
         broker_name = tried.queue.broker_name
         topic, message_id = sending.message.topic, sending.message.message_id
         result = read_send_answer(answer, code, tried.address, broker_name, topic, message_id, self._namespace)
+        self.tried(tried, result)
+
+    def tried(self, tried: _Try, outcome: SendResult | Exception) -> None:
+        """A try has its result, or an error: hooks hear of it first."""
+        if self._hooks is None or tried.context is None:
+            self._judge(tried, outcome)
+        else:
+            self._keep(self._judge_hooked(self._hooks, tried, tried.context, outcome))
+
+    def _judge(self, tried: _Try, result: SendResult | Exception) -> None:
+        sending, broker_name = tried.sending, tried.queue.broker_name
         if not isinstance(result, SendResult):
             self.fail_try(sending, tried.queue, result, tried.started_at)
             return
@@ -288,21 +326,35 @@ class Sender:
             self._end(sending, None, error)
             return
         is_waiting = sending.mode is SendMode.WAITING
-        if self._faults is not None:
+        if self._faults is not None and not isinstance(error, SendForbiddenError):
             is_reachable = not (is_waiting and isinstance(error, ResponseError))  # as in Java, strange as it is
             self._faults.note(queue.broker_name, self._since_ms(started_at), has_failed=True, is_reachable=is_reachable)
         sending.failures.append((queue.broker_name, error))
         sending.last_broker = queue.broker_name
-        if is_network_failure(error) or getattr(error, "code", None) == ResponseCode.TOPIC_NOT_EXIST:
+        code = getattr(error, "code", None)
+        if is_network_failure(error) or code in (ResponseCode.TOPIC_NOT_EXIST, ResponseCode.NOT_LEADER_FOR_QUEUE):
             self._refresh(sending.message.topic)
         again = goes_again(error, is_waited_for=is_waiting, retried_codes=self._settings.retried_codes)
         if again and sending.tries_left and self._loop.time() < sending.deadline:
             sending.tries_left -= 1
-            self._next_try(sending)
+            if code == ResponseCode.NOT_LEADER_FOR_QUEUE:  # the queue has moved: the next try needs the new route
+                self._keep(self._when_refreshed(sending))
+            else:
+                self._next_try(sending)
             return
         self._end(sending, None, self._summed_up(sending))
 
     # What takes a task.
+
+    async def _when_refreshed(self, sending: Sending) -> None:
+        try:
+            await self._in_time(
+                sending, self._refresh_route(sending.message.topic), "the route of a topic whose queue has moved"
+            )
+        except Exception as error:
+            self._fail(sending, error)
+        else:
+            self._next_try(sending)
 
     async def _with_route(self, sending: Sending) -> None:
         try:
@@ -316,7 +368,7 @@ class Sender:
     async def _with_address(self, sending: Sending, queue: MessageQueue) -> None:
         started_at = self._loop.time()
         try:
-            found = self._instance.broker_address(queue.broker_name)
+            found = self._instance.queue_address(queue)
             address = await self._in_time(sending, found, f"the address of broker {queue.broker_name}")
             self._request(sending, queue, address, started_at)
         except BrokerNotFoundError as error:
@@ -331,14 +383,38 @@ class Sender:
         except TimeoutError:
             raise RequestTimeoutError(what, sending.timeout_ms) from None
 
-    async def _send_oneway(self, sending: Sending, queue: MessageQueue, address: str, command: RemotingCommand) -> None:
+    async def _send_oneway(
+        self, sending: Sending, address: str, command: RemotingCommand, context: SendMessageContext | None
+    ) -> None:
         left_ms = max(int((sending.deadline - self._loop.time()) * 1000), 1)
+        failure = None
         try:
             await self._instance.remoting.invoke_oneway(address, command, left_ms)
         except Exception as error:
-            self._end(sending, None, error)
-        else:
-            self._end(sending, None, None)
+            failure = error
+        if self._hooks is not None and context is not None:
+            await self._hooks.after(context, failure)
+        self._end(sending, None, failure)
+
+    async def _send_hooked(
+        self, hooks: SendHooks, sending: Sending, queue: MessageQueue, address: str, started_at: float
+    ) -> None:
+        context = hooks.context(sending.message, queue, address, sending.mode)
+        try:
+            await hooks.before(context)
+            self._send(sending, queue, address, started_at, context)
+        except SendForbiddenError as error:
+            self.fail_try(sending, queue, error, started_at)
+        except Exception as error:
+            self._fail(sending, error)
+
+    async def _judge_hooked(
+        self, hooks: SendHooks, tried: _Try, context: SendMessageContext, outcome: SendResult | Exception
+    ) -> None:
+        try:
+            await hooks.after(context, outcome)
+        finally:
+            self._judge(tried, outcome)
 
     def _refresh(self, topic: str) -> None:
         """Query the topic's route now, beside the sends; `on_route` is called after a change."""
@@ -486,7 +562,9 @@ class QueueTurns:
 
 
 def send_code(message: OutgoingMessage) -> int:
-    """The code of its request: 310, of a batch 320."""
+    """The code of its request: 310, of a batch 320, of a reply 325."""
+    if message.is_reply:
+        return RequestCode.SEND_REPLY_MESSAGE_V2
     return RequestCode.SEND_BATCH_MESSAGE if message.is_batch else RequestCode.SEND_MESSAGE_V2
 
 
@@ -500,19 +578,19 @@ class SendRequests:
         """`group` as brokers know it."""
         self._group = group
         self._settings = settings
-        self._templates: dict[tuple[MessageQueue, bool], HeaderTemplate] = {}
+        self._templates: dict[tuple[MessageQueue, int], HeaderTemplate] = {}
 
     def make(self, message: OutgoingMessage, queue: MessageQueue) -> RemotingCommand:
         """The request that puts the message into that queue, born now."""
         code = send_code(message)
         if message.reconsume_times or message.max_reconsume_times is not None:
             return make_request(code, write_header(self._header(message, queue), code), message.body)
-        template = self._templates.get((queue, message.is_batch))
+        template = self._templates.get((queue, code))
         if template is None:
             if len(self._templates) >= _TEMPLATES_KEPT:
                 self._templates.clear()  # somebody names queues that are none
             template = HeaderTemplate(self._header(message, queue), code, _VARYING)
-            self._templates[queue, message.is_batch] = template
+            self._templates[queue, code] = template
         fields = template.fill(str(message.sys_flag), str(current_time_ms()), str(message.flag), message.properties)
         return make_request(code, fields, message.body)
 

@@ -1,8 +1,7 @@
 """Settings of clients, producers and consumers: name servers, identity, time-outs, limits; with Java's names and defaults.
 
 Java: ClientConfig, NettyClientConfig, TlsSystemConfig, DefaultMQProducer, DefaultMQPushConsumer, DefaultLitePullConsumer.
-Not supported: SOCKS proxies, heartbeats of version 2, name servers looked up by HTTP, automatic batches (autoBatch), trace messages,
-request and reply.
+Not supported: SOCKS proxies, heartbeats of version 2, automatic batches (autoBatch).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from spark_mq.client.errors import ClientSettingError, TlsError
 from spark_mq.remoting.consumers import ConsumeFromWhere, MessageModel
 from storage import names
 from storage.epoch_times import current_time_ms, other_unit_rule
+from storage.errors import NameIllegalError
 from storage.format.record import COMPRESSION_LEVEL, COMPRESSION_LZ4, COMPRESSION_ZLIB, COMPRESSION_ZSTD
 from storage.names import DEAD_LETTER_PREFIX, RETRY_PREFIX, is_system_group, is_system_topic
 from storage.rules.response_codes import ResponseCode
@@ -116,9 +116,11 @@ class ClientSettings:
 
     `name_servers` are "host:port" texts; a single text with several (`a:9876;b:9876`) is split. `encoding` is that
     of the headers this client writes; what it reads says its own. Times are milliseconds.
+
+    In place of `name_servers`, `namesrv_domain` names a web server that lists them (`address_server.py`).
     """
 
-    name_servers: tuple[str, ...]
+    name_servers: tuple[str, ...] = ()
     namespace: str | None = None
     instance_name: str = _DEFAULT_INSTANCE_NAME
     unit_name: str | None = None
@@ -134,18 +136,44 @@ class ClientSettings:
     max_idle_ms: int = 120_000
     encoding: Encoding = "JSON"
     vip_channel_enabled: bool = False
+    namesrv_domain: str | None = None
+    """Host, or host:port (else 8080), of an HTTP address server. Java: system property rocketmq.namesrv.domain."""
+    namesrv_domain_subgroup: str = "nsaddr"
+    """Its page. Java: rocketmq.namesrv.domain.subgroup."""
+    enable_trace: bool = False
+    """Whether producers and consumers send traces of their messages to `trace_topic`."""
+    trace_topic: str = "RMQ_SYS_TRACE_TOPIC"
+    trace_batch_size: int = 10
+    """Traces of a message; fewer leave after five seconds. Java: traceMsgBatchNum, at most 20."""
 
     def __post_init__(self) -> None:
         given = self.name_servers
         object.__setattr__(self, "name_servers", parse_addresses("name_servers", given))
-        if not self.name_servers:
-            raise ClientSettingError("name_servers", given, "name at least one as host:port")
+        self._check_name_servers(given)
+        try:
+            names.validate_topic(self.trace_topic)
+        except NameIllegalError as error:
+            raise ClientSettingError("trace_topic", self.trace_topic, error.rule) from None
+        _check_ranges(self, trace_batch_size=(1, 20))
         for each in fields(self):
             value = getattr(self, each.name)
             if each.name.endswith("_ms") and not (isinstance(value, int) and value > 0):
                 raise ClientSettingError(each.name, value, "it must be a whole number of milliseconds above 0")
         if self.encoding not in ("JSON", "ROCKETMQ"):
             raise ClientSettingError("encoding", self.encoding, "it must be JSON or ROCKETMQ")
+
+    def _check_name_servers(self, given: object) -> None:
+        domain = self.namesrv_domain
+        if domain is None:
+            if not self.name_servers:
+                raise ClientSettingError("name_servers", given, "name at least one as host:port")
+            return
+        if self.name_servers:
+            raise ClientSettingError("namesrv_domain", domain, "give this or name_servers, not both")
+        split_address(domain if ":" in domain else f"{domain}:8080", "namesrv_domain")
+        if re.fullmatch(r"[\w.~-]+", self.namesrv_domain_subgroup, re.ASCII) is None:
+            rule = "it is a word of a URL: letters, digits, and _ - . ~"
+            raise ClientSettingError("namesrv_domain_subgroup", self.namesrv_domain_subgroup, rule)
 
     @property
     def question_timeout_ms(self) -> int:

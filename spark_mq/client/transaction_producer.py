@@ -19,13 +19,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from spark_mq.client.errors import ClientError
 from spark_mq.client.event_loop import run
+from spark_mq.client.hooks import OF_TRANSACTION_PRODUCERS, EndTransactionContext, EndTransactionHook, Hook, call_each
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.listeners import ListenerPool
 from spark_mq.client.message import Message, MessageExt
@@ -37,6 +38,7 @@ from spark_mq.remoting.messages import CheckTransactionStateRequest
 from storage.errors import CorruptRecordError
 from storage.format.record import Message as Record
 from storage.format.record import decode_record
+from storage.names import MASTER_ID
 from storage.rules.half_messages import TransactionState as TransactionState
 
 END_TIMEOUT_MS = 3_000
@@ -66,6 +68,8 @@ class TransactionResult(NamedTuple):
 class TransactionProducer(Producer):
     """A producer with a listener. One that shall only answer for others names its `topics`: their brokers ask it then."""
 
+    _HOOK_KINDS: ClassVar[tuple[type, ...]] = OF_TRANSACTION_PRODUCERS
+
     def __init__(
         self,
         settings: ClientSettings,
@@ -74,10 +78,11 @@ class TransactionProducer(Producer):
         options: ProducerSettings | None = None,
         *,
         topics: Iterable[str] = (),
+        hooks: Iterable[Hook] = (),
     ) -> None:
         """Raises GroupTakenError, ClientSettingError."""
         self._listener = listener
-        super().__init__(settings, group, options, topics=topics)
+        super().__init__(settings, group, options, topics=topics, hooks=hooks)
 
     def send_in_transaction(
         self, message: Message, arg: object = None, timeout_ms: int | None = None
@@ -97,7 +102,15 @@ class TransactionProducer(Producer):
         try:
             topic = with_namespace(self.settings.namespace, message.topic)
             command = end_after_send(self._member.group, topic, sent, state, error)
-            run(self._tell(sent.queue.broker_name, command), 2 * END_TIMEOUT_MS, "the end of a transaction")
+            where = self._instance.broker_name_of(sent.queue._replace(topic=topic))
+            if self._end_hooks:
+                address = self._instance.broker_addresses(where).get(MASTER_ID, "")
+                message_id = sent.message_id
+                context = EndTransactionContext(
+                    self.group, message, address, message_id, message_id, state, from_check=False
+                )
+                call_each(self._end_hooks, lambda hook: hook.end_transaction(context))
+            run(self._tell(where, command), 2 * END_TIMEOUT_MS, "the end of a transaction")
         except ClientError as failure:
             _LOG.warning("the end of transaction %s was not sent; the broker will ask: %s", sent.message_id, failure)
         return TransactionResult(sent, state, error)
@@ -107,7 +120,7 @@ class TransactionProducer(Producer):
         await self._instance.invoke_oneway(address, command, END_TIMEOUT_MS)
 
     def _make_member(self, group: str) -> ProducerMember:
-        checks = TransactionChecks(self._instance, self.options, group, self._listener.check)
+        checks = TransactionChecks(self._instance, self.options, group, self._listener.check, self._end_hooks)
         return _TransactionMember(group, self, checks)
 
 
@@ -115,7 +128,7 @@ class _TransactionMember(ProducerMember):
     """The producer as a member of the instance; answers checks of transactions."""
 
     def __init__(self, group: str, producer: TransactionProducer, checks: TransactionChecks) -> None:
-        super().__init__(group, producer._sender)
+        super().__init__(group, producer._sender, producer._requests)
         self._checks = checks
 
     async def check_transaction(self, address: str, header: CheckTransactionStateRequest, record: bytes) -> None:
@@ -144,8 +157,16 @@ class TransactionChecks:
     Everything but the listener runs on the event loop's thread. Java: DefaultMQProducerImpl.checkTransactionState.
     """
 
-    def __init__(self, instance: ClientInstance, settings: ProducerSettings, group: str, check: Check) -> None:
+    def __init__(
+        self,
+        instance: ClientInstance,
+        settings: ProducerSettings,
+        group: str,
+        check: Check,
+        hooks: Sequence[EndTransactionHook] = (),
+    ) -> None:
         """`group` as brokers know it. `check` is called in threads; what it raises, and None, counts as UNKNOWN."""
+        self._hooks = hooks
         self._instance = instance
         self._settings = settings
         self._group = group
@@ -173,7 +194,7 @@ class TransactionChecks:
         topic = without_namespace(self._instance.settings.namespace, message.topic)
         question = _Question(address, check, replace(message, topic=topic))
         self._waiting += 1
-        self._pool.submit(partial(self._judged, question.message), partial(self._answer, question))
+        self._pool.submit(partial(self._judged, question), partial(self._answer, question))
 
     async def close(self, timeout_ms: int) -> None:
         """Start no more checks; a running check is answered if it ends within the time."""
@@ -182,9 +203,18 @@ class TransactionChecks:
             if self._answers:
                 await asyncio.wait(self._answers, timeout=timeout_ms / 1000)
 
-    def _judged(self, message: MessageExt) -> _Verdict:
+    def _judged(self, question: _Question) -> _Verdict:
         """The listener's verdict; in one of the threads."""
-        return judged(partial(self._checked, message), f"the check of transaction {message.message_id}", self._group)
+        message = question.message
+        verdict = judged(partial(self._checked, message), f"the check of transaction {message.message_id}", self._group)
+        if self._hooks:
+            group = without_namespace(self._instance.settings.namespace, self._group)
+            message_id, state = message.message_id, verdict.state
+            context = EndTransactionContext(
+                group, message, question.address, message_id, message_id, state, from_check=True
+            )
+            call_each(self._hooks, lambda hook: hook.end_transaction(context))
+        return verdict
 
     def _checked(self, message: MessageExt) -> TransactionState | None:
         """The listener's state. Raises Exception only: an exception that would exit the thread says nothing about a transaction."""

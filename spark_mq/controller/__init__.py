@@ -5,7 +5,8 @@
     settings.py            settings of the configuration file
     controller.py          request code → handler; no sockets
     journal.py             the decisions on disk, and recovery after a crash
+    quorum.py              the same as entries of a log that several controllers have
     server.py              the server around it, with sockets and a clock
 
-Begin with `controller.py`. Java: the module controller. A single node: no Raft.
+Begin with `controller.py`. Java: the module controller, without its JRaft.
 """

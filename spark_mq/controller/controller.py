@@ -6,7 +6,9 @@
 
 A decision is written (`keep`) before it takes effect, and takes effect before it is answered. If it cannot be written, nothing has
 changed, and the answer says so. A request that cannot be decoded, or that is refused, is answered with the reason; nothing is raised.
-Not thread-safe.
+Not thread-safe, but for `answer` to a request of `UNLED_CODES` other than a heartbeat.
+
+Of several controllers (`quorum.py`) the one that leads decides and answers; the others hear heartbeats, so that each can take over.
 
 Java: ControllerManager, ControllerRequestProcessor, DLedgerController. Departure: only this host may send operators' changes, and
 others with a signature (`remoting_server/administration.py`).
@@ -57,7 +59,7 @@ from spark_mq.remoting.controllers import (
 from spark_mq.remoting.headers_and_bodies import read_texts
 from spark_mq.remoting_server.administration import answered, changed_settings, check_may_administer
 from spark_mq.remoting_server.peer import Caller, not_supported
-from storage.rules.response_codes import ResponseCode
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 REQUEST_POOL = "Controller"
 """The queue of requests, as watermarks name it."""
@@ -65,7 +67,23 @@ ADMIN_CODES = frozenset(
     {RequestCode.UPDATE_CONTROLLER_CONFIG, RequestCode.GET_CONTROLLER_CONFIG, RequestCode.CLEAN_BROKER_DATA}
 )
 """Requests of operators, and the election of a named master: refused to other hosts unless signed."""
+UNLED_CODES = frozenset(
+    {
+        *(RequestCode.CONTROLLER_GET_METADATA_INFO, RequestCode.BROKER_HEARTBEAT),
+        *(RequestCode.UPDATE_CONTROLLER_CONFIG, RequestCode.GET_CONTROLLER_CONFIG),
+    }
+)
+"""Requests that a controller answers whether it leads or not."""
+NOT_LEADER = "The controller is not in leader state"
 _LOG = logging.getLogger(__name__)
+
+
+class Standing(NamedTuple):
+    """Which controller leads, as this one knows it."""
+
+    leader_id: str | None
+    serves: bool
+    """Whether this one leads, and knows all that was decided before."""
 
 
 class RoleNotice(NamedTuple):
@@ -87,7 +105,9 @@ class _Ask(NamedTuple):
 
 
 class Controller:
-    """One controller, a single node. `keep` and `save_settings` write to disk, and raise OSError where they cannot."""
+    """One controller, a single node unless `standing` says who leads. `keep` and `save_settings` write to disk, and raise OSError where
+    they cannot; `keep` raises RequestRefusedError where another controller decides now.
+    """
 
     def __init__(
         self,
@@ -96,8 +116,12 @@ class Controller:
         state: ControllerState | None = None,
         keep: Callable[[Sequence[Event]], None] = lambda events: None,
         save_settings: Callable[[Mapping[str, str]], None] = lambda changes: None,
+        standing: Callable[[], Standing] | None = None,
     ) -> None:
         self.configuration = configuration
+        own_id = configuration.controller.self_id
+        self._is_alone = standing is None
+        self._standing = standing or (lambda: Standing(own_id, serves=True))
         self.address = ""
         """The controller's address for brokers: set when it is known."""
         self.state = state or ControllerState()
@@ -105,7 +129,8 @@ class Controller:
         self._keep = keep
         self._save_settings = save_settings
         self._notices: list[RoleNotice] = []
-        self.applications = Applications()
+        self.applications = Applications() if self._is_alone else None
+        """None: as in Java, whose controllers may be in the group, an id belongs for ever to the broker that applied for it."""
 
     def answer(self, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
         """The answer to any request of any client."""
@@ -117,9 +142,16 @@ class Controller:
     def _done(self, handler: _Handler, request: RemotingCommand, caller: Caller, now_ms: int) -> RemotingCommand:
         check_body(len(request.body))
         header = read_header(REQUEST_HEADERS[request.code], request)
+        if request.code not in UNLED_CODES and not self.serves:
+            return make_response(request, ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
         if request.code in ADMIN_CODES or getattr(header, "designate_elect", False):
             check_may_administer(request, caller.host, self.configuration.controller.administrator)
         return handler(self, _Ask(request, header, caller.channel, now_ms, caller.host))
+
+    @property
+    def serves(self) -> bool:
+        """Whether this controller decides."""
+        return self._standing().serves
 
     # Who is there.
 
@@ -142,22 +174,26 @@ class Controller:
 
     def _forget_applications(self, now_ms: int) -> None:
         """Free ids that were applied for long ago, if no broker has registered with them."""
+        if self.applications is None:
+            return
         lapsed = self.applications.lapsed(self.state, now_ms)
         if lapsed:
             _LOG.warning("%d brokers have applied for an id and never registered: they are forgotten", len(lapsed))
             try:
                 self.hold(Decided(events=lapsed))
-            except OSError as error:
+            except (OSError, RequestRefusedError) as error:
                 _LOG.error("they are not forgotten yet: the decision cannot be kept: %s", error)
 
     def scan_masters(self, now_ms: int) -> None:
         """Groups whose master is not alive get another one. Java: scanInactiveMasterAndTriggerReelect."""
+        if not self.serves:
+            return
         for group in masterless(self.state, self.liveness.at(now_ms)):
             self._elect(group, now_ms)
 
     def _broker_gone(self, key: BrokerKey, now_ms: int) -> None:
         group = self.state.groups.get(key.broker_name)
-        if group is not None and group.master_id == key.broker_id:
+        if group is not None and group.master_id == key.broker_id and self.serves:
             self._elect(group, now_ms)
 
     def _elect(self, group: Group, now_ms: int) -> None:
@@ -167,16 +203,20 @@ class Controller:
         decided = elect_master(self.state, controllers_own(group), living, is_unclean=is_unclean)
         try:
             self.hold(decided)
-        except OSError as error:
+        except (OSError, RequestRefusedError) as error:
             _LOG.error("no master is elected for %s: the decision cannot be kept: %s", group.broker_name, error)
             return
         self.tell_of_master(decided, living)
 
     # What handlers do.
 
-    def hold(self, decided: Decided) -> None:
-        """Keeps what was decided, then lets it hold. Raises OSError, with nothing changed, where it cannot be kept."""
-        if not decided.events:
+    def hold(self, decided: Decided, *, is_read: bool = False) -> None:
+        """Keeps what was decided, then lets it hold. Raises OSError, with nothing changed, where it cannot be kept.
+
+        With processReadEvent one of several controllers also asks the others before it answers a read.
+        """
+        proves = is_read and not self._is_alone and self.configuration.controller.processes_reads
+        if not decided.events and not proves:
             return
         self._keep(decided.events)
         for event in decided.events:
@@ -210,14 +250,17 @@ class Controller:
         return notices
 
     def metadata(self) -> ControllerMetadataAnswer:
-        """The controllers: this one."""
+        """The controllers, and which of them leads."""
         settings = self.configuration.controller
+        own = settings.self_id
+        peers = {each.peer_id: each.address for each in settings.members} or {own: self.address}
+        leader_id = self._standing().leader_id
         return ControllerMetadataAnswer(
             group=settings.group,
-            controller_leader_id=settings.self_id,
-            controller_leader_address=self.address,
-            is_leader=True,
-            peers=f"{settings.self_id}:{self.address};",
+            controller_leader_id=leader_id,
+            controller_leader_address=None if leader_id is None else peers.get(leader_id),
+            is_leader=leader_id == own,
+            peers="".join(f"{name}:{address};" for name, address in peers.items()),
         )
 
     def update_settings(self, request: RemotingCommand) -> None:
@@ -234,7 +277,7 @@ def _done(controller: Controller, ask: _Ask, decided: Decided) -> RemotingComman
     Departure: to newer peers the broker ids are quoted. mqadmin from 5.4.0 on reads the answer to 1002 as another class, and fails at a
     bare number that it would skip.
     """
-    controller.hold(decided)
+    controller.hold(decided, is_read=ask.request.code not in UNLED_CODES)
     fields = None if decided.header is None else write_header(decided.header)
     is_quoted = ask.request.version >= ProtocolVersion.V5_4_0 and isinstance(decided.body, ElectedMasterBody)
     body = b"" if decided.body is None else write_body(decided.body, is_standard_json=is_quoted)
@@ -294,7 +337,8 @@ def _next_broker_id(controller: Controller, ask: _Ask) -> RemotingCommand:
 def _apply_broker_id(controller: Controller, ask: _Ask) -> RemotingCommand:
     """1013."""
     answer = _done(controller, ask, apply_broker_id(controller.state, ask.header, controller.applications))
-    controller.applications.note(controller.state, ask.host, ask.now_ms)
+    if controller.applications is not None:
+        controller.applications.note(controller.state, ask.host, ask.now_ms)
     return answer
 
 

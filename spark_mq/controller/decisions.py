@@ -202,10 +202,10 @@ def _forgotten(key: tuple[str, int]) -> CleanBrokerData:
 def apply_broker_id(
     state: ControllerState,
     request: ApplyBrokerIdRequest,
-    applications: Applications,
+    applications: Applications | None,
     limits: ControllerLimits = DEFAULT_LIMITS,
 ) -> Decided:
-    """1013. Raises RequestRefusedError for names beyond the limits."""
+    """1013. Raises RequestRefusedError for names beyond the limits. Without `applications` an id is the broker's for ever."""
     code, name, broker_id = request.register_check_code, request.broker_name, request.applied_broker_id
     address = code.partition(";")[0]
     check_name("register check code", code, limits.check_code_length)
@@ -231,9 +231,10 @@ def apply_broker_id(
         broker_address=address,
         new_broker_id=broker_id,
         register_check_code=code,
-        is_pending=True,
+        is_pending=None if applications is None else True,
     )
-    return Decided(answer, events=(*applications.giving_way(state, name, limits), event))
+    giving_way = () if applications is None else applications.giving_way(state, name, limits)
+    return Decided(answer, events=(*giving_way, event))
 
 
 def register_broker(

@@ -4,7 +4,8 @@
     … running.address …
     await running.close()
 
-Handlers run on the event loop: a decision waits for its sync, and there are few of them. Java: ControllerManager, DLedgerController.
+Handlers run on the event loop: a decision waits for its sync, and there are few of them. Those of one controller of several run in a
+thread of their own, because a decision waits for the others. Java: ControllerManager, DLedgerController.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from functools import partial
 from typing import NamedTuple
 
 from spark_mq.controller.controller import REQUEST_POOL, Controller
-from spark_mq.controller.journal import LOCK_NAME, Journal, open_journal
-from spark_mq.controller.settings import Configuration
+from spark_mq.controller.journal import FILE_NAME, LOCK_NAME, Journal, open_journal
+from spark_mq.controller.quorum import Quorum, begin_log
+from spark_mq.controller.settings import Configuration, ControllerSettings
+from spark_mq.dledger.files import MemberFiles
+from spark_mq.dledger.runner import Runner
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
 from spark_mq.remoting_server.administration import AdministeredServer, save_settings
+from spark_mq.remoting_server.member_lines import MemberLines
 from spark_mq.remoting_server.peer import Caller, Peer
 from spark_mq.remoting_server.pools import PoolSettings, Processor, Processors, RequestPool
 from storage.errors import ConfigurationError, StoreLockedError
@@ -67,17 +72,26 @@ class PatientClock:
 class RunningController(AdministeredServer):
     """One controller, on the event loop that it was started on."""
 
-    def __init__(self, configuration: Configuration, journal: Journal, lock: ExitStack) -> None:
+    def __init__(self, configuration: Configuration, journal: Journal | None, opened: ExitStack) -> None:
+        """Without a journal it is one of several. `opened` is closed at its end."""
         super().__init__(configuration)
-        self._lock = lock
+        settings = configuration.controller
+        self._opened = opened
         self._clock = PatientClock()
+        self._quorum = None if journal is not None else Quorum(self._decide_later, self._serves_now)
+        self._pool = RequestPool(
+            PoolSettings(REQUEST_POOL, settings.request_queue_capacity, 0 if self._quorum is None else 1)
+        )
+        decides = journal or self._quorum
+        assert decides is not None
         self.controller = Controller(
             configuration,
-            state=journal.state,
-            keep=journal.append,
-            save_settings=partial(save_settings, configuration.controller.config_store_path),
+            state=decides.state,
+            keep=decides.append,
+            save_settings=partial(save_settings, settings.config_store_path),
+            standing=None if self._quorum is None else self._quorum.standing,
         )
-        """The controller; for the loop's thread."""
+        """The controller; for the thread that decides: the loop's, or the pool's."""
         self._sent: dict[str, _SentNotice] = {}
         self._is_closing = False
 
@@ -85,10 +99,12 @@ class RunningController(AdministeredServer):
     async def start(cls, configuration: Configuration) -> RunningController:
         """A controller that takes requests.
 
-        Raises ListenError, ConfigurationError (another one has the directory), OSError, and StateFileError for a damaged journal.
+        Raises ListenError, ConfigurationError (another one has the directory), OSError, and StateFileError or StoreRefusedError for a
+        damaged journal or log.
         """
+        settings = configuration.controller
         with ExitStack() as opened:
-            journal = await asyncio.to_thread(_locked_journal, configuration.controller.store_path, opened)
+            journal = await asyncio.to_thread(_opened_journal, settings, opened)
             running = cls(configuration, journal, opened.pop_all())
         try:
             await running._listen(configuration)
@@ -99,21 +115,72 @@ class RunningController(AdministeredServer):
         running._later("masters", running._scan_masters)
         return running
 
+    @property
+    def failure(self) -> str | None:
+        """Why it decides nothing more, and must be started again."""
+        return None if self._quorum is None else self._quorum.failure
+
     async def close(self) -> None:
         """Answers what has come, and hangs up: no broker is gone by that. Every decision is on the disk already."""
         self._is_closing = True
         await super().close()
         self._clock.close()
-        self._lock.close()
+        await asyncio.to_thread(self._opened.close)
 
     async def _listen(self, configuration: Configuration) -> None:
         settings, server = configuration.controller, configuration.server
-        pool = RequestPool(PoolSettings(REQUEST_POOL, settings.request_queue_capacity))
-        processors = Processors(default=Processor(self._answer, pool))
+        processors = Processors(default=Processor(self._answer, self._pool))
+        if self._quorum is not None:
+            processors = Processors(await asyncio.to_thread(self._join, self._quorum, settings), processors.default)
         self.address = await self._remoting.listen(server.bind_address, server.listen_port, processors)
         host, port = self.address
         own = settings.own_peer
         self.controller.address = address_text(host, port) if own is None else own.address
+
+    def _join(self, quorum: Quorum, settings: ControllerSettings) -> dict[int, Processor]:
+        """Become a member of the group; who answers the others, and whoever looks for the leader, while this one waits for them."""
+        lines = MemberLines({each.peer_id: each.address for each in settings.members})
+        self._opened.callback(lambda: lines.close().result())
+        files = MemberFiles(settings.log_path, file_size_bytes=settings.file_size_bytes)
+        runner = Runner(
+            settings.member,
+            files,
+            lines.ask,
+            quorum.on_committed,
+            quorum.on_role_changed,
+            on_failed=quorum.on_failed,
+        )
+        self._opened.callback(runner.close)
+        quorum.use(runner)
+        runner.start()
+        at_once = Processor(
+            self._answer, RequestPool(PoolSettings("ControllerMetadata", settings.request_queue_capacity))
+        )
+        return {**lines.processors(runner.handle), RequestCode.CONTROLLER_GET_METADATA_INFO: at_once}
+
+    # Deciding: on the loop, or in the pool's thread.
+
+    def _decide(self, call: Callable[[], None]) -> None:
+        """For the loop's thread."""
+        if self._quorum is None:
+            call()
+        elif not self._pool.submit(call, lambda remark: False) and not self._is_closing:
+            self._loop.call_later(_TICK_SECONDS, self._decide, call)
+
+    def _decide_later(self, seconds: float, call: Callable[[], None]) -> None:
+        """For any thread."""
+
+        def act() -> None:
+            if seconds:
+                self._loop.call_later(seconds, self._decide, call)
+            else:
+                self._decide(call)
+
+        self._remoting.call_soon(act)
+
+    def _serves_now(self) -> None:
+        """Brokers have time to be heard before masters are looked for. Java: RoleChangeHandler."""
+        self._remoting.call_soon(lambda: self._later("masters", self._scan_masters))
 
     # Events.
 
@@ -123,22 +190,30 @@ class RunningController(AdministeredServer):
         return answer
 
     def _peer_left(self, peer: Peer) -> None:
-        if self._is_closing:
-            return
+        if not self._is_closing:
+            self._decide(partial(self._forget, peer))
+
+    def _forget(self, peer: Peer) -> None:
         self.controller.close_channel(peer, self._clock.now_ms())
         self._tell()
 
     def _scan_brokers(self) -> None:
+        self._decide(self._look_for_brokers)
+        self._later("brokers", self._scan_brokers)
+
+    def _look_for_brokers(self) -> None:
         for gone in self.controller.scan_brokers(self._clock.now_ms()):
             if isinstance(gone.channel, Peer):
                 gone.channel.close("its broker was silent for too long")
         self._tell()
-        self._later("brokers", self._scan_brokers)
 
     def _scan_masters(self) -> None:
+        self._decide(self._look_for_masters)
+        self._later("masters", self._scan_masters)
+
+    def _look_for_masters(self) -> None:
         self.controller.scan_masters(self._clock.now_ms())
         self._tell()
-        self._later("masters", self._scan_masters)
 
     def _later(self, what: str, scan: Callable[[], None]) -> None:
         settings = self.controller.configuration.controller
@@ -171,9 +246,9 @@ class _SentNotice(NamedTuple):
     future: concurrent.futures.Future[None]
 
 
-def _locked_journal(directory: str, opened: ExitStack) -> Journal:
-    """The journal of a directory that is ours until `opened` closes."""
-    files = LocalFileSystem()
+def _opened_journal(settings: ControllerSettings, opened: ExitStack) -> Journal | None:
+    """The journal of a directory that is ours until `opened` closes; None for one controller of several, whose log begins with it."""
+    files, directory = LocalFileSystem(), settings.store_path
     files.make_directories(directory)
     try:
         opened.enter_context(files.locked(f"{directory}/{LOCK_NAME}"))
@@ -182,4 +257,11 @@ def _locked_journal(directory: str, opened: ExitStack) -> Journal:
         raise ConfigurationError(
             None, None, "controllerStorePath", f"{directory}: another controller has it{by}"
         ) from None
+    if settings.is_quorum:
+        if not files.exists(settings.log_path) and files.exists(f"{directory}/{FILE_NAME}"):
+            begin_log(settings.log_path, settings.file_size_bytes, open_journal(directory, files).state, files)
+        return None
+    if files.exists(settings.log_path):
+        rule = f"{settings.log_path} is the log of one of several controllers: name all of them"
+        raise ConfigurationError(None, None, "controllerDLegerPeers", f"{settings.peers!r}: {rule}")
     return open_journal(directory, files)

@@ -9,17 +9,19 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, Self
 
+from spark_mq.dledger.state import DLedgerSettings
 from spark_mq.remoting_server.administration import AdministeredConfiguration, AdministeredSettings
 from spark_mq.remoting_server.peer import is_this_host
 from spark_mq.remoting_server.settings import (
     NETTY_NAMES,
     ServerSettings,
     TlsServerSettings,
+    java_names,
     read_settings,
     require,
     setting,
@@ -38,8 +40,8 @@ NOT_FOLLOWED = {
     "controllerType": "DLedger",
     **dict.fromkeys(
         (
-            *("controllerThreadPoolNums", "electMasterMaxRetryCount", "mappedFileSize"),
-            *("isProcessReadEvent", "processReadEvent", "productEnvName", "namesrvAddr"),
+            *("controllerThreadPoolNums", "electMasterMaxRetryCount", "isProcessReadEvent", "productEnvName"),
+            "namesrvAddr",
             *("jRaftElectionTimeoutMs", "jRaftScanWaitTimeoutMs", "jRaftSnapshotIntervalSecs", "jRaftGroupId"),
             *("jRaftServerId", "jRaftInitConf", "jRaftControllerRPCAddr"),
             *("metricsExporterType", "metricsGrpcExporterTarget", "metricsGrpcExporterHeader"),
@@ -51,6 +53,7 @@ NOT_FOLLOWED = {
     ),
 }
 """Java's names that do nothing here. Those with a value may have no other: it would ask for what is not there."""
+_FILE_BYTES_LEAST = 4_096
 _PEER = re.compile(r"(?P<id>[^-;:\s]+)-(?P<address>\S+)")
 
 
@@ -81,11 +84,15 @@ class ControllerSettings(AdministeredSettings):
     )
     """The file for a changed configuration; the configuration file, if there is one."""
     store_path: str = setting("controllerStorePath", partial(_in_home, "DledgerController"), "String")
-    """The directory of the journal."""
+    """The directory of the journal, or of a quorum's log."""
     group: str = setting("controllerDLegerGroup", "controller", "String")
     peers: str = setting("controllerDLegerPeers", "", "String")
-    """`n0-host:port`: where brokers reach this controller. Several are refused: it is a single node."""
+    """`n0-host:port;n1-host:port;…`: all controllers of the group. Brokers and the other controllers use the same port."""
     self_id: str = setting("controllerDLegerSelfId", "n0", "String")
+    file_size_bytes: int = setting("mappedFileSize", 1 << 30, "int")
+    """A file of a quorum's log; equal at all its controllers."""
+    processes_reads: bool = setting("processReadEvent", False, "boolean")
+    """Whether the leader of a quorum asks the others before it answers a read."""
     request_queue_capacity: int = setting("controllerRequestThreadPoolQueueCapacity", 50_000, "int")
     broker_scan_interval_ms: int = setting("scanNotActiveBrokerInterval", 5_000, "long")
     """Interval of the search for silent brokers."""
@@ -101,19 +108,48 @@ class ControllerSettings(AdministeredSettings):
             require(self, name, "it must be greater than 0", is_kept=getattr(self, name) > 0)
         for name in ("group", "self_id", "store_path"):
             require(self, name, "it must not be empty", is_kept=bool(getattr(self, name)))
+        rule = f"a file has at least {_FILE_BYTES_LEAST} bytes"
+        require(self, "file_size_bytes", rule, is_kept=self.file_size_bytes >= _FILE_BYTES_LEAST)
         _ = self.administrator
-        own = self.own_peer
-        is_this = own is None or own.peer_id == self.self_id
-        require(self, "self_id", "no peer of controllerDLegerPeers has that id", is_kept=is_this)
+        members = self.members
+        ids, addresses = {each.peer_id for each in members}, {each.address for each in members}
+        is_each_once = len(ids) == len(addresses) == len(members)
+        require(self, "peers", "each id and each address stands there once", is_kept=is_each_once)
+        is_one = not members or self.self_id in ids
+        require(self, "self_id", "no peer of controllerDLegerPeers has that id", is_kept=is_one)
+
+    @property
+    def members(self) -> tuple[Peer, ...]:
+        """All controllers of the group; none where nothing is said of them. Raises ConfigurationError."""
+        return tuple(self._peer(text.strip()) for text in self.peers.split(";") if text.strip())
 
     @property
     def own_peer(self) -> Peer | None:
         """This controller as others reach it; None where nothing is said of it. Raises ConfigurationError."""
-        if not self.peers:
-            return None
-        texts = [text for text in self.peers.split(";") if text]
-        require(self, "peers", "this controller is a single node: name one peer", is_kept=len(texts) == 1)
-        found = _PEER.fullmatch(texts[0])
+        return next((each for each in self.members if each.peer_id == self.self_id), None)
+
+    @property
+    def is_quorum(self) -> bool:
+        """Whether there are several controllers."""
+        return len(self.members) > 1
+
+    @property
+    def member(self) -> DLedgerSettings:
+        """This controller as a member of the group. Java: DLedgerController."""
+        return DLedgerSettings(
+            group=self.group,
+            self_id=self.self_id,
+            peers={each.peer_id: each.address for each in self.members},
+            file_size_bytes=self.file_size_bytes,
+        )
+
+    @property
+    def log_path(self) -> str:
+        """The directory of a quorum's log. Java: DLedgerConfig.getDefaultPath."""
+        return f"{self.store_path}/dledger-{self.self_id}"
+
+    def _peer(self, text: str) -> Peer:
+        found = _PEER.fullmatch(text)
         require(self, "peers", "a peer is id-host:port", is_kept=found is not None)
         assert found is not None
         try:
@@ -148,6 +184,16 @@ class Configuration(AdministeredConfiguration):
             where = f"brokers get {own.address}, and it listens on {server.bind_address} alone"
             notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
         return cls(server, read_settings(TlsServerSettings, texts, file), notes, controller)
+
+
+def split_settings(texts: Mapping[str, str], kept: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """The texts of a name server's file with a controller in it: those without the controller's own names, and the controller's. `kept`
+    are the name server's names. The port in the file is the name server's; the controller's is in controllerDLegerPeers.
+    """
+    own = {*java_names(ControllerSettings), *NOT_FOLLOWED} - {*NETTY_NAMES}
+    shared = {*java_names(ServerSettings), *java_names(TlsServerSettings)} - {"listenPort"}
+    rest = {name: text for name, text in texts.items() if name in kept or name not in own}
+    return rest, {name: text for name, text in texts.items() if name in own or name in shared}
 
 
 def _is_another_host(host: str) -> bool:

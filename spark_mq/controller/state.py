@@ -10,7 +10,7 @@ last broker in sync, the whole group is removed, where Java keeps its ids and st
 from __future__ import annotations
 
 import struct
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
@@ -27,11 +27,15 @@ from storage.format.typed_json import Int, Long, wire
 #
 #     1 AlterSyncStateSet   2 ApplyBrokerId   3 ElectMaster   5 CleanBrokerData   6 UpdateBrokerAddress   0x7001 WholeState
 #
+# fastjson writes each getter, so each of Java's has its type's name, too, which no reader looks at.
+#
 # Choice, time and liveness are in the event: the same events in the same order give the same state. WholeState is this package's own; a
 # journal begins with one. Java: EventSerializer, controller.impl.event; 4 is a read event that is never written.
 
 
 _TYPE = struct.Struct(">h")
+_ESCAPED = str.maketrans({each: f"\\u{ord(each):04X}" for each in "()<>"})
+"""Of strings. Java: FastJsonConfig's BrowserSecure."""
 _BYTES_MOST = 64 << 20
 """Of one event: a whole state at the limits has less (`ControllerLimits`)."""
 
@@ -41,6 +45,7 @@ class AlterSyncStateSet(WireBody):
 
     broker_name: str
     new_sync_state_set: tuple[Long, ...]
+    event_type: str = "ALTER_SYNC_STATE_SET_EVENT"
 
 
 class ApplyBrokerId(WireBody):
@@ -52,7 +57,8 @@ class ApplyBrokerId(WireBody):
     new_broker_id: Long
     register_check_code: str
     is_pending: bool | None = wire("pending", default=None)
-    """It has yet to register (UpdateBrokerAddress). This package's own; journals of before do not have it."""
+    """It has yet to register (UpdateBrokerAddress). This package's own, of a single node; journals of before do not have it."""
+    event_type: str = "APPLY_BROKER_ID_EVENT"
 
 
 class ElectMaster(WireBody):
@@ -61,6 +67,7 @@ class ElectMaster(WireBody):
     broker_name: str
     new_master_elected: bool
     new_master_broker_id: Long | None = None
+    event_type: str = "ELECT_MASTER_EVENT"
 
 
 class CleanBrokerData(WireBody):
@@ -68,6 +75,7 @@ class CleanBrokerData(WireBody):
 
     broker_name: str
     broker_ids: tuple[Long, ...] | None = wire("brokerIdSetToClean", default=None)
+    event_type: str = "CLEAN_BROKER_DATA_EVENT"
 
 
 class UpdateBrokerAddress(WireBody):
@@ -77,6 +85,7 @@ class UpdateBrokerAddress(WireBody):
     broker_name: str
     broker_address: str
     broker_id: Long
+    event_type: str = "UPDATE_BROKER_ADDRESS"
 
 
 class ReplicaState(WireBody):
@@ -123,7 +132,7 @@ _NUMBERS = {event_class: number for number, event_class in EVENT_TYPES.items()}
 
 def encode_event(event: Event) -> bytes:
     """The event as bytes."""
-    return _TYPE.pack(_NUMBERS[type(event)]) + write_body(event)
+    return _TYPE.pack(_NUMBERS[type(event)]) + write_body(event).decode().translate(_ESCAPED).encode()
 
 
 def decode_event(content: Buffer) -> Event:
@@ -235,11 +244,7 @@ class ControllerState:
             return
         before = self.groups.get(event.broker_name)
         after = _changed(before, event)
-        had_synced = before is not None and bool(before.sync_state_set)
-        is_last_cleaned = (
-            isinstance(event, CleanBrokerData) and had_synced and after is not None and not after.sync_state_set
-        )
-        if after is None or not after.replicas or is_last_cleaned:
+        if after is None or not after.replicas or _is_emptied(before, event, after):
             self.groups.pop(event.broker_name, None)
             after = None
         else:
@@ -253,6 +258,49 @@ class ControllerState:
     def whole(self) -> WholeState:
         """All of it as one event."""
         return WholeState(groups=tuple(_state_of(group) for group in self.groups.values()))
+
+
+def events_of(state: ControllerState) -> list[Event]:
+    """Java's events that lead to this state from nothing: for the log of several controllers that take over from a single node.
+
+    Ids that are not to be given again are applied for, and cleaned. An application without a registration counts as the broker's.
+    """
+    return [event for group in state.groups.values() for event in _events_of(group)]
+
+
+def _events_of(group: Group) -> Iterator[Event]:
+    name, replicas = group.broker_name, group.replicas
+    used = range(FIRST_BROKER_ID, group.next_broker_id) if group.master_epoch else ()
+    for each in sorted({*used, *replicas}):
+        found = replicas.get(each, Replica("", ""))
+        yield ApplyBrokerId(
+            cluster_name=group.cluster,
+            broker_name=name,
+            broker_address=found.address,
+            new_broker_id=each,
+            register_check_code=found.register_check_code,
+        )
+    if not group.master_epoch:
+        return
+    gone = ElectMaster(broker_name=name, new_master_elected=False)
+    master, is_gone = group.master_id, group.master_id is None
+    yield from [gone] * (group.master_epoch - 1 - is_gone)
+    elected = min(group.sync_state_set) if master is None else master
+    yield ElectMaster(broker_name=name, new_master_elected=True, new_master_broker_id=elected)
+    members = tuple(sorted(group.sync_state_set))
+    yield from [AlterSyncStateSet(broker_name=name, new_sync_state_set=members)] * (group.sync_state_set_epoch - 1)
+    if is_gone:
+        yield gone
+    if cleaned := tuple(each for each in used if each not in replicas):
+        yield CleanBrokerData(broker_name=name, broker_ids=cleaned)
+
+
+def _is_emptied(before: Group | None, event: Event, after: Group) -> bool:
+    """Whether a cleaning leaves no broker in sync. Applications that lapse in a group that never had a master are no such cleaning."""
+    if not isinstance(event, CleanBrokerData) or after.sync_state_set or before is None:
+        return False
+    cleaned = [before.replicas.get(each) for each in event.broker_ids or ()]
+    return bool(before.sync_state_set) or any(found is None or not found.is_pending for found in cleaned)
 
 
 def _pending(group: Group | None) -> frozenset[int]:

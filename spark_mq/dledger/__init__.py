@@ -1,4 +1,4 @@
-"""DLedger, the Raft of RocketMQ: a group of members that elects a leader, and whose entries stand when a majority has them. No sockets.
+"""DLedger, the Raft of RocketMQ: a group of members that elects a leader, and whose entries stand when a majority has them.
 
     messages.py     codes, and the JSON bodies of requests and answers, as Java's members write them
     state.py        term, vote, role, the ends of the log; effects; what is said waits for the disk
@@ -6,10 +6,12 @@
     following.py    a follower's side of pushes
     pushing.py      a leader's side; when an entry is committed
     member.py       one member of all that: events go in, effects come out
+    files.py        its disk: DLedger's own files, recovery
+    runner.py       its threads: effects are carried out, syncs are shared
 
 Begin with `member.py`. Java: io.openmessaging.storage.dledger 0.3.1.2, as RocketMQ 5.3.3 brings it.
 
-Who gives it sockets, a clock and a disk does this:
+The state machine has no sockets, clock and disk. Its owner does this; `files.py` and `runner.py` do all but the lines to the peers:
 
 - **Start.** Read `currterm` (`storage/format/dledger.py`, `decode_vote`), the log's ends and its checkpoint into `Restored`; make a
   `Member`. Everything in `Restored` is durable: sync what recovery found before it is passed. Entries that recovery cannot read are

@@ -6,8 +6,9 @@ cut off does not raise terms. A voter refuses a log that ends before its own, an
 Java: DLedgerLeaderElector, DLedgerServer.handleLeadershipTransfer and checkPreferredLeader. Departures:
 
 - A voter, and who gets a heartbeat, takes over a higher term at once. Java answers TERM_NOT_READY first; that answer is understood.
-- A term is led once: who has led it, or may have led it before a restart, raises the term before it asks again, and a voter that knows
-  the leader of a term votes for no one else in it, nor for that leader again. Java's restarted leader can make an entry twice.
+- A term is led once: who has led it, or may have led it before a restart, asks in it only whether another one leads, and is elected in
+  a later one; and a voter that knows the leader of a term votes for no one else in it, nor for that leader again. Java's restarted
+  leader can make an entry twice.
 - A leader that hears of a higher term steps down. Java's stays while a majority answers, and the other member stays out.
 """
 
@@ -136,7 +137,7 @@ class Election:
 
     def _ask_for_votes(self, now_ms: int) -> None:
         state = self._state
-        if self._next is _Next.NEXT_TERM or state.led_term == state.term:
+        if self._next is _Next.NEXT_TERM:
             state.save_vote(max(state.known_term, state.term + 1), state.settings.self_id)
             self._next = _Next.SAME_TERM
         elif state.vote.voted_for is None:
@@ -197,11 +198,11 @@ class Election:
             pass
         elif valid - longer < quorum:
             self._next_vote_ms += state.settings.max_vote_ms
-        elif accepted >= quorum and voted_for_itself:
+        elif accepted >= quorum and voted_for_itself and state.led_term != state.term:
             self._lead(now_ms)
         elif (
             accepted >= quorum
-        ):  # its own vote in this term went to another, so a restart would not know that it has led
+        ):  # it has led this term, or voted for another, so that a restart would not know that it has
             self._next, self._next_vote_ms = _Next.NEXT_TERM, now_ms
         elif may_accept >= quorum:
             self._next_vote_ms = now_ms + REVOTE_MS

@@ -30,7 +30,6 @@ IMPORTANT = ("bindAddress", "listenPort", "kvConfigPath", "configStorePath", "tl
 NOT_FOLLOWED = {
     "productEnvName": "center",
     "clusterTest": "false",
-    "enableControllerInNamesrv": "false",
     **dict.fromkeys(("clientRequestThreadPoolNums", "defaultThreadPoolNums", "namesrvAddr", *NETTY_NAMES)),
 }
 """Java's names that do nothing here. Those with a value may have no other: it would ask for what is not there."""
@@ -59,6 +58,8 @@ class NameServerSettings(AdministeredSettings):
     enable_all_topic_list: bool = setting("enableAllTopicList", True, "boolean")
     enable_topic_list: bool = setting("enableTopicList", True, "boolean")
     notifies_min_id: bool = setting("notifyMinBrokerIdChanged", False, "boolean")
+    has_controller: bool = setting("enableControllerInNamesrv", False, "boolean")
+    """Whether the command `namesrv` runs a controller in its process, by the same file."""
     waits_for_service: bool = setting("needWaitForService", False, "boolean")
     """Whether routes are refused until the brokers have had time to register."""
     wait_seconds_for_service: int = setting("waitSecondsForService", 45, "int")

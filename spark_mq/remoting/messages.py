@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
+import re
 import struct
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -155,6 +158,33 @@ class RecallMessageAnswer(Header):
     """The unique key of the recalled message."""
 
     message_id: str = wire("msgId")
+
+
+class RecallHandle(NamedTuple):
+    """The identity of a timed message: topic, broker, deliver time and unique key. Java: RecallMessageHandle.HandleV1."""
+
+    topic: str
+    broker_name: str
+    time_ms: int
+    unique_key: str
+
+    def text(self) -> str:
+        """As a send's answer has it."""
+        words = ("v1", self.topic, self.broker_name, str(self.time_ms), self.unique_key)
+        return base64.urlsafe_b64encode(" ".join(words).encode()).decode()
+
+    @classmethod
+    def read(cls, text: str) -> RecallHandle | None:
+        """The handle that a send was answered with; None of a text that is none."""
+        try:
+            parts = base64.urlsafe_b64decode(text.encode("ascii")).decode().split(" ")
+        except (ValueError, binascii.Error):
+            return None
+        if len(parts) < 5 or parts[0] != "v1":
+            return None
+        _, topic, broker_name, time_text, unique_key, *_ = parts
+        time_ms = int(time_text) if re.fullmatch("-?[0-9]{1,18}", time_text) else -1
+        return cls(topic, broker_name, time_ms, unique_key)
 
 
 class ReplyMessageRequest(TopicHeader):

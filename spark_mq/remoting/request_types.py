@@ -62,6 +62,7 @@ REQUEST_HEADERS: Mapping[int, type[Header]] = MappingProxyType(
         RequestCode.CLONE_GROUP_OFFSET: consumer.CloneGroupOffsetRequest,
         RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: consumer.GroupForbiddenRequest,
         RequestCode.UPDATE_AND_CREATE_TOPIC: admin.CreateTopicRequest,
+        RequestCode.UPDATE_AND_CREATE_STATIC_TOPIC: admin.CreateTopicRequest,
         RequestCode.GET_ALL_TOPIC_CONFIG: admin.TopicPageRequest,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: admin.GroupPageRequest,
         RequestCode.GET_TOPIC_STATS_INFO: admin.TopicRequest,

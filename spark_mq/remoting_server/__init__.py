@@ -6,6 +6,7 @@
     channel.py         one connection, as the event loop sees it; turns and memory of all connections
     waiting_answers.py answers that wait without a thread; requests that are not supported
     server.py          listeners, all connections, and TLS in three modes
+    member_lines.py    a DLedger member's requests to the others, and theirs
     administration.py  shared by name server and controller: answers, and settings that operators may change
 
 Begin with `server.py`.

@@ -43,6 +43,7 @@ from spark_mq.client.errors import (
 )
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
+from spark_mq.client.routes import LOGICAL_PREFIX
 from spark_mq.client.settings import ClientSettings, with_namespace
 from spark_mq.remoting import MessageQueue, RequestCode
 from spark_mq.remoting.frames import MOST_BODY_BYTES
@@ -156,6 +157,8 @@ class Routes(Protocol):
 
     def queue_at(self, topic: str, place: int) -> MessageQueue: ...
 
+    def is_static(self, topic: str) -> bool: ...
+
     def body_limit(self, topic: str) -> BodyLimit: ...
 
     def address_of(self, broker_name: str, topic: str) -> str: ...
@@ -181,11 +184,13 @@ class LiveRoutes:
         self._max_message_size = max_message_size
         self._instance = ClientInstance.of(settings)
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}
+        self._static: set[str] = set()
         self._names: dict[str, str] = {}
         self._limits: dict[str, BodyLimit] = {}
 
     def queues_of(self, topic: str) -> tuple[MessageQueue, ...]:
-        """The writable queues of a topic, or the queues that it will get; as of the first call.
+        """The writable queues of a topic, or the queues that it will get; as of the first call. A logical queue of a static topic has
+        the broker that leads it.
 
         Raises TopicRouteNotFoundError for a topic that is not there; WaitedInVainError.
         """
@@ -194,10 +199,17 @@ class LiveRoutes:
 
             def ask() -> tuple[MessageQueue, ...]:
                 query = self._instance.publish_queues(topic, default_queue_count=self._default_queue_count)
-                return run(query, self._patience_ms, what)
+                found = run(query, self._patience_ms, what)
+                self._static |= {queue.topic for queue in found if queue.broker_name.startswith(LOGICAL_PREFIX)}
+                return tuple(queue._replace(broker_name=self._instance.broker_name_of(queue)) for queue in found)
 
             self._queues[topic] = patiently(ask, self._retry_timeout_ms, what, passes=_may_be_routed)
         return self._queues[topic]
+
+    def is_static(self, topic: str) -> bool:
+        """Whether a topic has logical queues, which may move to another broker."""
+        self.queues_of(topic)
+        return topic in self._static
 
     def queue_at(self, topic: str, place: int) -> MessageQueue:
         """The queue at a place among the topic's."""
@@ -307,6 +319,8 @@ class RouteRules(MessageRules):
 
     queues_of: QueuesOf
     limit_of: LimitOf
+    takes: Callable[[str], str | None] = lambda topic: None
+    """Why rows do not go to a topic; None = they do."""
     namespace: str | None = None
 
     @property
@@ -346,6 +360,8 @@ class RouteRules(MessageRules):
             if error.topic == AUTO_CREATE_TOPIC:  # no broker is there at all
                 raise
             return TopicTarget(known, refusal=error.describe())
+        if (refusal := self.takes(known)) is not None:
+            return TopicTarget(known, refusal=refusal)
         limit = self.limit_of(known)
         return TopicTarget(
             known,
@@ -364,9 +380,16 @@ def route_rules(options: LiveSinkOptions, routes: Routes, row_mark: str | None =
     group = (
         None if options.producer_group == DEFAULT_GROUP else with_namespace(options.namespace, options.producer_group)
     )
+
+    def takes(topic: str) -> str | None:
+        if not (options.is_exact and routes.is_static(topic)):
+            return None
+        return "it is a static topic: its queues move between brokers, and messages cannot be counted; use guarantee=atLeastOnce"
+
     return RouteRules(
         queues_of=routes.queues_of,
         limit_of=routes.body_limit,
+        takes=takes,
         namespace=options.namespace,
         topic=options.topic,
         compress_body_over=options.compress_body_over,

@@ -41,7 +41,6 @@ from storage.rules.retries import RetryRules, find_group
 from storage.rules.retry_rows import ReturnedRows, ReturnRules
 from storage.rules.values import RejectedRow
 from storage.settings.load import StoreConfig, load_config
-from storage.settings.releases import VERSION_SETTING
 from storage.tables.consumer_groups import GROUPS_FILE, SubscriptionGroupTable
 
 QUERY_PROPERTY = "SPARK_MQ_QUERY"
@@ -167,13 +166,9 @@ def _return_rules(
         read_groups(options.root, files).groups,
         auto_create=config.send.auto_create_subscription_group,
         create_system_groups=config.send.enable_create_sys_group,
-        longest=(longest := config.release.longest_group),
+        longest=config.release.longest_group,
     )
-    if group is None and len(options.consumer_group) > longest:
-        rule = (
-            f"{options.consumer_group!r} has {len(options.consumer_group)} characters: a broker of RocketMQ {config.release} "
-            f"({VERSION_SETTING}) takes at most {longest}"
-        )
+    if group is None and (rule := config.release.refusal_of_group(options.consumer_group)) is not None:
         raise OptionError("consumerGroup", rule)
     if group is None:
         rule = f"there is no group {options.consumer_group!r}, and autoCreateSubscriptionGroup is false"

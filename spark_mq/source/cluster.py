@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 
+import numpy as np
+
 from spark_mq.conditions import OptionError, names
 from spark_mq.source.group_offsets import GroupOffsets
 from spark_mq.source.offsets import QueueId, RecordPlace
@@ -21,7 +23,13 @@ from spark_mq.source.ranges import QueueRange
 from spark_mq.source.rows import RowRequest, ShownAs
 from spark_mq.source.starting_offsets import QueueFacts
 from storage import MessageStore, open_store
-from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreNotFoundError, StoreRefusedError
+from storage.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    StateFileError,
+    StoreNotFoundError,
+    StoreRefusedError,
+)
 from storage.files.file_system import FileSystem
 from storage.files.remote import absolute_path, file_system_of, plain_path, unexpanded_home
 from storage.format.java_hash import index_key_hash
@@ -29,6 +37,7 @@ from storage.format.keys import index_key
 from storage.log.fingerprint import LogFingerprint
 from storage.names import is_system_topic
 from storage.queues.positions import QueuePosition
+from storage.queues.scan import record_sizes
 from storage.settings.load import ConfigurationWarning, warn_of_unread
 from storage.tables.broker_names import BrokerNames, broker_names, named_brokers
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
@@ -36,6 +45,7 @@ from storage.tables.surroundings import HOME, is_store, no_store
 from storage.tables.topics import TOPICS_FILE, TopicTable
 
 _NAMED = 5
+_ENTRIES_COMPARED = 1 << 17
 _LOST_LOG = "give the broker.conf that says where the log lies, or copy the log's files, too"
 
 
@@ -259,9 +269,7 @@ class Cluster:
     def moved_away(self, queue: QueueId) -> str:
         store = self.stores.get(queue.broker_name)
         found = None if store is None else store.moved_away(queue.topic, queue.queue_id)
-        if store is None or found is None:
-            return ""
-        return f"; {found.describe(store.min_offset(queue.topic, queue.queue_id))}"
+        return "" if found is None else f"; {found.describe()}"
 
     def facts(self, queue: QueueId) -> QueueFacts | None:
         store = self.stores.get(queue.broker_name)
@@ -299,13 +307,18 @@ class Cluster:
 
     @cached_property
     def _compacted(self) -> set[tuple[str, str]]:
-        """Broker and name of the compacted topics that no warning has named yet."""
-        return {
-            (name, topic)
-            for name, store in self.stores.items()
-            for topic, config in _topics_of(store).topics.items()
-            if config.is_compacted
-        }
+        """Broker and name of the compacted topics that no warning has named yet. A warning for a table that cannot be read."""
+        found: set[tuple[str, str]] = set()
+        for name, store in self.stores.items():
+            try:
+                topics = _topics_of(store).topics
+            except StateFileError as error:  # messages can be read without it
+                warnings.warn(
+                    f"which topics of {name} are compacted is not known: {error}", ConfigurationWarning, stacklevel=3
+                )
+                continue
+            found.update((name, topic) for topic, config in topics.items() if config.is_compacted)
+        return found
 
     def offsets_with_key(self, piece: QueueRange, key: str) -> tuple[tuple[int, int], ...]:
         return tuple(offsets_with_key(self.stores[piece.queue.broker_name], piece, key))
@@ -337,8 +350,8 @@ class Cluster:
 def offsets_with_key(store: MessageStore, piece: QueueRange, key: str) -> Iterator[tuple[int, int]]:
     """Ranges [start, end) of the piece's offsets, ascending and apart, outside which no message has the key.
 
-    They come from the index where it covers the log, and are a scan's where not: index files cover the log from their first record to
-    their last; a missing, deleted or lagging index leaves stretches of the log that only a scan can answer for, as does tiered storage.
+    They come from the index where it names the records, and are a scan's where not: a missing, deleted or lagging index leaves
+    stretches of the log that only a scan can answer for, as does tiered storage.
     What they hold is a superset of the messages with the key: rows are compared afterwards.
     """
     queue = store.queues.get(piece.queue.topic, piece.queue.queue_id)
@@ -368,23 +381,19 @@ def _indexed_offsets(store: MessageStore, piece: QueueRange, key: str) -> Iterat
 
 
 def _uncovered_ranges(store: MessageStore, piece: QueueRange) -> Iterator[tuple[int, int]]:
-    """Ranges of queue offsets whose records lie in no index file's stretch of the log."""
+    """Ranges of queue offsets whose records no item of the index names: it has none of their keys.
+
+    Between its first record and its last an index may lack some: its broker has run with messageIndexEnable=false.
+    """
     queue = store.queues.get(piece.queue.topic, piece.queue.queue_id)
     if queue is None:
         return
-    covered_to = 0
-    stretches = [
-        (header.begin_commitlog_offset, header.end_commitlog_offset)
-        for header in (file.header() for file in store.index.files())
-        if header.index_count > 1
-    ]
-    for begin, end in [*stretches, (store.log_end, store.log_end)]:
-        if begin > covered_to:
-            start = max(piece.start, queue.first_offset_at(covered_to, piece.end))
-            stop = min(piece.end, queue.first_offset_at(begin, piece.end))
-            if start < stop:
-                yield start, stop
-        covered_to = max(covered_to, end + 1)
+    for at in range(piece.start, piece.end, _ENTRIES_COMPARED):
+        entries = queue.entries(at, min(piece.end, at + _ENTRIES_COMPARED))
+        places = np.where(record_sizes(entries) > 0, entries["commitlog_offset"].astype(np.int64), -1)
+        lacks = (places >= 0) & ~store.index.names(places)
+        bounds = np.flatnonzero(np.diff(lacks, prepend=False, append=False)) + at
+        yield from zip(bounds[::2].tolist(), bounds[1::2].tolist(), strict=True)
 
 
 def _merged(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:

@@ -78,7 +78,11 @@ class GroupOffsets:
         cls, group: str, stores: Mapping[str, MessageStore], clock: Callable[[], int] | None = None
     ) -> GroupOffsets:
         """Into the tables of the stores. Raises OptionError for a group or a store that takes no offsets."""
-        writers = {name: _into(store.root, _writable(store)) for name, store in stores.items()}
+        for store in stores.values():
+            rule = store.config.release.refusal_of_group(group)
+            if rule is not None and group not in store.groups:
+                raise OptionError("consumerGroup", rule)
+        writers = {name: _into(store, _writable(store)) for name, store in stores.items()}
         return cls(group, writers.__getitem__, clock)
 
     def store(self, positions: Mapping[QueueId, int], *, at_once: bool = False) -> None:
@@ -124,10 +128,12 @@ class GroupOffsets:
         warnings.warn(f"commitOffsets skipped at broker {broker_name}: {reason}", RuntimeWarning, stacklevel=2)
 
 
-def _into(root: str, file_system: LocalFileSystem) -> WriteOffsets:
+def _into(store: MessageStore, file_system: LocalFileSystem) -> WriteOffsets:
+    root, longest = store.root, store.config.release.longest_group
+
     def write(group: str, offsets: Mapping[tuple[str, int], int], now_ms: int) -> None:
         try:
-            write_group_offsets(root, group, offsets, now_ms=now_ms, file_system=file_system)
+            write_group_offsets(root, group, offsets, now_ms=now_ms, file_system=file_system, longest=longest)
         except StoreServedError as served:
             hand_offsets(root, group, offsets, served.holder)
 

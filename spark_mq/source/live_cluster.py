@@ -172,7 +172,7 @@ class LiveCluster:
         ends = self._view.ends.get(queue)
         if ends is None or ends.last_store_time_ms < timestamp_ms or ends.minimum >= ends.maximum:
             return None
-        header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, time_ms=timestamp_ms)
+        header = SearchOffsetRequest(topic=queue.topic, queue_id=queue.queue_id, time_ms=timestamp_ms, is_logical=False)
         request = make_call(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
         guess = self._ask(queue, request)[0].header(OffsetAnswer).queue_offset
         time_of: Callable[[int], int | None] = lambda offset: self._time_at(queue, offset)  # noqa: E731
@@ -186,7 +186,11 @@ class LiveCluster:
         """The group's stored offset. For a young queue a broker answers 0 to a group without an offset, so first ask for its groups."""
         requests = [make_call(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, TopicRequest(topic=queue.topic))]
         header = QueryConsumerOffsetRequest(
-            consumer_group=group, topic=queue.topic, queue_id=queue.queue_id, set_zero_if_not_found=False
+            consumer_group=group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            set_zero_if_not_found=False,
+            is_logical=False,
         )
         requests.append(make_call(RequestCode.QUERY_CONSUMER_OFFSET, header))
         groups, offset = self._ask(queue, *requests)
@@ -426,7 +430,7 @@ class LiveGroup:
             make_call(
                 RequestCode.UPDATE_CONSUMER_OFFSET,
                 UpdateConsumerOffsetRequest(
-                    consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=next_offset
+                    consumer_group=group, topic=topic, queue_id=queue_id, commit_offset=next_offset, is_logical=False
                 ),
             )
             for (topic, queue_id), next_offset in offsets.items()

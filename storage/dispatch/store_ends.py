@@ -48,6 +48,7 @@ class Hint:
     unsynced: tuple[str, ...] = ()
     """Paths that a checkpoint must sync first."""
     checkpointed_ms: int = 0
+    checkpointed_end: int = 0
     marked_ends: LedgerEnds | None = None
     """The newest END of every sink; None = not looked for yet. The name is new since ENDs have marks: before, a forged one counted."""
     indexed_from: int | None = None
@@ -107,6 +108,7 @@ def _from_document(document: dict[str, Any]) -> Hint:
         },
         unsynced=tuple(document["unsynced"]),
         checkpointed_ms=document["checkpointed_ms"],
+        checkpointed_end=int(document.get("checkpointed_end", 0)),
         marked_ends=document.get("marked_ends"),
         indexed_from=document.get("indexed_from"),
         open_batches=document.get("open_batches"),
@@ -185,6 +187,8 @@ class StoreEnds:
     """The next offset of each queue, after its appended messages."""
     unsynced: set[str] = field(default_factory=set)
     checkpointed_ms: int = 0
+    checkpointed_end: int = 0
+    """The end of the log when the last checkpoint was written."""
     ledger: LedgerEnds | None = None
     ledger_notes: LedgerNotes | None = None
     """None = not read yet."""

@@ -194,34 +194,36 @@ def _write(buffer: np.ndarray, positions: np.ndarray, values: np.ndarray) -> Non
         np.ndarray((len(buffer) - size + 1,), void, buffer, strides=(1,))[positions] = values.view(void)
 
 
-def single_message(record: Message, queue_offset: int) -> Message:
-    """The message at a queue offset of a record (`single_records`); the record itself if it holds no batch.
+def single_messages(record: Message) -> list[Message]:
+    """The messages of a record (`single_records`); the record itself if it holds no batch.
 
-    Raises CorruptMessageError where the body is no batch, or has no such message.
+    Raises CorruptMessageError where the body is no batch.
     """
     if record.sys_flag & _UNWRAPPED != _UNWRAPPED:
-        return record
-    body, number = record.plain_body, queue_offset - record.queue_offset
-    place = record.topic, record.queue_id, record.queue_offset, record.commitlog_offset
+        return [record]
+    body, start, found = record.plain_body, 0, []
     try:
         ends = item_ends(body)
     except ValueError as error:
+        place = record.topic, record.queue_id, record.queue_offset, record.commitlog_offset
         raise CorruptMessageError(*place, _BATCH, "whole items", str(error)) from error
-    if not 0 <= number < len(ends):
-        raise CorruptMessageError(*place, _BATCH, f"a message {number}", f"{len(ends)} messages")
-    start = ends[number - 1] if number else 0
-    head = np.frombuffer(body, HEAD, 1, start)[0]
-    body_end = start + HEAD.itemsize + int(head["body_size_bytes"])
-    raw = body[body_end + _LENGTH.itemsize : ends[number]]
-    own = body[start + HEAD.itemsize : body_end]
-    return replace(
-        record,
-        queue_offset=queue_offset,
-        flag=int(head["flag"]),
-        sys_flag=record.sys_flag & _NOT_COMPRESSED,
-        body=own,
-        body_crc=body_crc(own),
-        raw_properties=raw,
-        properties=decode_properties(raw),
-        size_bytes=record.size_bytes - len(record.body) - len(record.raw_properties) + len(own) + len(raw),
-    )
+    others = record.size_bytes - len(record.body) - len(record.raw_properties)
+    for number, end in enumerate(ends):
+        head = np.frombuffer(body, HEAD, 1, start)[0]
+        body_end = start + HEAD.itemsize + int(head["body_size_bytes"])
+        raw, own = body[body_end + _LENGTH.itemsize : end], body[start + HEAD.itemsize : body_end]
+        found.append(
+            replace(
+                record,
+                queue_offset=record.queue_offset + number,
+                flag=int(head["flag"]),
+                sys_flag=record.sys_flag & _NOT_COMPRESSED,
+                body=own,
+                body_crc=body_crc(own),
+                raw_properties=raw,
+                properties=decode_properties(raw),
+                size_bytes=others + len(own) + len(raw),
+            )
+        )
+        start = end
+    return found

@@ -9,12 +9,18 @@ several entries. The record names the place of its own first byte, 48 behind the
 A checkpoint is a Java properties file with committedIndex and endIndex, written every three seconds. So is `currterm`, with the term
 that a member has seen last and whom it voted for in it.
 
+This package's own file beside them, for entries that have no sums of their own:
+
+    base      | index 8 | begin 8 | 0 8 | 0 4 | unit CRC 4 |             the log is known from begin to this index
+    sum       | index 8 | term 8 | durable index 8 | entry CRC 4 | unit CRC 4 |    unit n is of the n-th entry behind the base
+
 Java: DLedgerEntry, DLedgerEntryCoder, MmapFileList, DLedgerMmapFileStore, MemberState (DLedger 0.3).
 """
 
 from __future__ import annotations
 
 import struct
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -49,7 +55,13 @@ _HEAD_STRUCT = struct_of(ENTRY_HEAD)
 INDEX_UNIT = np.dtype(
     [("magic", ">i4"), ("place", ">i8"), ("size_bytes", ">i4"), ("entry_index", ">i8"), ("term", ">i8")]
 )
-assert INDEX_UNIT.itemsize == 32
+INDEX_UNIT_SIZE = INDEX_UNIT.itemsize
+assert INDEX_UNIT_SIZE == 32
+_INDEX_STRUCT = struct_of(INDEX_UNIT)
+
+_SUM = struct.Struct(">qqqII")
+SUM_SIZE = _SUM.size
+assert SUM_SIZE == 32, "a page holds whole units"
 
 
 class EntryHead(NamedTuple):
@@ -73,6 +85,32 @@ class EntryNumber(NamedTuple):
     term: int
 
 
+class IndexUnit(NamedTuple):
+    """Where one entry is. Java: DLedgerEntryCoder.encodeIndex."""
+
+    magic: int
+    place: int
+    size_bytes: int
+    entry_index: int
+    term: int
+
+
+class EntrySum(NamedTuple):
+    """The CRC-32 of one entry, head and body, and up to where the log was durable when it was written."""
+
+    entry_index: int
+    term: int
+    durable_index: int
+    entry_crc: int
+
+
+class LogBase(NamedTuple):
+    """The entries whose sums are not needed any more: they were durable."""
+
+    end_index: int
+    begin_index: int
+
+
 class Entries(NamedTuple):
     """Sound entries that follow each other in a buffer."""
 
@@ -83,6 +121,44 @@ class Entries(NamedTuple):
     @property
     def record_positions(self) -> np.ndarray:
         return self.positions + ENTRY_HEAD_SIZE
+
+
+def encode_entry_head(head: EntryHead) -> bytes:
+    """The bytes of a head."""
+    return _HEAD_STRUCT.pack(*head)
+
+
+def encode_index_unit(unit: IndexUnit) -> bytes:
+    """The bytes of a unit of the index."""
+    return _INDEX_STRUCT.pack(*unit)
+
+
+def decode_index_unit(buffer: bytes | memoryview) -> IndexUnit:
+    """One unit of the index; the caller looks whether it is the one that it wants."""
+    return IndexUnit(*_INDEX_STRUCT.unpack(buffer))
+
+
+def encode_base(base: LogBase) -> bytes:
+    """The first unit of a file of sums."""
+    return encode_sum(EntrySum(base.end_index, base.begin_index, 0, 0))
+
+
+def encode_sum(found: EntrySum) -> bytes:
+    """A unit with its own CRC."""
+    unit = _SUM.pack(*found, 0)[:-4]
+    return unit + zlib.crc32(unit).to_bytes(4)
+
+
+def decode_sums(content: bytes) -> tuple[LogBase, tuple[EntrySum, ...]] | None:
+    """The base, and the sums behind it up to the first that is torn; None where not even the base is whole."""
+    units: list[EntrySum] = []
+    for at in range(0, len(content) - SUM_SIZE + 1, SUM_SIZE):
+        *values, crc = _SUM.unpack_from(content, at)
+        follows = len(units) < 2 or values[0] == units[-1].entry_index + 1
+        if zlib.crc32(content[at : at + SUM_SIZE - 4]) != crc or not follows:
+            break
+        units.append(EntrySum(*values))
+    return (LogBase(units[0].entry_index, units[0].term), tuple(units[1:])) if units else None
 
 
 def decode_entry_head(buffer: bytes | memoryview, place: int, before: EntryNumber | None) -> EntryHead:

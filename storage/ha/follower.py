@@ -20,7 +20,6 @@ from typing import NamedTuple
 from storage.epoch_times import steady_time_ms
 from storage.errors import (
     CorruptRecordError,
-    NameIllegalError,
     OffsetOutOfRangeError,
     StoreNotWritableError,
     StoreRefusedError,
@@ -41,7 +40,13 @@ from storage.recovery.passes import boot_left
 from storage.service.put_service import PutService
 from storage.settings.load import BY_APACHE, StoreConfig
 from storage.store import WritesAs, open_store, writer_of
-from storage.tables.masters import followed_master, forget_followed_master, note_followed_master
+from storage.tables.masters import (
+    copied_topics_end,
+    followed_master,
+    forget_copied_topics,
+    forget_followed_master,
+    note_followed_master,
+)
 from storage.tables.surroundings import refuse_foreign_log
 from storage.tables.topics import TopicTable
 
@@ -86,7 +91,9 @@ def truncate_store(
         checkpoint = read_checkpoint(files, root)
         lowered = {
             "physic_msg_timestamp": min(checkpoint.physic_msg_timestamp, last.store_time_ms),
-            "logics_physical_offset": min(checkpoint.logics_physical_offset, last.commitlog_offset),
+            "logics_physical_offset": checkpoint.queue_position(
+                min(checkpoint.logics_physical_offset, last.commitlog_offset)
+            ),
         }
         write_checkpoint(files, root, checkpoint._replace(**lowered))
         cut_log(files, log, end, "its master's log differs from there on")
@@ -215,11 +222,9 @@ class Follower:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def refuse(self, error: NameIllegalError) -> None:
-        """End for good: the master has a topic that this package does not write. By any thread."""
-        self._refusal = StoreRefusedError(
-            self._log.root, f"its master has the topic {error.name}: {error.rule}", BY_APACHE
-        )
+    def refuse(self, error: StoreRefusedError) -> None:
+        """End for good: the master's table has a topic that this package does not write. By any thread."""
+        self._refusal = StoreRefusedError(self._log.root, f"its master has {error.reason}", BY_APACHE)
         self._closing.set()
 
     def wait(self, condition: Callable[[FollowerStatus], bool], timeout_seconds: float) -> bool:
@@ -264,8 +269,8 @@ class Follower:
         if not self._has_asked_topics and (topics := self._asks.topics()) is not None:
             self._has_asked_topics = True  # later ones come with the copies of its tables
             try:
-                topics.refuse_batches()
-            except NameIllegalError as error:
+                topics.refuse_batches(self._log.root)
+            except StoreRefusedError as error:
                 self.refuse(error)
                 return
         end = self._log.cut_torn_end()
@@ -632,7 +637,7 @@ def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
     """End the following of the store at ROOT, which may be written then; returns whether it followed a master.
 
     It is opened once more as a follower, so that a torn last record does not count as a message of its own. Offsets in its tables that
-    are ahead of its log are lowered.
+    are ahead of its log are lowered; topics whose entries have not come get one, also where no table was copied (no --broker-name).
     Its follower must have ended. Raises StoreLockedError while it runs, and what `open_store` raises.
     """
     files = LocalFileSystem()
@@ -640,4 +645,6 @@ def promote(root: str, *, config: StoreConfig | str | None = None) -> bool:
         return False
     with open_store(root, config=config, read_only=False, holder="follower") as store:
         store.lower_offsets()
+        store.make_missing_topics(copied_topics_end(files, root) or 0)
+        forget_copied_topics(files, root)
         return forget_followed_master(files, root)

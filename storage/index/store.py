@@ -105,6 +105,24 @@ class IndexFile:
         view = self._file.view(self._items_start + ITEM.itemsize * (start + 1), ITEM.itemsize * max(0, count))
         return np.frombuffer(view, ITEM)
 
+    def items_between(self, first: int, last: int) -> Iterator[np.ndarray]:
+        """The items of records from log offset `first` to `last`, some at a time, where items ascend."""
+        count = self.header().index_count - 1
+        start, end = self._item_at(first, count), self._item_at(last + 1, count)
+        for at in range(start, end, _BLOCK):
+            yield self.items(at, min(end, at + _BLOCK))
+            self.give_pages_back()
+
+    def _item_at(self, commitlog_offset: int, count: int) -> int:
+        low, high = 0, count
+        while low < high:
+            middle = (low + high) // 2
+            if self.items(middle, middle + 1)["commitlog_offset"][0] < commitlog_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
     def slots(self, start: int = 0, end: int | None = None) -> np.ndarray:
         """For the slots from `start` to before `end`, the newest item's number, int32; 0 = none."""
         count = (self._slot_count if end is None else min(self._slot_count, end)) - start
@@ -189,6 +207,22 @@ class IndexStore:
                 if hit.commitlog_offset not in seen:
                     seen.add(hit.commitlog_offset)
                     yield hit
+
+    def names(self, commitlog_offsets: np.ndarray) -> np.ndarray:
+        """Which of these log offsets an item names; of negative ones none. Reads the items between the least and the greatest.
+
+        Where a file's items do not ascend, as after some recoveries, it may miss one.
+        """
+        found = np.zeros(len(commitlog_offsets), bool)
+        wanted = commitlog_offsets[commitlog_offsets >= 0]
+        first, last = int(wanted.min(initial=LONG_MAX)), int(wanted.max(initial=-1))
+        for file in self.files() if len(wanted) else ():
+            header = file.header()
+            if header.end_commitlog_offset < first or header.begin_commitlog_offset > last:
+                continue
+            for items in file.items_between(first, last):
+                found |= np.isin(commitlog_offsets, items["commitlog_offset"].astype(np.int64))
+        return found
 
     def close(self) -> None:
         for file in self._files.values():

@@ -4,7 +4,10 @@ A page of 4096 bytes with six longs. Java: StoreCheckpoint.
 
 The sixth, since 5.5.0, is the log offset of the last record whose queue entry is on the disk. After an unclean stop that broker begins
 in the log file where it lies; with enableAcceleratedRecovery at that record, and a 0 stops it. So a value must never be where no record
-begins, nor ahead of the queues; 0 makes the broker compare times, as older ones do. Those neither read nor write it.
+begins, nor ahead of the queues; 0, or less, makes the broker compare times, as older ones do. Those neither read nor write it.
+
+A store does not say which release opens it. So the position is written if a broker has written one, or if the named release reads
+it. −1 is ours: the position is unknown now, and a broker has written one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from storage.files.local_file_system import LocalFileSystem
 
 PAGE_SIZE = 4096
 _FIELDS = struct.Struct(">6q")
+_UNKNOWN_NOW = -1
 
 
 class Checkpoint(NamedTuple):
@@ -29,12 +33,21 @@ class Checkpoint(NamedTuple):
     master_flushed_offset: int = 0
     confirm_phy_offset: int = 0
     logics_physical_offset: int = 0
-    """The last record whose queue entry is on the disk; 0 = unknown."""
+    """The last record whose queue entry is on the disk; 0 or less = unknown."""
 
     @property
     def recovery_timestamp(self) -> int:
         """An unclean recovery starts at a log file whose first record is not younger (Java: getMinTimestamp)."""
         return max(0, min(self.physic_msg_timestamp, self.logics_msg_timestamp) - 3_000)
+
+    def queue_position(self, record: int | None, *, is_read: bool = False) -> int:
+        """The next `logics_physical_offset`, where that record (None = unknown) is the last one whose queue entry is on the disk.
+
+        `is_read`: the release of the store's broker reads it. The log's first byte is a record that a broker takes for unknown.
+        """
+        if not is_read and not self.logics_physical_offset:
+            return 0
+        return record if record is not None and record > 0 else _UNKNOWN_NOW
 
 
 def decode_checkpoint(page: bytes) -> Checkpoint:

@@ -282,6 +282,10 @@ class CommitLog:
         """
         return LogWalk(self, start, check_crc, wanted, limit)
 
+    def begins_with_record(self, file: LogFile) -> bool:
+        _, magic = BLANK.unpack(self.open_file(file).view(file.head_size_bytes, BLANK_SIZE).data)
+        return magic in (MAGIC_V1, MAGIC_V2)
+
     def close(self) -> None:
         for opened in self._open_files.values():
             opened.close()
@@ -314,13 +318,9 @@ class LogWalk:
             number = self._log.file_index(file.start) + 1  # the files may have been listed again meanwhile
             if not rolls or number == len(self._log.files):  # like Java, treat a last file's filler as free space
                 return
-            if self._log.files[number].start != file.end and not self._begins_with_record(self._log.files[number]):
+            if self._log.files[number].start != file.end and not self._log.begins_with_record(self._log.files[number]):
                 return  # nothing was written after the missing files
             self.end = self._log.files[number].start
-
-    def _begins_with_record(self, file: LogFile) -> bool:
-        _, magic = BLANK.unpack(self._log.open_file(file).view(file.head_size_bytes, BLANK_SIZE).data)
-        return magic in (MAGIC_V1, MAGIC_V2)
 
     def _walk_file(self, file: LogFile) -> Generator[tuple[np.ndarray, Records], None, bool]:
         """Returns whether the walk continues in the next file."""

@@ -43,8 +43,15 @@ from storage.settings.load import StoreConfig
 from storage.settings.nouns import SendConfig, TimerConfig, TransactionConfig
 from storage.settings.releases import UNNAMED, Release
 from storage.tables.broker_names import BrokerNames, broker_names, with_names
-from storage.tables.surroundings import OF_A_SINK, refuse_batch_topics, refuse_foreign_log
-from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicConfig, TopicQueueMappingTable, TopicTable
+from storage.tables.surroundings import OF_A_SINK, refuse_foreign_log
+from storage.tables.topics import (
+    MAPPINGS_FILE,
+    TOPICS_FILE,
+    TopicConfig,
+    TopicQueueMapping,
+    TopicQueueMappingTable,
+    TopicTable,
+)
 
 DEFAULT_STORE_HOST = "127.0.0.1:10911"
 DEFAULT_LOG_FILE_SIZE = 1 << 30
@@ -52,6 +59,8 @@ _STORE_HOST = 11  # number of the field among a record's fixed fields
 RECORD_HEAD_BYTES = HEADER_STRUCTS[HOST_FLAGS].size
 _NO_LIMIT = 2**31 - 1
 _NEVER_BY_CHANCE = -1
+MappingChange = Callable[[TopicQueueMapping | None], TopicQueueMapping]
+"""The new mapping of a static topic, from the present one. Raises ValueError with the rule if it is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +167,7 @@ def put_settings(
     """
     with ExitStack() as opened:
         if log is None:
-            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK, reads_topics=True).directories
+            directories = refuse_foreign_log(root, config, file_system, OF_A_SINK).directories
             log = CommitLog(file_system, directories, config.commit_log.mapped_file_size_commit_log)
             opened.callback(log.close)
         own = _host_of_configuration(config)
@@ -175,7 +184,6 @@ def put_settings(
     read_only = {path.rstrip("/") for path in (config.commit_log.read_only_commit_log_store_paths or "").split(",")}
     read = file_system.read_file
     topics = read_table(f"{root}/config/{TOPICS_FILE}", TopicTable.load, read) or TopicTable()
-    refuse_batch_topics(root, topics)
     static = read_table(f"{root}/config/{MAPPINGS_FILE}", TopicQueueMappingTable.load, read) or TopicQueueMappingTable()
     names = broker_names(config, topics, broker_name)
     return PutSettings(
@@ -321,7 +329,7 @@ class TopicEntries:
     ) -> None:
         """`fail` is called with an error after which it is unknown whether the disk holds the table."""
         self.settings = settings
-        self._path = f"{root}/config/{TOPICS_FILE}"
+        self._root, self._directory = root, f"{root}/config"
         self._file_system = file_system
         self._clock = clock
         self._fail = fail
@@ -350,7 +358,7 @@ class TopicEntries:
                 self._change(table)
 
     def save(self, topic: TopicConfig) -> None:
-        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises NameIllegalError, OSError."""
+        """Write the topic's entry, new or in place of its old one; nothing if it is unchanged. Raises StoreRefusedError, OSError."""
         with self._lock:
             if self.settings.topics.topics.get(topic.topic) != topic:
                 self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
@@ -366,14 +374,45 @@ class TopicEntries:
                 self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
             return present or topic
 
+    def save_static(self, topic: TopicConfig, change: MappingChange) -> None:
+        """Write the mapping of a static topic, then its entry, whose version rises in any case: name servers go by it.
+
+        A crash between the two leaves a mapping whose queues take no message yet. Raises ValueError where `change` does, OSError.
+        """
+        with self._lock:
+            table = self.settings.mappings
+            mapping = change(table.mappings.get(topic.topic))
+            self._save_mappings(table.with_mapping(mapping, now_ms=self._clock()))
+            self._change(self.settings.topics.with_topic(topic, now_ms=self._clock()))
+
+    def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
+        """Replace the mapping of a static topic by what `change` makes of it, if that is another one. Raises ValueError, OSError."""
+        with self._lock:
+            table = self.settings.mappings
+            found = table.mappings.get(topic)
+            if found is not None and (mapping := change(found)) is not found:
+                self._save_mappings(table.with_mapping(mapping, now_ms=self._clock()))
+
+    def replace_mappings(self, table: TopicQueueMappingTable) -> None:
+        """Replace the whole table of static topics. Raises OSError."""
+        with self._lock:
+            self._save_mappings(table)
+
+    def _save_mappings(self, table: TopicQueueMappingTable) -> None:
+        self._write(MAPPINGS_FILE, table.to_text())
+        self.settings = replace(self.settings, mappings=table)
+
     def remove(self, topic: str) -> None:
-        """Remove the topic's entry, if there is one. Raises OSError."""
+        """Remove the topic's entry, then its mapping, if there are any. Raises OSError."""
         with self._lock:
             if topic in self.settings.topics.topics:
                 self._change(self.settings.topics.without_topic(topic, now_ms=self._clock()))
+            mappings = self.settings.mappings.without_topic(topic, now_ms=self._clock())
+            if mappings is not self.settings.mappings:
+                self._save_mappings(mappings)
 
     def replace(self, table: TopicTable) -> None:
-        """Replace the whole table. Raises NameIllegalError, OSError."""
+        """Replace the whole table. Raises StoreRefusedError, OSError."""
         with self._lock:
             self._save(table)
 
@@ -388,18 +427,21 @@ class TopicEntries:
         self._save(self.settings.named(table, self._clock()))
 
     def _save(self, table: TopicTable) -> None:
-        table.refuse_batches()
-        text = table.to_text()
-        try:
-            write_with_backup(self._path, text, self._file_system)
-        except OSError as error:
-            if self._says(text):  # though it is unknown whether the disk does
-                self._fail(error)
-            raise
+        table.refuse_batches(self._root)
+        self._write(TOPICS_FILE, table.to_text())
         self.settings = self.settings.with_topics(table)
 
-    def _says(self, text: str) -> bool:
+    def _write(self, name: str, text: str) -> None:
+        path = f"{self._directory}/{name}"
         try:
-            return self._file_system.read_file(self._path) == text.encode()
+            write_with_backup(path, text, self._file_system)
+        except OSError as error:
+            if self._says(path, text):  # though it is unknown whether the disk does
+                self._fail(error)
+            raise
+
+    def _says(self, path: str, text: str) -> bool:
+        try:
+            return self._file_system.read_file(path) == text.encode()
         except OSError:
             return True

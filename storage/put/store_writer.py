@@ -35,10 +35,10 @@ from storage.log.damage import TornRow
 from storage.log.dispatch import DISPATCHED, DispatchBatch, RawRecords, dispatch, index_keys, queue_entries
 from storage.log.writer import CommitLogWriter, NextFile, Placement, RunningSync
 from storage.names import validate_path_element
-from storage.put.settings import PutSettings, TopicEntries
+from storage.put.settings import MappingChange, PutSettings, TopicEntries
 from storage.queues.store import ConsumeQueueStore
 from storage.tables.put_statistics import PutStatistics
-from storage.tables.topics import TopicConfig, TopicTable
+from storage.tables.topics import TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 
 _LOG = logging.getLogger(__name__)
 _QUEUE_FOLDERS = ("consumequeue", "consumequeue_ext")
@@ -105,10 +105,6 @@ class StoreWriter:
         self._dispatched_record = 0 if ends.last_record is None else ends.last_record.commitlog_offset
         self._synced_ms = 0 if of_log else last_ms
         self._checkpoint = read_checkpoint(file_system, root)
-        self._keeps_queue_position = (
-            settings.release.checkpoint_has_queue_position or self._checkpoint.logics_physical_offset != 0
-        )
-        self._checkpointed_end = ends.log_end
         self._trust_is_saved = False
         self._failure: BaseException | None = None
         self.confirmed = None if ends.held_from is None else Confirmed(ends.held_from)
@@ -163,18 +159,35 @@ class StoreWriter:
         self._refuse_after_failure()
         self._topics.replace(table)
 
+    def save_static_topic(self, topic: TopicConfig, change: MappingChange) -> None:
+        """Write the mapping and the entry of a static topic. Thread-safe. Java: AdminBrokerProcessor.updateAndCreateStaticTopic.
+
+        Order: topicQueueMapping.json · topics.json. Raises ValueError where `change` refuses, with nothing written.
+        """
+        self._refuse_after_failure()
+        self._topics.save_static(topic, change)
+
+    def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
+        """Replace the mapping of a static topic by what `change` makes of it. Thread-safe."""
+        self._refuse_after_failure()
+        self._topics.change_mapping(topic, change)
+
+    def replace_mappings(self, table: TopicQueueMappingTable) -> None:
+        """Replace the table of topicQueueMapping.json. Thread-safe."""
+        self._refuse_after_failure()
+        self._topics.replace_mappings(table)
+
     def remove_topic(self, topic: str) -> None:
-        """Remove the entry in topics.json; the queues stay. Thread-safe."""
+        """Remove the entry in topics.json and the mapping of a static topic; the queues stay. Thread-safe."""
         self._refuse_after_failure()
         self._topics.remove(topic)
 
     def delete_topic(self, topic: str) -> None:
         """Delete the topic's entry, then its queues; does nothing for a missing topic. Java: DefaultMessageStore.deleteTopics.
 
-        Order: everything put is synced and dispatched · topics.json · the queues' files, oldest first · their directories. Commit
-        point: topics.json. A crash after it leaves queues without an entry, which are not readable. The records stay in the log until
-        they expire. A topic of the same name that is made later begins at queue offset 0.
-        Departure: a static topic keeps its mapping.
+        Order: everything put is synced and dispatched · topics.json · topicQueueMapping.json, if it is static · the queues' files,
+        oldest first · their directories. Commit point: topics.json. A crash after it leaves queues without an entry, which are not
+        readable. The records stay in the log until they expire. A topic of the same name that is made later begins at queue offset 0.
         """
         self.sync_log()
         self.remove_topic(topic)
@@ -515,14 +528,14 @@ class StoreWriter:
                 confirm_phy_offset=self._confirmed_end(),
                 logics_physical_offset=self._queue_position(sync.last_record.commitlog_offset),
             )
-            self.ends.checkpointed_ms = self.clock()
+            self.ends.checkpointed_ms, self.ends.checkpointed_end = self.clock(), sync.last_record.commitlog_offset
         except BaseException as failed:
             self.fail(failed)
             raise
 
     def _queue_position(self, dispatched_record: int) -> int:
-        known = self._checkpoint.logics_physical_offset
-        return max(known, dispatched_record) if self._keeps_queue_position else known
+        record = max(self._checkpoint.logics_physical_offset, dispatched_record)
+        return self._checkpoint.queue_position(record, is_read=self.settings.release.checkpoint_has_queue_position)
 
     def _confirmed_end(self) -> int:
         return self._checkpoint.confirm_phy_offset if self.confirmed is None else self.dispatched_end
@@ -546,7 +559,7 @@ class StoreWriter:
                 confirm_phy_offset=self._confirmed_end(),
                 logics_physical_offset=self._queue_position(sync.last_record.commitlog_offset),
             )
-            self._checkpointed_end = self.ends.log_end
+            self.ends.checkpointed_end = self.ends.log_end
             drop_index_trust(self.file_system, self.root)
             self._trust_is_saved = False
             self.ends.checkpointed_ms = self.clock()
@@ -562,7 +575,7 @@ class StoreWriter:
         most = self.settings.release.recovered_log_files
         is_far = (
             most is not None
-            and self.ends.log_end - self._checkpointed_end > most // 2 * self.settings.log_file_size_bytes
+            and self.ends.log_end - self.ends.checkpointed_end > most // 2 * self.settings.log_file_size_bytes
         )
         if is_far or is_time(self.clock(), self.ends.checkpointed_ms, CHECKPOINT_INTERVAL_MS):
             self.checkpoint()

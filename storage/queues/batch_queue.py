@@ -6,12 +6,12 @@ times in queues needs to know nothing of batches; `scan.py` reads each record on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from storage.errors import OffsetOutOfRangeError
-from storage.format.batch_items import single_message
+from storage.errors import CorruptMessageError, OffsetOutOfRangeError
+from storage.format.batch_items import single_messages
 from storage.format.consume_queue import BATCH_UNIT, BATCH_UNIT_SIZE, ENTRY, is_batch_unit
 from storage.format.record import Message
 from storage.log.commit_log import CommitLog
@@ -29,10 +29,23 @@ def entries_of_units(units: np.ndarray) -> np.ndarray:
     return entries
 
 
+def _message_of(record: Message, messages: list[Message], queue_offset: int) -> Message:
+    """The message at a queue offset, of those of a record; a record without a batch is its own, at any offset."""
+    if messages and messages[0] is record:
+        return record
+    number = queue_offset - record.queue_offset
+    if not 0 <= number < len(messages):
+        place = record.topic, record.queue_id, record.queue_offset, record.commitlog_offset
+        raise CorruptMessageError(*place, "batch of messages", f"a message {number}", f"{len(messages)} messages")
+    return messages[number]
+
+
 class BatchConsumeQueue(ConsumeQueue):
     """The files of one batch queue. A file's name counts bytes of units, and so says no queue offset: that stands in units."""
 
     unit_size_bytes = BATCH_UNIT_SIZE
+    _found: tuple[tuple[int, ...], int] = (), 0
+    """The files in which the end was searched, and the number of the last written unit: the next search begins there."""
 
     def units(self, start: int, end: int) -> np.ndarray:
         """The units whose records hold messages at queue offsets [start, end), in order."""
@@ -67,8 +80,22 @@ class BatchConsumeQueue(ConsumeQueue):
         return int(self._read(file_start, position, BATCH_UNIT_SIZE).view(BATCH_UNIT)["commitlog_offset"][0])
 
     def message_at(self, queue_offset: int, log: CommitLog, log_end: int, place: int | None = None) -> Message:
-        """Raises CorruptMessageError where the record's batch is none."""
-        return single_message(super().message_at(queue_offset, log, log_end, place), queue_offset)
+        """Raises CorruptMessageError where the record's batch is none, or has no such message."""
+        record = super().message_at(queue_offset, log, log_end, place)
+        return _message_of(record, single_messages(record), queue_offset)
+
+    def reading(self, log: CommitLog, log_end: int) -> Callable[[int, int], Message]:
+        """Decodes a record once for consecutive messages of it."""
+        last: tuple[int, Message, list[Message]] | None = None
+
+        def read(queue_offset: int, place: int) -> Message:
+            nonlocal last
+            if last is None or last[0] != place:
+                record = log.message_at(place, log_end)
+                last = place, record, single_messages(record)
+            return _message_of(last[1], last[2], queue_offset)
+
+        return read
 
     def bytes_from(self, start: int, count: int) -> bytes:
         return self.entries(start, start + count).tobytes() if self.file_starts else b""
@@ -76,7 +103,7 @@ class BatchConsumeQueue(ConsumeQueue):
     @property
     def first_file_offset(self) -> int:
         """The queue offset of the first message of the first unit; 0 if there is none."""
-        units = next(self._units_from(0), None)
+        units = next(self._units_from(0, 1), None)
         return 0 if units is None else int(units[0]["base_offset"])
 
     @property
@@ -93,13 +120,20 @@ class BatchConsumeQueue(ConsumeQueue):
         """The queue offset behind the messages of the last written unit, searched from a queue offset on, or from the third file before
         the last, as in Java (BatchConsumeQueue.recover).
         """
-        if not self.file_starts:
+        starts = self.file_starts
+        if not starts:
             return 0
-        files = len(self.file_starts)
-        number = max(0, files - _FILES_SEARCHED) * self._file_units if start is None else max(0, self._number_at(start))
+        number = max(0, len(starts) - _FILES_SEARCHED) * self._file_units
+        if start is not None:
+            number = max(0, self._number_at(start))
+        elif self._found[0] == starts and next(self._units_from(self._found[1], 1), None) is not None:
+            number = self._found[1]
         end = start or 0
-        for units in self._units_from(number):
+        for units in self._units_from(number, 1):
             end = max(end, int(units[-1]["base_offset"]) + int(units[-1]["message_count"]))
+            number += len(units)
+        if start is None:
+            self._found = starts, max(0, number - 1)
         return end
 
     def data_end(self, start: int) -> int:
@@ -109,13 +143,18 @@ class BatchConsumeQueue(ConsumeQueue):
     def _file_units(self) -> int:
         return self.file_size_bytes // BATCH_UNIT_SIZE
 
-    def _units_from(self, number: int) -> Iterator[np.ndarray]:
-        """The written units from a number on, which counts from the first file, up to the first that is not written; no empty array."""
+    def _units_from(self, number: int, first_count: int = _BLOCK_UNITS) -> Iterator[np.ndarray]:
+        """The written units from a number on, which counts from the first file, up to the first that is not written; no empty array.
+
+        A few at first, then more at a time.
+        """
+        most = first_count
         for row in range(number // max(1, self._file_units), len(self.file_starts)):
-            start = self.file_starts[row]
-            for at in range(max(0, number - row * self._file_units), self._file_units, _BLOCK_UNITS):
-                count = min(_BLOCK_UNITS, self._file_units - at)
+            start, at = self.file_starts[row], max(0, number - row * self._file_units)
+            while at < self._file_units:
+                count = min(most, self._file_units - at)
                 units = self._read(start, at * BATCH_UNIT_SIZE, count * BATCH_UNIT_SIZE).view(BATCH_UNIT)
+                at, most = at + count, min(16 * most, _BLOCK_UNITS)
                 free = np.flatnonzero(~is_batch_unit(units))
                 if len(free):
                     units = units[: free[0]]

@@ -7,7 +7,7 @@ first message. `valid_entries` compares them with the log.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -131,6 +131,10 @@ class ConsumeQueue:
         if place is None:
             place = int(self.entries(queue_offset, queue_offset + 1)[0]["commitlog_offset"])
         return log.message_at(place, log_end)
+
+    def reading(self, log: CommitLog, log_end: int) -> Callable[[int, int], Message]:
+        """`message_at` for several messages of one look: from the queue offset and the place in its entry."""
+        return lambda queue_offset, place: self.message_at(queue_offset, log, log_end, place)
 
     def last_place(self, file_start: int) -> int:
         """The log offset that the last entry of a full file points to."""

@@ -6,6 +6,8 @@ lags behind, and a killed broker's has lost its last entries for good: the next 
     RocksDB   entries of records up to the log offset that RocksDB names          (none if it cannot be read)
     the log   entries of the records from there to the log's end, kept in memory  (`rebuild` would write the same ones)
 
+Bytes of the log that are no record end its file, and the next file goes on, as beside queues in files: a warning names them.
+
 Each queue is a `ConsumeQueue` of one file, so scans, positions and ends need nothing else. Java: RocksDBConsumeQueueStore.
 """
 
@@ -17,13 +19,13 @@ from operator import itemgetter
 
 import numpy as np
 
-from storage.errors import OffsetOutOfRangeError, StoreRefusedError
+from storage.errors import CorruptRecordError, OffsetOutOfRangeError, StoreRefusedError
 from storage.files.file_system import FileSystem
 from storage.files.rocksdb import RocksDB, RocksDBUnreadable
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE, ROCKSDB_ENTRY, rocksdb_ends, rocksdb_prefix
 from storage.format.record import INNER_BATCH, Message
 from storage.format.record_batch import Records
-from storage.log.commit_log import CommitLog
+from storage.log.commit_log import CommitLog, LogWalk
 from storage.log.dispatch import DISPATCHED, QueueEntries, dispatch, queue_entries
 from storage.queues.consume_queue import ConsumeQueue, QueueFiles
 from storage.queues.store import ConsumeQueueStore, RocksDBPlace
@@ -195,6 +197,7 @@ class DerivedQueueStore(ConsumeQueueStore):
         self.root, self._place, self._log, self._only = root, place, log, only
         self._database: RocksDB | None = None
         self._said: set[tuple[str, int]] = set()
+        self._said_lost: set[int] = set()
         self.note: str | None = None
         """Why RocksDB is not read; None where it is."""
         self._kept, self._walked, self._most_kept = 0, 0, _MOST_KEPT
@@ -202,7 +205,7 @@ class DerivedQueueStore(ConsumeQueueStore):
         self.directory = place.directory
         try:
             self._load()
-            self.follow(self._log.files[-1].end if self._log.files else 0)
+            self._enter_log(self._log.files[-1].end if self._log.files else 0, has_tail=True)
             self.discover()
         except BaseException:
             self.close()
@@ -232,14 +235,18 @@ class DerivedQueueStore(ConsumeQueueStore):
         return [end for end in ends if self._only in (None, end[:2])], dispatched
 
     def give_up(self, error: RocksDBUnreadable) -> None:
-        """Take all queues from the log from now on: RocksDB has a damaged block."""
+        """Take all queues from the log from now on: RocksDB has a damaged block.
+
+        Raises CorruptRecordError if the log is damaged, too: messages that RocksDB has named would be missing.
+        """
         self._fall_back(error)
         log_end = self._walked
         for queue in self:
             assert isinstance(queue, DerivedQueue)
             queue.begin(None, 0)
         self._walked = self._kept = 0
-        self._enter_log(log_end)
+        if (damage := self._enter_log(log_end)) is not None:
+            raise damage
 
     def _fall_back(self, error: RocksDBUnreadable) -> None:
         """Say why RocksDB is not read, whenever that shows. A task says nothing: the driver has read the same files."""
@@ -262,9 +269,11 @@ class DerivedQueueStore(ConsumeQueueStore):
             self._enter_log(log_end)
             self._most_kept = max(_MOST_KEPT, 2 * self._kept)
 
-    def _enter_log(self, log_end: int) -> None:
+    def _enter_log(self, log_end: int, *, has_tail: bool = False) -> CorruptRecordError | None:
+        """Enter the records before `log_end`; returns the first fault between them. With `has_tail` the log may end before."""
+        found: CorruptRecordError | None = None
         if log_end <= self._walked:
-            return
+            return found
         self._log.list_files()
         while True:
             start = max(self._walked, self._log.minimum)
@@ -274,14 +283,37 @@ class DerivedQueueStore(ConsumeQueueStore):
                     for new in queue_entries(dispatch(offsets, records, self._place.delays_ms)):
                         if self._only in (None, (new.topic, new.queue_id)):
                             self._enter(new)
-                return
             except OffsetOutOfRangeError:  # a file has expired since the listing
                 before = self._log.files
                 self._log.list_files()
                 if self._log.files == before:
                     raise
+                continue
             finally:
                 self._walked = max(self._walked, walk.end)
+            behind = self._next_records(walk.end, log_end)
+            if walk.end >= log_end or (behind is None and has_tail):
+                return found
+            found = found or self._lost(walk, behind or log_end)
+            self._walked = behind or log_end
+
+    def _next_records(self, place: int, log_end: int) -> int | None:
+        """Where the next file of the log that begins with a record does; None if none before `log_end` does."""
+        for file in self._log.files[self._log.file_index(place) + 1 :]:
+            if file.start < log_end and self._log.begins_with_record(file):
+                return file.start
+        return None
+
+    def _lost(self, walk: LogWalk, end: int) -> CorruptRecordError:
+        """The fault at which a walk ended. A warning names it once; a task says nothing, as in `_fall_back`."""
+        file = self._log.files[max(0, self._log.file_index(walk.end))]
+        at = walk.end - file.start
+        fault = walk.failure or CorruptRecordError("magic", at, "a record", "zeros", file=file.path)
+        if self._only is None and walk.end not in self._said_lost:
+            self._said_lost.add(walk.end)
+            text = f"store {self.root}: bytes {walk.end} to {end} of the log cannot be read, so their messages are in no queue"
+            warnings.warn(f"{text}: {fault.describe()}", RuntimeWarning, stacklevel=2)
+        return fault
 
     def _enter(self, new: QueueEntries) -> None:
         queue = self.get_or_make(new.topic, new.queue_id)

@@ -63,14 +63,14 @@ def get_messages(
     """The result of `MessageStore.get` at an offset within the queue's `bounds` (minimum and maximum)."""
     offset, max_count, tags, max_bytes = get
     minimum, maximum = bounds
-    file_entries = queue.file_size_bytes // 20
+    file_entries = queue.file_size_bytes // 20 or maximum  # a queue that has moved has no file
     last = min(maximum, offset + max(_MAX_FILTER_BYTES // 20, max_count), (offset // file_entries + 1) * file_entries)
     entries = queue.entries(offset, last)
     wanted = None if tags in (None, "*", "") else frozenset(tag.strip() for tag in (tags or "").split("||"))
     codes = ext.tags_codes(entries["tags_code"])
     hashes = None if wanted is None else {string_hash(tag) for tag in wanted}
     border = queue.border(log, last)
-    valid = np.empty(0, bool)
+    read, valid = queue.reading(log, log_end), np.empty(0, bool)
     messages: list[Message] = []
     status, total, next_offset = GetStatus.NO_MATCHED_MESSAGE, 0, offset
     for number in range(len(entries)):
@@ -89,7 +89,7 @@ def get_messages(
         if not valid[number]:
             status = status if messages else GetStatus.MESSAGE_WAS_REMOVING
             continue
-        message = queue.message_at(offset + number, log, log_end, int(entries["commitlog_offset"][number]))
+        message = read(offset + number, int(entries["commitlog_offset"][number]))
         if wanted is not None and message.tags not in wanted:
             continue
         messages.append(message)

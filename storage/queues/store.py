@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from storage.errors import StoreRefusedError
-from storage.files.file_system import FileSystem
+from storage.files.file_system import DirectoryEntry, FileSystem
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.consume_queue import ENTRY_SIZE
 from storage.names import can_be_path_element
@@ -115,6 +115,7 @@ class ConsumeQueueStore:
         listed = [entry.name for entry in self._file_system.list_directory(self.directory) if entry.is_directory]
         found = self._file_system.list_directory(self._batch_directory)
         self.batch_topics = frozenset(entry.name for entry in found if entry.is_directory)
+        listed += sorted(self._moved_topics().difference(listed))
         for topic in sorted(self.batch_topics.intersection(listed)):
             rule = f"topic {topic} has queues of both kinds, consumequeue/ and batchconsumequeue/ (queue.type=BatchCQ)"
             raise StoreRefusedError(
@@ -146,9 +147,19 @@ class ConsumeQueueStore:
     def _queues_of(self, topic: str, known: Mapping[int, ConsumeQueue]) -> dict[int, ConsumeQueue]:
         """A topic's present queues by id; known ones are kept, or closed if they are gone."""
         listed = self._file_system.list_directory(f"{self._directory_of(topic)}/{topic}")
-        ids = {int(e.name) for e in listed if e.is_directory and e.name.isascii() and e.name.isdigit()}
+        ids = _queue_ids(listed)
+        if self._moved_directory is not None:
+            directory = f"{self._moved_directory}/{topic}"
+            moved = _queue_ids(self._file_system.list_directory(directory)) - ids
+            ids |= {id_ for id_ in moved if MovedMessages(self._file_system, self._moved_directory, topic, id_).end}
         _close({queue_id: queue for queue_id, queue in known.items() if queue_id not in ids})
         return {queue_id: known.get(queue_id) or self.make(topic, queue_id) for queue_id in sorted(ids)}
+
+    def _moved_topics(self) -> set[str]:
+        """Topics in tiered storage: they may have no queue of their own any more."""
+        if self._moved_directory is None:
+            return set()
+        return {entry.name for entry in self._file_system.list_directory(self._moved_directory) if entry.is_directory}
 
     def look_for(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """A queue that may have appeared since the last listing; None if it has no file yet."""
@@ -217,6 +228,10 @@ class ConsumeQueueStore:
     def close(self) -> None:
         for queues in self._topics.values():
             _close(queues)
+
+
+def _queue_ids(listed: Sequence[DirectoryEntry]) -> set[int]:
+    return {int(entry.name) for entry in listed if entry.is_directory and entry.name.isascii() and entry.name.isdigit()}
 
 
 def _close(queues: Mapping[int, ConsumeQueue]) -> None:

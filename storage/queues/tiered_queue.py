@@ -220,6 +220,8 @@ def _messages(records: Records) -> Iterator[Message]:
 class TieredConsumeQueue(ConsumeQueue):
     """A consume queue that goes on before its own first file where tiered storage does. Entries from there name places before the log's
     first file, where nothing is read.
+
+    A broker deletes a queue when all its messages have left the log (ConsumeQueueStore.cleanExpired): all of it has moved then.
     """
 
     def __init__(
@@ -235,19 +237,35 @@ class TieredConsumeQueue(ConsumeQueue):
         self.moved = moved
 
     @property
+    def _own_first(self) -> int:
+        """Where its own files begin; without one, behind what has moved."""
+        return super().first_file_offset if self._starts else self.moved.end
+
+    @property
     def first_file_offset(self) -> int:
-        own, moved = super().first_file_offset, self.moved.minimum
+        own, moved = self._own_first, self.moved.minimum
         return moved if moved < own <= self.moved.end else own
 
+    @property
+    def last_file_end_offset(self) -> int:
+        return super().last_file_end_offset if self._starts else self.moved.end
+
+    @property
+    def recovery_start(self) -> int:
+        return super().recovery_start if self._starts else self.moved.end
+
+    def written_end(self, start: int | None = None) -> int:
+        return super().written_end(start) if self._starts else self.moved.end
+
     def entries(self, start: int, end: int) -> np.ndarray:
-        own = super().first_file_offset
+        own = self._own_first
         if start >= own:
             return super().entries(start, end)
         border = max(start, min(own, end))
         return np.concatenate((self.moved.entries(start, border), super().entries(border, end)))
 
     def bytes_from(self, start: int, count: int) -> bytes:
-        own = super().first_file_offset
+        own = self._own_first
         return (
             super().bytes_from(start, count) if start >= own else self.entries(start, min(own, start + count)).tobytes()
         )
@@ -257,6 +275,8 @@ class TieredConsumeQueue(ConsumeQueue):
         return super().list_files()
 
     def border(self, log: CommitLog, end: int) -> int:
+        if not self._starts:
+            return min(end, self.moved.end)
         return super().first_offset_at(log.minimum, end) if self.moved.end else 0
 
     def held_minimum(self, minimum: int) -> int:

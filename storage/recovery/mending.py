@@ -74,7 +74,9 @@ def apply_recovery(
     position = checkpoint.logics_physical_offset
     honest = checkpoint._replace(
         logics_msg_timestamp=0 if lacks_entries else checkpoint.logics_msg_timestamp,
-        logics_physical_offset=0 if lacks_entries or position >= plan.log_end else position,
+        logics_physical_offset=checkpoint.queue_position(
+            None if lacks_entries or position >= plan.log_end else position
+        ),
         index_msg_timestamp=min(checkpoint.index_msg_timestamp, index_plan.kept_until_ms if index_plan else 0),
     )
     if honest != checkpoint:
@@ -104,7 +106,8 @@ def apply_recovery(
             indexer.append(batch)
     writers.enter_held()
     if writers.broken:
-        parts.save_checkpoint(honest._replace(logics_msg_timestamp=0, logics_physical_offset=0))
+        position = honest.queue_position(None)
+        parts.save_checkpoint(honest._replace(logics_msg_timestamp=0, logics_physical_offset=position))
         writers.rebuild_broken_queues(_batches(log, log.minimum, plan.dispatch_end, delays_ms))
     writers.finish()
     reach("queues-recovered")

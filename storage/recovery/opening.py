@@ -176,6 +176,7 @@ def open_for_writing(
             plan.last_record,
             dict(ends),
             checkpointed_ms=parts.clock(),
+            checkpointed_end=plan.log_end,
             index_is_sound=True,
             indexed_from=None if index is None else plan.dispatch_end,  # a broker may have left gaps before that
             held_from=plan.held_from,
@@ -220,6 +221,7 @@ def _opening_of_hint(root: str, hint: Hint, *, keeps_index: bool) -> Opening:
         dict(ends),
         set(hint.unsynced),
         hint.checkpointed_ms,
+        hint.checkpointed_end,
         hint.marked_ends,
         open_batches=hint.open_batches,
         index_is_sound=True,
@@ -256,6 +258,7 @@ def release(writer: StoreWriter, index: IndexStore | None) -> None:
         queue_ends=queue_ends,
         unsynced=tuple(sorted(writer.unsynced_paths())),
         checkpointed_ms=ends.checkpointed_ms,
+        checkpointed_end=ends.checkpointed_end,
         marked_ends=ends.ledger,
         indexed_from=ends.indexed_from,
         open_batches=ends.open_batches,
@@ -312,9 +315,10 @@ def _write_checkpoint(parts: StoreParts, plan: RecoveryPlan) -> None:
     is_dispatched = plan.dispatch_end == plan.log_end
     queues_time = last if is_dispatched else min(last, before.logics_msg_timestamp)
     confirmed = before.confirm_phy_offset if plan.held_from is None else plan.held_from
-    position = before.logics_physical_offset if before.logics_physical_offset < plan.dispatch_end else 0
-    if is_dispatched and plan.last_record is not None and parts.keeps_queue_position:
-        position = plan.last_record.commitlog_offset
+    record = before.logics_physical_offset if before.logics_physical_offset < plan.dispatch_end else None
+    if is_dispatched and plan.last_record is not None:
+        record = plan.last_record.commitlog_offset
+    position = before.queue_position(record, is_read=parts.config.release.checkpoint_has_queue_position)
     checkpoint = Checkpoint(last, queues_time, index_time, before.master_flushed_offset, confirmed, position)
     parts.save_checkpoint(checkpoint)
 

@@ -28,6 +28,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.delay import parse_delay_levels
 from storage.format.record import (
     BORN_HOST_V6,
+    INNER_BATCH,
     MAGIC_V1,
     MAGIC_V2,
     MINIMUM_RECORD_SIZE,
@@ -58,7 +59,6 @@ class StoreParts:
     queues: ConsumeQueueStore
     index: IndexStore | None
     clock: Callable[[], int]
-    _keeps_queue_position: bool | None = None
     _checkpoint: Checkpoint | None = None
     """The checkpoint as last read or written: under the lock no other process writes it."""
 
@@ -78,17 +78,8 @@ class StoreParts:
             self._checkpoint = read_checkpoint(self.file_system, self.root)
         return self._checkpoint
 
-    @property
-    def keeps_queue_position(self) -> bool:
-        """Whether the checkpoint has the queues' position: the broker's release reads it, or one has written it before."""
-        if self._keeps_queue_position is None:
-            has_one = self.checkpoint().logics_physical_offset != 0
-            self._keeps_queue_position = has_one or self.config.release.checkpoint_has_queue_position
-        return self._keeps_queue_position
-
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write the checkpoint durably."""
-        _ = self.keeps_queue_position  # as it was before
         write_checkpoint(self.file_system, self.root, checkpoint)
         self._checkpoint = checkpoint
 
@@ -132,7 +123,8 @@ def plan_recovery(
     `from_greatest_end` walks from the queues' greatest end instead of from the start of a file: for remote stores, where reading a file
     is expensive. Then stale records of equal length after a truncated log's end are not recognised. With `torn_by` an unclean log
     ends before the first record that such a crash may have left incomplete: a follower gets it again (`log/damage.py`). Records
-    that queues know were complete before their entries were made; this holds if the machine did not stop.
+    that queues know were complete before their entries were made; this holds if the machine did not stop. It also ends before a
+    record of a batch queue: the follower that wrote it has died before it could cut it.
     """
     tails = read_tails(list(queues))
     written_ends, greatest = tails.ends_by_name(), int(max(tails.greatest_ends(), default=-1))
@@ -150,7 +142,7 @@ def plan_recovery(
     for offsets, records in walk:
         times = records.column("store_time_ms")
         vouched = int(np.searchsorted(times, checkpoint.physic_msg_timestamp))
-        torn = first_torn(offsets, records, vouched) if torn_by is Crash.MACHINE and not was_clean else None
+        torn = None if torn_by is None or was_clean else _first_cut(offsets, records, vouched, greatest, torn_by)
         if torn is not None:
             last = RecordIdentity(int(offsets[torn - 1]), int(times[torn - 1])) if torn else last
             walk.end = int(offsets[torn])
@@ -194,6 +186,15 @@ def plan_recovery(
         zero_until,
         gaps,
     )
+
+
+def _first_cut(offsets: np.ndarray, records: Records, vouched: int, greatest_end: int, torn_by: Crash) -> int | None:
+    """The row of the first record that a follower must get again, or must not have; None if there is none."""
+    is_batch = records.column("sys_flag") & INNER_BATCH != 0
+    rows = np.flatnonzero(is_batch & (offsets >= greatest_end))[:1].tolist()
+    if torn_by is Crash.MACHINE and (torn := first_torn(offsets, records, vouched)) is not None:
+        rows.append(torn)
+    return min(rows, default=None)
 
 
 def _walk_start(log: CommitLog, checkpoint: Checkpoint, greatest_end: int, *, was_clean: bool, index_safe: bool) -> int:

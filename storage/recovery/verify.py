@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.dispatch.recovery_plan import RecoveryPlan
-from storage.format.consume_queue import ENTRY, is_entry, is_pre_blank
+from storage.format.consume_queue import BATCH_UNIT, ENTRY, is_entry, is_pre_blank
 from storage.format.delay import SCHEDULE_TOPIC
 from storage.format.record_batch import Records
 from storage.index.store import IndexFile, IndexStore
@@ -51,6 +51,8 @@ _MOST_OPEN = 64
 """Queues whose files are kept open."""
 _PLACE = "commitlog_offset"
 _BATCH_PROPERTIES = frozenset({"INNER_NUM", "INNER_BASE"})
+_MOST_MESSAGES = int(np.iinfo(BATCH_UNIT["message_count"]).max)
+"""Of one record of a batch queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +125,17 @@ def verify(
 
 
 def _of_messages(new: QueueEntries, offsets: np.ndarray, records: Records) -> QueueEntries:
-    """The entries of a batch queue's records, one for each message. Java: CommitLog.checkMessageAndReturnSize."""
+    """The entries of a batch queue's records, one for each message. Java: CommitLog.checkMessageAndReturnSize.
+
+    A unit has room for a count of 32,767 at most; a greater INNER_NUM is damage.
+    """
     rows = np.searchsorted(offsets, new.entries[_PLACE].astype(np.int64))
     properties = records.take(rows).single_properties(_BATCH_PROPERTIES)
     counts, bases = (
         pc.if_else(pc.match_substring_regex(texts, "^[0-9]{1,9}$"), texts, None).cast(pa.int64())
         for texts in (properties.values_of(name) for name in ("INNER_NUM", "INNER_BASE"))
     )
+    counts = pc.if_else(pc.less_equal(counts, _MOST_MESSAGES), counts, None)
     is_batch = (counts.is_valid().to_numpy(zero_copy_only=False)) & bases.is_valid().to_numpy(zero_copy_only=False)
     messages = np.where(is_batch, counts.fill_null(1).to_numpy(), 1)
     first = np.where(is_batch, bases.fill_null(0).to_numpy(), new.queue_offsets)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from storage.errors import PutRefusedError
 from storage.format.record import INNER_BATCH
 from storage.put_status import PutStatus
+from storage.rules.response_codes import RequestRefusedError, ResponseCode
 from storage.rules.sizes import topic_limit
 from storage.rules.topics import has_batch_queues
 from storage.settings.nouns import ReplicationConfig, StoreModeConfig
@@ -67,6 +68,23 @@ def check_inner_batch(properties: Mapping[str, str], sys_flag: int, config: Topi
         )
     if sys_flag & INNER_BATCH and not has_batch_queues(config):
         raise PutRefusedError(PutStatus.MESSAGE_ILLEGAL, "an inner batch goes to a topic without batch queues")
+
+
+LITE_TOPIC = "__LITE_TOPIC"
+
+
+def check_lite_topic(topic: str, properties: Mapping[str, str]) -> None:
+    """A message for a lite topic must also have an entry in a queue of that topic, and gets none here. Raises RequestRefusedError.
+
+    A 5.5.0 broker makes the entry if enableLmq and enableMultiDispatch are true. An older one ignores the property
+    (`Release.knows_lite_topics`).
+    """
+    if lite_topic := properties.get(LITE_TOPIC):
+        raise RequestRefusedError(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, lite_topic_refusal(topic, lite_topic))
+
+
+def lite_topic_refusal(topic: str, lite_topic: str) -> str:
+    return f"lite topics are not supported: {lite_topic!r} of topic {topic!r}"
 
 
 ALL_IN_SET = -1

@@ -1,16 +1,17 @@
-"""Static topics in requests and answers: clients use logical queues and offsets, the store physical ones.
+"""Static topics: mappings that a broker accepts, requests and answers. Clients use logical queues and offsets, the store physical ones.
 
     request (logical queue) ──rewrite──▶ leader's physical queue ──put──▶ physical offset ──rewrite──▶ answer (logical queue, offset)
 
-Only the leader of a logical queue accepts messages for it. A pull goes to the leader too, which may have to forward it to the broker
+Only the leader of a logical queue accepts messages for it. Pulls and offsets go to the leader too, which forwards them to the broker
 with an earlier link. All functions are pure.
-Java: TopicQueueMappingManager, TopicQueueMappingContext, SendMessageProcessor.rewriteResponseForStaticTopic,
-PullMessageProcessor.rewriteRequestForStaticTopic and rewriteResponseForStaticTopic.
+Java: TopicQueueMappingManager, TopicQueueMappingContext, TopicQueueMappingUtils, TopicQueueMappingCleanService;
+rewriteRequestForStaticTopic and rewriteResponseForStaticTopic of the processors.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from storage.tables.topics import (
     MappingItem,
     TopicQueueMapping,
     TopicQueueMappingTable,
+    check_items,
     find_item,
     next_item,
 )
@@ -84,12 +86,18 @@ def physical_queue_id(queue: LogicalQueue, requested: int) -> int:
     """
     if queue.mapping is None:
         return requested
+    return leader_here(queue, requested).queue_id
+
+
+def leader_here(queue: LogicalQueue, requested: int) -> MappingItem:
+    """The link of a static topic that accepts messages. Raises RequestRefusedError (NOT_LEADER_FOR_QUEUE) if another broker leads."""
+    assert queue.mapping is not None, "the topic is static"
     if queue.leader is None or not queue.is_led_here:
         remark = (
             f"{queue.topic}-{requested} does not exit in request process of current broker {queue.mapping.broker_name}"
         )
         raise RequestRefusedError(ResponseCode.NOT_LEADER_FOR_QUEUE, remark, _why_not_here(queue, queue.mapping))
-    return queue.leader.queue_id
+    return queue.leader
 
 
 def _why_not_here(queue: LogicalQueue, mapping: TopicQueueMapping) -> str:
@@ -242,3 +250,166 @@ def _moved_on(queue: LogicalQueue, pull: PhysicalPull, found: PullPlace) -> tupl
             return behind, PullPlace(ResponseCode.PULL_RETRY_IMMEDIATELY, start, start, start)
         return item, place._replace(code=found.code)
     return item, place
+
+
+# Offsets
+
+
+class LinkPlace(NamedTuple):
+    """A logical offset in the link that holds it."""
+
+    item: MappingItem
+    queue_offset: int
+    """Physical."""
+    is_here: bool
+    """Whether this broker holds the link."""
+
+
+def link_place(queue: LogicalQueue, logical_offset: int) -> LinkPlace:
+    """Where a logical offset of a static topic lies; the last decided link holds all later offsets, the first one all earlier ones.
+
+    Raises RequestRefusedError with NOT_LEADER_FOR_QUEUE; with SYSTEM_ERROR if no link's place is decided.
+    Java: ConsumerManageProcessor.rewriteRequestForStaticTopic, AdminBrokerProcessor.rewriteRequestForStaticTopic. Departure: Java reads
+    the end of a queue whose leader is undecided in the queue of the leader's number at the broker before; here in that broker's own.
+    """
+    leader_here(queue, -1 if queue.queue_id is None else queue.queue_id)
+    assert queue.mapping is not None, "the topic is static"
+    item = find_item(queue.items, logical_offset)
+    if item is None:
+        remark = f"{queue.topic}-{queue.queue_id} has no link whose logical offset is decided"
+        raise RequestRefusedError(ResponseCode.SYSTEM_ERROR, remark)
+    return LinkPlace(item, item.physical(logical_offset), item.broker_name == queue.mapping.broker_name)
+
+
+def committed_place(queue: LogicalQueue, queue_id: int, committed: int) -> tuple[int, int] | None:
+    """(physical queue, physical offset) of an offset that a pull commits; `queue_id` and the offset itself for an ordinary topic.
+
+    None: the link is another broker's, which hears of it by the consumer's own request (15).
+    Departure: Java stores the logical offset as if it was one of the queue that is pulled. A consumer that starts then is sent to the
+    queue's end, and skips what lies between.
+    """
+    if queue.mapping is None:
+        return queue_id, committed
+    place = link_place(queue, committed)
+    return (place.item.queue_id, place.queue_offset) if place.is_here else None
+
+
+# What operators change
+
+
+def accepted_mapping(
+    before: TopicQueueMapping | None, told: TopicQueueMapping, broker_name: str, *, force: bool = False
+) -> TopicQueueMapping:
+    """The mapping after an operator's request (513): what it says, and the logical queues of before that it does not name.
+
+    With `force` only the chains themselves are checked. ValueError with the rule for one that is older than what is known, or that
+    changes what must stay: it would hide messages, or have two brokers accept them for one logical queue.
+    Java: TopicQueueMappingManager.updateTopicQueueMapping. Departures: Java checks the broker's name, and that links stay as they are,
+    by assertions, which are off by default; and takes a chain that ends before the one it knows.
+    """
+    if told.broker_name != broker_name:
+        raise ValueError(f"the mapping is that of broker {told.broker_name!r}, and this is {broker_name!r}")
+    for items in told.hosted_queues.values():
+        check_items(items)
+    if before is None:
+        return told
+    kept = {queue_id: items for queue_id, items in before.hosted_queues.items() if queue_id not in told.hosted_queues}
+    after = replace(told, hosted_queues={**told.hosted_queues, **kept})
+    if force:
+        return after
+    if told.epoch < before.epoch:
+        raise ValueError(f"Can't accept data with small epoch {told.epoch} < {before.epoch}")
+    if told.scope != before.scope:
+        raise ValueError(f"Can't accept data with unmatched scope {told.scope} != {before.scope}")
+    if kept and told.epoch == before.epoch:
+        raise ValueError("Cannot accept equal epoch with null data")
+    for queue_id in before.hosted_queues.keys() - kept.keys():
+        _check_kept(before.hosted_queues[queue_id], told.hosted_queues[queue_id], told.epoch == before.epoch)
+    return after
+
+
+def _check_kept(before: Sequence[MappingItem], told: Sequence[MappingItem], is_same_epoch: bool) -> None:
+    """ValueError for links that are not as they were. Java: TopicQueueMappingUtils.makeSureLogicQueueMappingItemImmutable."""
+    if not before:
+        return
+    if not told:
+        raise ValueError("The new item list is null or empty")
+    known = {item.generation: item for item in before}
+    for item in told:
+        was = known.get(item.generation)
+        if was is None:
+            continue
+        if _queue_of(was) != _queue_of(item):
+            raise ValueError(f"link {item.generation} was {_queue_of(was)}, and cannot become {_queue_of(item)}")
+        if was.logic_offset not in (-1, item.logic_offset):
+            rule = f"it begins at logical offset {was.logic_offset}, and cannot begin at {item.logic_offset}"
+            raise ValueError(f"link {item.generation} is decided: {rule}")
+    if is_same_epoch and (told[-1].generation, _queue_of(told[-1])) != (before[-1].generation, _queue_of(before[-1])):
+        raise ValueError("The new leader is different but epoch equal")
+    if told[-1].generation < before[-1].generation:
+        rule = "messages after it would be hidden"
+        raise ValueError(f"the chain ends at link {told[-1].generation}, before link {before[-1].generation}: {rule}")
+
+
+def _queue_of(item: MappingItem) -> tuple[str, int, int]:
+    """What never changes of a link: broker, queue, first physical offset."""
+    return item.broker_name, item.queue_id, item.start_offset
+
+
+# What is cleaned away
+
+
+class QueueEnds(NamedTuple):
+    """The bounds of a physical queue."""
+
+    minimum: int
+    maximum: int
+
+
+def first_links(mapping: TopicQueueMapping) -> dict[int, MappingItem]:
+    """The first link of each logical queue that this broker leads and that has more than one decided link.
+
+    Java: TopicQueueMappingCleanService.cleanItemExpired. Departure: a link before an undecided one stays.
+    """
+    return {
+        queue_id: items[0]
+        for queue_id, items in mapping.hosted_queues.items()
+        if len(items) > 1 and items[-1].broker_name == mapping.broker_name and items[1].is_decided
+    }
+
+
+def without_expired(mapping: TopicQueueMapping, ends: dict[tuple[str, int], QueueEnds]) -> TopicQueueMapping:
+    """The mapping without first links whose messages have expired, as the bounds by (broker, physical queue) say; itself if there are
+    none. A link whose bounds are not known stays. Java: TopicQueueMappingCleanService.cleanItemExpired.
+    """
+    gone = set()
+    for queue_id, item in first_links(mapping).items():
+        found = ends.get((item.broker_name, item.queue_id))
+        if found is not None and (found.minimum == found.maximum or found.maximum == 0):
+            gone.add(queue_id)
+    if not gone:
+        return mapping
+    hosted = {queue: items[1:] if queue in gone else items for queue, items in mapping.hosted_queues.items()}
+    return replace(mapping, hosted_queues=hosted)
+
+
+def without_passed_on(mapping: TopicQueueMapping, leaders: dict[int, TopicQueueMapping]) -> TopicQueueMapping:
+    """The mapping without logical queues that this broker gave to a broker which gave them on; itself if there are none.
+
+    `leaders` are the mappings of the brokers that lead the queues now, by logical queue; of another epoch they say nothing.
+    Java: TopicQueueMappingCleanService.cleanItemListMoreThanSecondGen.
+    """
+    gone = set()
+    for queue_id, items in mapping.hosted_queues.items():
+        leader = leaders.get(queue_id)
+        if not items or items[-1].broker_name == mapping.broker_name or leader is None:
+            continue
+        agrees = (leader.total_queue_count, leader.epoch) == (mapping.total_queue_count, mapping.epoch)
+        theirs = leader.hosted_queues.get(queue_id, ())
+        leads = bool(theirs) and theirs[-1].broker_name == leader.broker_name
+        if agrees and leads and leader.broker_name != items[-1].broker_name:
+            gone.add(queue_id)
+    if not gone:
+        return mapping
+    hosted = {queue: items for queue, items in mapping.hosted_queues.items() if queue not in gone}
+    return replace(mapping, hosted_queues=hosted)

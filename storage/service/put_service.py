@@ -39,7 +39,7 @@ from storage.log.flush import AsyncFlush, SyncFlush, is_page_cache_busy, is_wort
 from storage.log.writer import Placement
 from storage.pending import Pending
 from storage.put.put import InnerPut, Places, PutOptions, Putter, put_few
-from storage.put.settings import PutSettings
+from storage.put.settings import MappingChange, PutSettings
 from storage.put_status import PutStatus
 from storage.rules.inner_messages import InnerMessage, InnerMessages
 from storage.rules.put_guards import NO_COPIES, may_wait
@@ -63,10 +63,19 @@ from storage.store import MessageStore
 from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
 from storage.tables.masters import place_of_copy
-from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
+from storage.tables.topics import (
+    MAPPINGS_FILE,
+    TOPICS_FILE,
+    TopicConfig,
+    TopicQueueMapping,
+    TopicQueueMappingTable,
+    TopicTable,
+)
 
 _LOG = logging.getLogger(__name__)
 _LOOK_SECONDS = 0.01
+_MOVED_SECONDS = 10.0
+"""For replicas to confirm what a queue has, before it may go on at another broker."""
 _T = TypeVar("_T")
 
 
@@ -212,6 +221,23 @@ class PutService:
         with self._telling_of_failure():
             self._store.save_topic(topic)
 
+    def save_static_topic(self, topic: TopicConfig, change: MappingChange) -> None:
+        """Write the mapping and the entry of a static topic. On return all puts that were judged by the mapping before are readable, so
+        that the end of a queue which moved to another broker does not rise any more.
+
+        Raises ValueError where `change` refuses, StoreNotWritableError, OSError.
+        """
+        with self._telling_of_failure(), self.at_work():
+            self._writer.save_static_topic(topic, change)
+        self.append_waiting()
+        self.flush()
+        self.readable_within(self.log_end, _MOVED_SECONDS)
+
+    def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
+        """Replace the mapping of a static topic by what `change` makes of it. Raises ValueError, StoreNotWritableError, OSError."""
+        with self._telling_of_failure():
+            self._writer.change_mapping(topic, change)
+
     def make_topic(self, topic: TopicConfig) -> TopicConfig:
         """Like `MessageStore.make_topic`. Raises StoreNotWritableError, OSError."""
         with self._telling_of_failure():
@@ -240,6 +266,8 @@ class PutService:
             table = TopicTable.load(text, name)
             self._forget_offsets(self.settings.topics.topics.keys() - table.topics.keys())
             self._writer.replace_topics(table)
+        elif name == MAPPINGS_FILE:
+            self._writer.replace_mappings(TopicQueueMappingTable.load(text, name))
         elif name == GROUPS_FILE:
             self._store.group_entries.replace(SubscriptionGroupTable.load(text, name), self._writer.file_system)
         elif name == TIMER_CHECKPOINT_FILE:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from storage.errors import ConfigurationError
 from storage.format.table_entries import BATCH_QUEUES
-from storage.names import nearest
+from storage.names import MULTI_DISPATCH_PREFIX, nearest
 from storage.settings.java_properties import Property, java_value, parse_properties
 from storage.settings.java_settings import JAVA_SETTINGS, JavaSetting
 from storage.settings.nouns import (
@@ -329,6 +329,9 @@ DLEDGER_PEER = "dledger-"
 
 
 BATCHES_RULE = f"batch consume queues (queue.type={BATCH_QUEUES}), which only Apache's brokers write"
+LITE_QUEUES_RULE = (
+    f"queues of lite topics ({MULTI_DISPATCH_PREFIX}…), into which only Apache's brokers enter messages of other topics"
+)
 BY_APACHE = "let Apache's broker follow or open such a store; reading needs no change"
 
 OF_A_GROUP = "Only its group writes it; `spark-mq convert` makes a plain store of it"
@@ -365,6 +368,8 @@ def refuse_for_writing(
         reasons.append(
             "timerRocksDBEnable=true: RocksDB holds the timer, so two timers would deliver the same messages"
         )
+    if mode.enable_multi_dispatch:
+        reasons.append(f"enableMultiDispatch=true: it has {LITE_QUEUES_RULE}")
     if mode.broker_role == "SLAVE" and not (follows or is_controlled):
         reasons.append("brokerRole=SLAVE: only its master writes")
     copies = config.replication.in_sync_replicas  # with 1 CommitLog.handleHA does not wait

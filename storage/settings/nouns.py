@@ -168,6 +168,7 @@ class SendConfig:
     reject_transaction_message: bool = setting("rejectTransactionMessage", False)
     start_accept_send_request_time_stamp: int = setting("startAcceptSendRequestTimeStamp", 0, unit="ms since 1970")
     recall_message_enable: bool = setting("recallMessageEnable", False)
+    store_reply_message_enable: bool = setting("storeReplyMessageEnable", True)
     region_id: str = setting("regionId", "DefaultRegion")
     trace_on: bool = setting("traceOn", True)
     cluster_topic_enable: bool = setting("clusterTopicEnable", True)
@@ -305,6 +306,7 @@ class StoreModeConfig:
     use_single_rocksdb_for_all_configs: bool = setting("useSingleRocksDBForAllConfigs", False)
     trans_rocks_db_enable: bool = setting("transRocksDBEnable", False)
     timer_rocks_db_enable: bool = setting("timerRocksDBEnable", False)
+    enable_multi_dispatch: bool = setting("enableMultiDispatch", False)
 
     @property
     def is_rocksdb_store(self) -> bool:

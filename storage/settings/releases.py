@@ -73,7 +73,8 @@ class Release:
     """Puts a message with `_SYS_MSG_PRIORITY_` into queue min(priority, queues - 1). An older broker ignores the property.
     Java: SendMessageProcessor.sendMessage."""
     longest_group: int = 255
-    """Characters of a consumer group. Java: TopicValidator.validateGroup; before 5.4 Validators.CHARACTER_MAX_LENGTH."""
+    """Characters of a new consumer group: a broker asks when it makes the group's entry, and knows producers' groups by no entry.
+    Java: TopicValidator.validateGroup; before 5.4 Validators.CHARACTER_MAX_LENGTH."""
     batch_appends_request_properties: bool = True
     """Whether each record of a batch ends with the properties of the request. If so, all have the UNIQ_KEY of the batch.
     Java: MessageExtEncoder.encode(MessageExtBatch)."""
@@ -84,6 +85,9 @@ class Release:
     """Whether the checkpoint's sixth long (byte 40) is the position of the last record whose queue entry is on the disk.
     Java: StoreCheckpoint.logicsPhysicalOffset, ConsumeQueueStore.isMappedFileMatchedRecover."""
 
+    knows_lite_topics: bool = False
+    """Enters a message with `__LITE_TOPIC` into a queue of that topic, too. An older broker ignores the property.
+    Java: SendMessageProcessor.sendMessage, MultiDispatchUtils."""
     commit_names_real_queue: bool = True
     """Whether a committed message of a transaction keeps REAL_TOPIC and REAL_QID of its half. Java: EndTransactionProcessor.
     endMessageTransaction, which cleared them after it had made the record's text."""
@@ -107,6 +111,13 @@ class Release:
             "and would cut its log at this message; 5.1.0 is the first release that reads it"
         )
 
+    def refusal_of_group(self, group: str) -> str | None:
+        """Why a broker of this release makes no entry for a group, by its name's length; None if it does."""
+        if len(group) <= self.longest_group:
+            return None
+        at_most = f"a broker of RocketMQ {self} ({VERSION_SETTING}) takes at most {self.longest_group}"
+        return f"{group!r} has {len(group)} characters: {at_most}"
+
 
 _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
     (BrokerVersion(5, 0), {"has_timer": True}),
@@ -124,7 +135,10 @@ _CHANGES: tuple[tuple[BrokerVersion, Mapping[str, Any]], ...] = (
             "recovered_log_files": 10,
         },
     ),
-    (BrokerVersion(5, 5), {"checkpoint_has_queue_position": True, "parks_delayed_halves": False}),
+    (
+        BrokerVersion(5, 5),
+        {"checkpoint_has_queue_position": True, "knows_lite_topics": True, "parks_delayed_halves": False},
+    ),
 )
 """What each release changed; all other values are those of the release before it."""
 
@@ -139,10 +153,13 @@ def release_of(version: BrokerVersion) -> Release:
 
 
 UNNAMED = replace(
-    release_of(BrokerVersion(5, 3)), timer_deletion_keys=(TOPIC_AND_KEY, KEY_ALONE), parks_delayed_halves=False
+    release_of(BrokerVersion(5, 3)),
+    timer_deletion_keys=(TOPIC_AND_KEY, KEY_ALONE),
+    knows_lite_topics=True,
+    parks_delayed_halves=False,
 )
 """Where the user names no release: what a 5.3.3 and a 5.5.0 broker both understand.
 
-That is what 5.3 writes. A deletion of a timer message is written in both forms, because either broker ignores the other's. A half
-message that would be discarded is refused.
+That is what 5.3 writes. A deletion of a timer message is written in both forms, because either broker ignores the other's. A message
+for a lite topic is refused: its client is of 5.5 or later. A half message that would be discarded is refused.
 """

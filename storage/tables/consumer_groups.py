@@ -21,7 +21,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format import fastjson
 from storage.format.table_entries import SubscriptionGroupConfig as SubscriptionGroupConfig
 from storage.format.typed_json import Long, WireBody, wire
-from storage.names import is_system_group, retry_topic, validate_group, validate_topic
+from storage.names import GROUP_LENGTH_LIMIT, is_system_group, retry_topic, validate_group, validate_topic
 from storage.tables.document import DataVersion, decode_entry, encode_entry, integer, number_of, parse_document, section
 from storage.tables.topics import TopicTable
 
@@ -107,14 +107,15 @@ def _bits_by_topic(forbidden: Mapping[str, Any], group: str, file: str | None) -
 
 
 def ensure_group(
-    groups: SubscriptionGroupTable, topics: TopicTable, group: str, *, now_ms: int
+    groups: SubscriptionGroupTable, topics: TopicTable, group: str, *, now_ms: int, longest: int = GROUP_LENGTH_LIMIT
 ) -> tuple[SubscriptionGroupTable, TopicTable]:
     """Both tables with the two entries that make the group visible to tools: its own and that of its `%RETRY%` topic.
 
     A table that already has its entry is returned itself. Raises NameIllegalError for an illegal group, also if the name of its retry
-    topic would be too long. Write the topics first: a group without its retry topic makes tools fail, the topic alone does not.
+    topic would be too long, or a new one has more than `longest` characters. Write the topics first: a group without its retry topic
+    makes tools fail, the topic alone does not.
     """
-    validate_group(group)
+    validate_group(group, GROUP_LENGTH_LIMIT if group in groups.groups else longest)
     config = groups.groups.get(group, SubscriptionGroupConfig(group))
     with_retry_topic = topics.ensure_topic(retry_topic(group), config.retry_queue_count, now_ms=now_ms)
     if group not in groups.groups:

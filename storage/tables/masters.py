@@ -26,7 +26,7 @@ from storage.tables.delay_progress import (
     followed_timer_path,
 )
 from storage.tables.document import DataVersion, parse_document, section
-from storage.tables.topics import TOPICS_FILE, TopicTable
+from storage.tables.topics import MAPPINGS, MAPPINGS_FILE, TOPICS_FILE, TopicQueueMappingTable, TopicTable
 
 _NAME = "spark_mq/follower.json"
 
@@ -62,10 +62,39 @@ def forget_followed_master(file_system: LocalFileSystem, root: str) -> bool:
     return True
 
 
+_TOPICS_NOTE = "spark_mq/copied_topics.json"
+
+
+def copied_topics_end(file_system: FileSystem, root: str) -> int | None:
+    """The log offset before which all topics of the log have their entries, as far as the master had them; None = no note.
+
+    The note is ROOT/spark_mq/copied_topics.json: {"logEnd": 4711}. A slave has it, until it becomes a master. A lost or an older note
+    lets topics count as missing that the master has deleted since; no topic is lost.
+    """
+    content = file_system.read_file(f"{root}/{_TOPICS_NOTE}")
+    try:
+        return None if content is None else int(json.loads(content)["logEnd"])
+    except (ValueError, KeyError, TypeError):
+        return 0
+
+
+def note_copied_topics(file_system: LocalFileSystem, root: str, end: int) -> None:
+    """Durable on return. Raises OSError."""
+    if copied_topics_end(file_system, root) != end:
+        file_system.replace(f"{root}/{_TOPICS_NOTE}", json.dumps({"logEnd": end}).encode())
+
+
+def forget_copied_topics(file_system: LocalFileSystem, root: str) -> None:
+    """The store's topics are its own from now on. Raises OSError."""
+    if file_system.exists(path := f"{root}/{_TOPICS_NOTE}"):
+        file_system.unlink(path)
+
+
 TIMER_METRICS_FILE = "timermetrics"
 REQUEST_MODES_FILE = "messageRequestMode.json"
 _TABLE = "offsetTable"
 _MODES = "messageRequestModeMap"
+_MASTERS_MAPPINGS = "topicQueueMappingDetailMap"
 _SOURCE = "the master's answer"
 Copy = Callable[[str, str | None], str | None]
 """New text of a file, from the master's answer and the file's present text; None = unchanged."""
@@ -76,6 +105,20 @@ Choice = Callable[[int, int], int]
 def copied_topics(answer: str, own: str | None) -> str | None:
     """New text of topics.json; None = unchanged. Raises StateFileError for an answer that is no table."""
     return _replaced(answer, own, TopicTable.load, ("topicConfigTable",))
+
+
+def copied_mappings(answer: str, own: str | None) -> str | None:
+    """New text of topicQueueMapping.json, from the answer that has the topics; None = unchanged, or there is no static topic.
+
+    Departure: Java's slave does not take the mappings over. Raises StateFileError for an answer that is no table.
+    """
+    said = parse_document(answer, _SOURCE)
+    mappings = section(said, _MASTERS_MAPPINGS, _SOURCE)
+    if own is None and not mappings:
+        return None
+    version = section(said, "mappingDataVersion", _SOURCE)
+    text = fastjson.to_text({"dataVersion": version, MAPPINGS: mappings})
+    return _replaced(text, own, TopicQueueMappingTable.load, (MAPPINGS,))
 
 
 def copied_groups(answer: str, own: str | None) -> str | None:
@@ -173,6 +216,7 @@ def place_of_copy(root: str, name: str) -> str:
 
 COPIES: Mapping[str, Copy] = {
     TOPICS_FILE: copied_topics,
+    MAPPINGS_FILE: copied_mappings,
     GROUPS_FILE: copied_groups,
     OFFSETS_FILE: copied_offsets,
     DELAYS_FILE: copied_delays,

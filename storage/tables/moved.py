@@ -31,9 +31,8 @@ class MovedRange(NamedTuple):
     end: int
     place: str
 
-    def describe(self, minimum: int) -> str:
-        """What of it lies before the first offset that the store itself holds."""
-        return f"offsets {self.start} to {min(self.end, minimum) - 1} lie in tiered storage, file {self.place}"
+    def describe(self) -> str:
+        return f"offsets {self.start} to {self.end - 1} lie in tiered storage, file {self.place}"
 
 
 MovedRanges = Mapping[tuple[str, int], MovedRange]

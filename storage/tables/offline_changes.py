@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 
 from storage.files.atomic_file import read_table, write_with_backup
 from storage.files.local_file_system import LocalFileSystem
-from storage.names import validate_user_topic
+from storage.names import GROUP_LENGTH_LIMIT, validate_user_topic
 from storage.settings.load import StoreConfig
 from storage.tables.broker_names import broker_names, with_names
 from storage.tables.consumer_groups import (
@@ -32,12 +32,18 @@ class _Table(Protocol):
 
 
 def write_group_offsets(
-    root: str, group: str, offsets: Mapping[tuple[str, int], int], *, now_ms: int, file_system: LocalFileSystem
+    root: str,
+    group: str,
+    offsets: Mapping[tuple[str, int], int],
+    *,
+    now_ms: int,
+    file_system: LocalFileSystem,
+    longest: int = GROUP_LENGTH_LIMIT,
 ) -> bool:
     """Store the group's next offsets by (topic, queue id) in the store at ROOT = `root`; returns whether a file changed.
 
     Offsets are set as given, even if they decrease; other queues and groups keep theirs. A new group gets its entry and its
-    `%RETRY%` topic. Each changed table's version is raised.
+    `%RETRY%` topic, and has at most `longest` characters (`Release.longest_group`). Each changed table's version is raised.
 
     Order of writes, each file replaced whole and synced, and only where it changes: topics.json (the group's `%RETRY%` topic) ·
     subscriptionGroup.json (its entry) · consumerOffset.json. Commit point: the rename to consumerOffset.json. A crash before it
@@ -58,7 +64,7 @@ def write_group_offsets(
         progress = (
             read_table(f"{directory}/{OFFSETS_FILE}", ConsumerOffsets.load, file_system.read_file) or ConsumerOffsets()
         )
-        new_groups, new_topics = ensure_group(groups, topics, group, now_ms=now_ms)
+        new_groups, new_topics = ensure_group(groups, topics, group, now_ms=now_ms, longest=longest)
         new_progress = progress.with_offsets(group, offsets, now_ms=now_ms)
         changes: list[tuple[str, _Table, _Table]] = [
             (TOPICS_FILE, topics, new_topics),
@@ -95,6 +101,6 @@ def create_topic(
         if topic.topic in table.topics:
             return table.topics[topic.topic]
         table = with_names(table.with_topic(topic, now_ms=now_ms), names, config.send, now_ms=now_ms)
-        table.refuse_batches()
+        table.refuse_batches(root)
         write_with_backup(path, table.to_text(), file_system)
     return None

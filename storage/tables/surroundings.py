@@ -28,6 +28,7 @@ from storage.format.delay import parse_delay_levels
 from storage.format.table_entries import BATCH_QUEUES
 from storage.log.checkpoint import read_checkpoint
 from storage.log.commit_log import CommitLog
+from storage.names import MULTI_DISPATCH_PREFIX
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.consume_queue import ConsumeQueue
 from storage.queues.ext import ConsumeQueueExt
@@ -37,6 +38,7 @@ from storage.settings.load import (
     BY_ITS_BROKER,
     DLEDGER_PEER,
     IN_ROCKSDB,
+    LITE_QUEUES_RULE,
     OF_A_GROUP,
     StoreConfig,
     configured_group_directories,
@@ -209,7 +211,6 @@ def find_log(
     *,
     may_be_empty: bool = False,
     writer: Writer | None = None,
-    reads_topics: bool = False,
 ) -> LogPlace:
     """The log of the store at ROOT or, with `may_be_empty`, of the one that could be made there. Changes nothing.
 
@@ -217,7 +218,7 @@ def find_log(
     if the log may be another store's.
     """
     if writer is not None:
-        refuse_writing(root, config, file_system, writer, reads_topics=reads_topics)
+        refuse_writing(root, config, file_system, writer)
     place = log_place(root, config, file_system)
     if place.missing:
         is_empty = is_empty_place(root, file_system)
@@ -282,24 +283,18 @@ def why_not_written(
     ]
 
 
-def refuse_writing(
-    root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER, *, reads_topics: bool = False
-) -> None:
-    """Raises StoreRefusedError if the store at ROOT must not be written, before anything is.
-
-    `reads_topics` = the caller reads topics.json itself, and calls `refuse_batch_topics`.
-    """
+def refuse_writing(root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER) -> None:
+    """Raises StoreRefusedError if the store at ROOT must not be written, before anything is. StateFileError for an unreadable table."""
     if found := why_not_written(root, config, file_system, writer):
         raise StoreRefusedError(root, "; ".join(one.reason for one in found), found[0].cure)
-    if not reads_topics:
-        refuse_batch_topics(root, read_table(f"{root}/config/{TOPICS_FILE}", _batch_topics, file_system.read_file))
+    table = read_table(f"{root}/config/{TOPICS_FILE}", _with_batches, file_system.read_file)
+    if table is not None:
+        table.refuse_batches(root)
 
 
-def refuse_foreign_log(
-    root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER, *, reads_topics: bool = False
-) -> LogPlace:
-    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError."""
-    refuse_writing(root, config, file_system, writer, reads_topics=reads_topics)
+def refuse_foreign_log(root: str, config: StoreConfig, file_system: FileSystem, writer: Writer = AN_OWNER) -> LogPlace:
+    """`log_place` for a caller that will write in ROOT. Raises ForeignLogError, StoreRefusedError, StateFileError."""
+    refuse_writing(root, config, file_system, writer)
     place = log_place(root, config, file_system)
     if place.refusal is not None:
         raise ForeignLogError(root, *place.refusal)
@@ -322,7 +317,7 @@ def _tables_in_rocksdb(root: str, config: StoreConfig, file_system: FileSystem) 
 
 
 def _batch_queues(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
-    """A directory of batch queues. `refuse_batch_topics` has the stores whose topics have none yet.
+    """A directory of batch queues. `TopicTable.refuse_batches` has the stores whose topics have none yet.
 
     A writer that enters no batch would lose it, as the store's own broker enters none that another process has passed over; and one
     that cuts the log would leave units that point behind its end.
@@ -332,14 +327,14 @@ def _batch_queues(root: str, config: StoreConfig, file_system: FileSystem) -> li
     return [f"{directory}/{name}" for name in names[:1]]
 
 
-def refuse_batch_topics(root: str, table: TopicTable | None) -> None:
-    """Raises StoreRefusedError for a topic with batch queues, before its first record makes them."""
-    for topic in sorted(table.batch_topics)[:1] if table is not None else ():
-        found = f"topic {topic} of config/{TOPICS_FILE}"
-        raise StoreRefusedError(root, f"{found}: it has {BATCHES_RULE}", BY_ITS_BROKER)
+def _lite_queues(root: str, config: StoreConfig, file_system: FileSystem) -> list[str]:
+    """A directory of such a topic. A recovery would take the entries there for stale ones, and a rebuilding makes none."""
+    directory = f"{root}/consumequeue"
+    names = (entry.name for entry in file_system.list_directory(directory))
+    return [f"{directory}/{name}" for name in names if name.startswith(MULTI_DISPATCH_PREFIX)][:1]
 
 
-def _batch_topics(text: str, file: str | None) -> TopicTable | None:
+def _with_batches(text: str, file: str | None) -> TopicTable | None:
     """A table without the word is not parsed."""
     return TopicTable.load(text, file) if BATCH_QUEUES in text else None
 
@@ -349,6 +344,7 @@ _KINDS = (
     _Kind(_queues_in_rocksdb, IN_ROCKSDB, BY_ITS_BROKER),
     _Kind(_tables_in_rocksdb, TABLES_IN_ROCKSDB, BY_ITS_BROKER),
     _Kind(_batch_queues, f"it has {BATCHES_RULE}", BY_ITS_BROKER),
+    _Kind(_lite_queues, f"it has {LITE_QUEUES_RULE}", BY_ITS_BROKER),
 )
 
 

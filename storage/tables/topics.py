@@ -10,7 +10,7 @@ takes messages, the earlier ones hold what came before the queue moved to anothe
     physical offsets      0 … 12,345                                 0 …
 
 The next link begins at a rounded-up offset, so logical offsets have gaps. Its logical offset is negative until it is decided.
-Not supported: how tools create and move static topics (epochs, `updateStaticTopic`, `remappingStaticTopic`).
+How tools create and move them: `storage/rules/static_topics.py`.
 
 Java: TopicConfigManager, TopicConfig, TopicQueueMappingManager, TopicQueueMappingDetail, LogicQueueMappingItem, TopicQueueMappingUtils.
 """
@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
-from storage.errors import NameIllegalError
+from storage.errors import NameIllegalError, StoreRefusedError
 from storage.format import fastjson
 from storage.format.table_entries import PERM_INHERIT as PERM_INHERIT
 from storage.format.table_entries import PERM_READ as PERM_READ
@@ -30,7 +30,7 @@ from storage.format.table_entries import PERM_WRITE as PERM_WRITE
 from storage.format.table_entries import TopicConfig as TopicConfig
 from storage.format.typed_json import Int, Long, WireBody, wire
 from storage.names import is_system_topic, validate_topic
-from storage.settings.load import BATCHES_RULE
+from storage.settings.load import BATCHES_RULE, BY_ITS_BROKER
 from storage.tables.document import DataVersion, decode_entry, encode_entry, parse_document, section
 
 TOPICS_FILE = "topics.json"
@@ -43,6 +43,15 @@ A broker has no limit. Kafka's partition column has room for as many.
 OWN_SYSTEM_TOPIC_PREFIX = "rmq_sys_spark_mq_"
 _MADE_ON_DEMAND = frozenset({"TRANS_CHECK_MAX_TIME_TOPIC"})
 _TABLE = "topicConfigTable"
+
+
+def is_made_by_brokers(topic: str, broker_name: str | None, cluster_name: str | None) -> bool:
+    """Whether each broker makes the topic's entry itself."""
+    return (
+        is_system_topic(topic, broker_name=broker_name, cluster_name=cluster_name)
+        and topic not in _MADE_ON_DEMAND
+        and not topic.startswith(OWN_SYSTEM_TOPIC_PREFIX)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +82,12 @@ class TopicTable:
         """The topics whose settings say that they have batch queues."""
         return frozenset(name for name, config in self.topics.items() if config.is_batched)
 
-    def refuse_batches(self) -> None:
-        """Raises NameIllegalError for a topic with batch queues, which this package does not write."""
+    def refuse_batches(self, root: str) -> None:
+        """Raises StoreRefusedError for a topic with batch queues, which must not get a record in the store at ROOT."""
         for topic in sorted(self.batch_topics):
-            raise NameIllegalError("topic", topic, f"it has {BATCHES_RULE}")
+            raise StoreRefusedError(
+                root, f"topic {topic} of config/{TOPICS_FILE}: it has {BATCHES_RULE}", BY_ITS_BROKER
+            )
 
     def to_text(self) -> str:
         """The text for the file."""
@@ -116,11 +127,7 @@ class TopicTable:
         (those named after broker and cluster are recognised by the two names).
         """
         validate_topic(topic)
-        if (
-            is_system_topic(topic, broker_name=broker_name, cluster_name=cluster_name)
-            and topic not in _MADE_ON_DEMAND
-            and not topic.startswith(OWN_SYSTEM_TOPIC_PREFIX)
-        ):
+        if is_made_by_brokers(topic, broker_name, cluster_name):
             raise NameIllegalError("topic", topic, "it is a system topic, whose entry a broker makes itself")
         present = self.topics.get(topic)
         if present is None:
@@ -140,7 +147,7 @@ class TopicTable:
 
 MAPPINGS_FILE = "topicQueueMapping.json"
 GLOBAL_SCOPE = "__global__"
-_MAPPINGS = "topicQueueMappingInfoMap"
+MAPPINGS = "topicQueueMappingInfoMap"
 
 
 class MappingItem(WireBody, kw_only=False):
@@ -267,7 +274,7 @@ class TopicQueueMappingTable:
     def load(cls, text: str, file: str | None = None) -> TopicQueueMappingTable:
         """The table that the file's text holds; StateFileError (naming `file`) if it is none. Chains are not checked."""
         document = parse_document(text, file)
-        entries = section(document, _MAPPINGS, file).items()
+        entries = section(document, MAPPINGS, file).items()
         mappings = {topic: decode_entry(TopicQueueMapping, topic, entry, file) for topic, entry in entries}
         return cls(DataVersion.from_document(document, file), mappings, document)
 
@@ -279,7 +286,7 @@ class TopicQueueMappingTable:
         """The table with that entry, new or in place of the topic's old one. ValueError for a chain that brokers refuse."""
         for items in mapping.hosted_queues.values():
             check_items(items)
-        entries: dict[str, Any] = dict(self.document.get(_MAPPINGS) or {})
+        entries: dict[str, Any] = dict(self.document.get(MAPPINGS) or {})
         entries[mapping.topic] = _encode_mapping(mapping, entries.get(mapping.topic))
         return self._changed({**self.mappings, mapping.topic: mapping}, entries, now_ms)
 
@@ -287,7 +294,7 @@ class TopicQueueMappingTable:
         """The table without the topic's entry; itself if there is none."""
         if topic not in self.mappings:
             return self
-        entries = {name: entry for name, entry in self.document[_MAPPINGS].items() if name != topic}
+        entries = {name: entry for name, entry in self.document[MAPPINGS].items() if name != topic}
         mappings = {name: mapping for name, mapping in self.mappings.items() if name != topic}
         return self._changed(mappings, entries, now_ms)
 
@@ -295,7 +302,7 @@ class TopicQueueMappingTable:
         self, mappings: Mapping[str, TopicQueueMapping], entries: Mapping[str, Any], now_ms: int
     ) -> TopicQueueMappingTable:
         version = self.version.raised(now_ms)
-        document = {**self.document, "dataVersion": version.to_document(), _MAPPINGS: entries}
+        document = {**self.document, "dataVersion": version.to_document(), MAPPINGS: entries}
         return TopicQueueMappingTable(version, mappings, document)
 
 

@@ -15,7 +15,7 @@ from spark_mq.broker_server.state_copies import all_pages
 from spark_mq.client.calls import make_call
 from spark_mq.remoting import Header, RemotingCommand, RequestCode, make_request, make_response, read_body, write_body
 from spark_mq.remoting.administration import GroupPageRequest, SubscriptionGroupTable, TopicPageRequest
-from spark_mq.remoting.messages import PullMessageRequest, QueryMessageRequest
+from spark_mq.remoting.messages import PullMessageRequest, QueryMessageRequest, SendMessageRequest
 from spark_mq.remoting.routes import TopicConfigTable
 from storage import open_store
 from storage.format.table_entries import SubscriptionGroupConfig, TopicConfig
@@ -31,8 +31,8 @@ Ask = Callable[[Header | None], RemotingCommand]
 
 
 @contextmanager
-def serving(root: Path) -> Iterator[tuple[PutService, Broker]]:
-    store = open_store(root, config=StoreConfig.tiny(), read_only=False, create=True)
+def serving(root: Path, release: str | None = None) -> Iterator[tuple[PutService, Broker]]:
+    store = open_store(root, config=StoreConfig.tiny(), read_only=False, create=True, rocketmq_version=release)
     with PutService(store) as service, Broker(service) as broker:
         yield service, broker
 
@@ -149,6 +149,30 @@ def test_a_pull_of_a_lite_topic_gets_no_message_of_the_topic_itself(tmp_path: Pa
         refused = answer(broker, make_call(RequestCode.PULL_MESSAGE, header))
         assert (refused.code, refused.body) == (ResponseCode.REQUEST_CODE_NOT_SUPPORTED, b"")
         assert "'child' of topic 'T00'" in (refused.remark or "")
+
+
+@pytest.mark.parametrize(("release", "is_refused"), [(None, True), ("5.5.0", True), ("5.4.0", False)])
+def test_a_message_for_a_lite_topic_is_refused_and_makes_no_topic(
+    release: str | None, is_refused: bool, tmp_path: Path
+) -> None:
+    """It would be in no queue of that topic. A broker of 5.4 does not know the property."""
+    properties = "UNIQ_KEY\x01K\x02__LITE_TOPIC\x01child\x02"
+    header = SendMessageRequest(
+        producer_group="P",
+        topic="New",
+        default_topic="TBW102",
+        default_topic_queue_count=1,
+        queue_id=0,
+        sys_flag=0,
+        born_time_ms=1,
+        flag=0,
+        properties=properties,
+    )
+    with serving(tmp_path / "store", release) as (service, broker):
+        found = answer(broker, make_call(RequestCode.SEND_MESSAGE, header, b"m"))
+        assert (found.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED) == is_refused
+        assert ("'child' of topic 'New'" in (found.remark or "")) == is_refused
+        assert ("New" in service.settings.topics.topics) != is_refused
 
 
 def test_a_look_up_by_tag_finds_the_tag_and_one_by_key_the_key(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,27 @@ def test_a_recall_names_the_message_as_the_release_compares_it(
         answer = asked(broker, RequestCode.RECALL_MESSAGE, recall)
         assert (answer.code, (answer.ext_fields or {}).get("msgId")) == (0, "unique")
         assert [message.properties["TIMER_DEL_UNIQKEY"] for message in messages(service)] == expected
+
+
+@pytest.mark.parametrize(("stores", "count"), [("true", 1), ("false", 0)])
+def test_a_reply_is_stored_unless_the_broker_shall_not(stores: str, count: int, tmp_path: Path) -> None:
+    """ReplyMessageProcessor: it is pushed in both cases, here to a client that is not there."""
+    reply = SendMessageRequest(
+        producer_group="P",
+        topic="T",
+        queue_id=1,
+        sys_flag=0,
+        born_time_ms=1,
+        flag=0,
+        properties="UNIQ_KEY\x01R\x02REPLY_TO_CLIENT\x01zoe@id\x02",
+    )
+    with serving(tmp_path, f"storeReplyMessageEnable={stores}") as (broker, service):
+        answer = asked(broker, RequestCode.SEND_REPLY_MESSAGE, reply, b"answer")
+        assert (answer.code, answer.remark) == (1, "push reply message fail, channel of <zoe@id> not found.")
+        assert len(messages(service)) == count
+        refused = asked(broker, RequestCode.SEND_REPLY_MESSAGE, replace(reply, queue_id=9), b"answer")
+        assert (refused.remark or "").startswith("request queueId[9] is illegal")
+        assert len(messages(service)) == count
 
 
 @pytest.mark.parametrize(("version", "queue_id"), [("5.3.3", 1), ("5.4.0", 3)])

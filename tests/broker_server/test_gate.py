@@ -65,7 +65,7 @@ NEEDED: dict[int, tuple[str, ...]] = {
     38: ("Group:G Sub/Get",),
     14: ("Topic:T Sub/Get", "Group:G Sub/Get"),
     15: ("Topic:T Sub/Update", "Group:G Sub/Update"),
-    **dict.fromkeys((17, 18), ("Topic:T Create",)),
+    **dict.fromkeys((17, 18, 513), ("Topic:T Create",)),
     323: ("Topic:T Update",),
     215: ("Topic:T Delete",),
     **dict.fromkeys((200, 225), ("Group:G Create",)),

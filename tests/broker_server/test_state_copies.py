@@ -10,18 +10,20 @@ from pathlib import Path
 import pytest
 
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies, copies_of
-from spark_mq.client.errors import ResponseError
+from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from spark_mq.client.settings import ClientSettings
 from storage import open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.replication import SlaveHandshake
-from storage.ha.follower import open_following
+from storage.ha.follower import open_following, promote
+from storage.rules.inner_messages import InnerMessage
 from storage.service.put_service import PutService
 from storage.settings.load import StoreConfig
 from storage.tables.consumer_groups import OFFSETS_FILE
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE, FollowedTimer, read_followed_timer
-from storage.tables.masters import DELAYS_FILE
-from storage.tables.topics import TOPICS_FILE
+from storage.tables.masters import DELAYS_FILE, note_followed_master
+from storage.tables.topics import MAPPINGS_FILE, TOPICS_FILE, TopicQueueMappingTable, TopicTable
+from tests.support.waiting import wait_until
 
 SAID = {
     OFFSETS_FILE: {"offsetTable": {"T@G": {"0": 3}}, "dataVersion": {"counter": 1}},
@@ -178,5 +180,149 @@ def test_a_topic_with_batch_queues_that_the_master_gets_ends_the_following(
         monkeypatch.setitem(SAID, TOPICS_FILE, topics)
         copies.copy()
         assert following.follower.wait(lambda status: status.is_hopeless, 30)
-        assert "its master has the topic Batches" in str(following.follower.failure)
+        assert "its master has topic Batches" in str(following.follower.failure)
         assert "Batches" not in following.service.settings.topics.topics
+
+
+# Topics whose messages came without their entries
+
+TOPICS = {"dataVersion": {"counter": 1}, "topicConfigTable": {}}
+
+
+def put(service: PutService, topic: str, queue_id: int) -> None:
+    """As a master's bytes come: no entry is made."""
+    with service.exclusive() as store:
+        store.put_inner([InnerMessage(topic=topic, queue_id=queue_id, body=b"x", properties={})])
+        store.writer.remove_topic(topic)
+
+
+def entries(service: PutService) -> dict[str, tuple[int, int, int]]:
+    known = service.settings.topics.topics.values()
+    return {
+        each.topic: (each.read_queue_count, each.write_queue_count, each.perm) for each in known if each.topic.isupper()
+    }
+
+
+def silenced(master: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> str | None:
+        raise BrokerUnreachableError(master.address, "it is gone")
+
+    monkeypatch.setattr(master, "state", refuse)
+
+
+def test_a_topic_whose_messages_came_without_its_entry_is_served_once_the_master_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SlaveSynchronize copies topics.json once a minute, and PullMessageProcessor answers TOPIC_NOT_EXIST until then."""
+    monkeypatch.setitem(SAID, TOPICS_FILE, TOPICS)
+    with copying(tmp_path / "store") as (service, master, copies):
+        put(service, "DELETED", 5)
+        copies.copy()
+        assert entries(service) == {}, "the master has said which topics it has"
+        put(service, "FRESH", 2)
+        put(service, "FRESH", 0)
+        put(service, "%RETRY%G", 0)
+        copies.copy()
+        assert entries(service) == {}, "a master that answers knows best"
+        put(service, "FRESHER", 3)
+        put(service, "RMQ_SYS_TRANS_HALF_TOPIC", 0)
+        silenced(master, monkeypatch)
+        copies.copy()
+        assert entries(service) == {"FRESHER": (4, 4, 6)}
+
+
+def test_an_entry_with_fewer_queues_than_have_messages_gets_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"T": {"topicName": "T", "readQueueNums": 2, "writeQueueNums": 2, "perm": 4, "order": True}}
+    monkeypatch.setitem(SAID, TOPICS_FILE, {**TOPICS, "topicConfigTable": table})
+    with copying(tmp_path / "store") as (service, master, copies):
+        copies.copy()
+        silenced(master, monkeypatch)
+        with service.exclusive() as store:
+            store.put_inner([InnerMessage(topic="T", queue_id=7, body=b"x", properties={})])
+        copies.copy()
+        assert entries(service) == {"T": (8, 8, 4)}
+        assert service.settings.topics.topics["T"].order
+
+
+def test_what_the_master_says_takes_the_place_of_what_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with copying(tmp_path / "store") as (service, master, copies):
+        put(service, "FRESH", 0)
+        with monkeypatch.context() as gone:
+            silenced(master, gone)
+            copies.copy()
+        assert entries(service) == {"FRESH": (1, 1, 6)}
+        table = {"FRESH": {"topicName": "FRESH", "readQueueNums": 16, "writeQueueNums": 8, "perm": 4}}
+        monkeypatch.setitem(SAID, TOPICS_FILE, {**TOPICS, "topicConfigTable": table})
+        copies.copy()
+        assert entries(service) == {"FRESH": (16, 8, 4)}
+
+
+def test_messages_of_an_unknown_topic_have_its_entry_copied_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(SAID, TOPICS_FILE, TOPICS)
+    with copying(tmp_path / "store") as (service, master, copies):
+        copies.start()
+        try:
+            wait_until(lambda: master.asked.count(TOPICS_FILE) == 1, "the first copy", 5)
+            put(service, "FRESH", 0)
+            wait_until(lambda: master.asked.count(TOPICS_FILE) == 2, "the next one, long before its time", 5)
+        finally:
+            copies.close(copies=False)
+
+
+@pytest.mark.parametrize("ends_by", ["opening as a master", "promote"])
+def test_a_slave_that_becomes_a_master_serves_all_topics_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends_by: str
+) -> None:
+    monkeypatch.setitem(SAID, TOPICS_FILE, TOPICS)
+    root = tmp_path / "store"
+    with copying(root) as (service, _, copies):
+        put(service, "DELETED", 0)
+        copies.copy()
+        put(service, "FRESH", 1)
+    if ends_by == "promote":
+        note_followed_master(LocalFileSystem(), str(root), "127.0.0.1:10912")
+        assert promote(str(root), config=StoreConfig.tiny())
+    with open_store(root, config=StoreConfig.tiny(), read_only=False) as store:
+        topics = store.settings.topics.topics
+        assert ("FRESH" in topics, "DELETED" in topics) == (True, False)
+        assert topics["FRESH"].read_queue_count == 2
+        store.writer.remove_topic("FRESH")
+    with open_store(root, config=StoreConfig.tiny(), read_only=False) as store:
+        assert "FRESH" not in store.settings.topics.topics, "an own topic that is deleted stays so"
+
+
+def test_a_replica_of_the_log_alone_serves_all_topics_when_it_is_promoted(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    with copying(root) as (service, _, _copies):
+        put(service, "FRESH", 1)
+    note_followed_master(LocalFileSystem(), str(root), "127.0.0.1:10912")
+    assert promote(str(root), config=StoreConfig.tiny())
+    with open_store(root) as store:
+        table = store.state(TOPICS_FILE, TopicTable.load)
+        assert table is not None
+        assert table.topics["FRESH"].read_queue_count == 2
+
+
+def test_static_topics_come_with_the_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SlaveSynchronize.syncTopicConfig takes the version of the mappings, and none of them."""
+    link = {"bname": "b", "queueId": 1, "gen": 0, "logicOffset": 0, "startOffset": 0, "endOffset": -1}
+    mapping = {
+        "topic": "S",
+        "bname": "b",
+        "totalQueues": 1,
+        "epoch": 7,
+        "scope": "__global__",
+        "hostedQueues": {"0": [link]},
+    }
+    said = {**TOPICS, "mappingDataVersion": {"counter": 3}, "topicQueueMappingDetailMap": {"S": mapping}}
+    monkeypatch.setitem(SAID, TOPICS_FILE, said)
+    with copying(tmp_path / "store") as (service, _, copies):
+        copies.copy()
+        table = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load)
+        assert table is not None
+        assert table.version.counter == 3
+        assert table.mappings["S"].hosted_queues[0][0].queue_id == 1

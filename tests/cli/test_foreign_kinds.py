@@ -11,6 +11,7 @@ import pytest
 
 from storage import open_store
 from storage.errors import StoreRefusedError
+from storage.files.local_file_system import LocalFileSystem
 from storage.ha.follower import promote, truncate_store
 from storage.store import WritesAs
 from storage.tables.topics import TopicConfig, TopicTable
@@ -80,6 +81,19 @@ def test_every_way_to_write_is_refused_by_name_and_changes_nothing(
         way(str(root), str(conf))
         assert picture(root) == before, name
     assert READING["open_store"](str(root), str(conf)) is None
+
+
+def test_a_topic_with_batch_queues_is_refused_before_the_lock_is_taken_or_made(tmp_path: Path) -> None:
+    """A copy has no lock file; a process that holds the lock is not waited for."""
+    root, conf, _ = a_batch_topic_without_a_message(tmp_path / "arranged", lambda name: pytest.fail(name))
+    (root / "lock").unlink(missing_ok=True)
+    before = picture(root)
+    with pytest.raises(StoreRefusedError, match="BatchCQ"):
+        open_store(root, config=str(conf), read_only=False)
+    assert picture(root) == before
+    assert not (root / "lock").exists()
+    with LocalFileSystem().locked(str(root / "lock")), pytest.raises(StoreRefusedError, match="BatchCQ"):
+        open_store(root, config=str(conf), read_only=False)
 
 
 @pytest.mark.parametrize("name", ["batches", "batches-killed"])

@@ -14,7 +14,7 @@ from storage.format.properties import decode_properties
 from storage.format.record import encode_offset_message_id
 from tests.support.planned_server import Peer, PlannedServer, planned_server
 
-SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+SENDS = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE, RequestCode.SEND_REPLY_MESSAGE_V2)
 Plan = Callable[["PlannedBroker", Peer, RemotingCommand], None]
 
 

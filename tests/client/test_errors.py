@@ -31,6 +31,16 @@ EXAMPLES: list[tuple[ClientError, bool, str]] = [
     (errors.FrameRefusedError("b:1", "length -1"), False, "b:1 sent what is no frame: length -1"),
     (TIMEOUT, True, "b:10911: no answer to HEART_BEAT within 3000 ms"),
     (
+        errors.ReplyTimeoutError("T", 3000, "id-1"),
+        True,
+        "no reply to the request of topic T within 3000 ms (CORRELATION_ID id-1)",
+    ),
+    (
+        errors.SendForbiddenError("T", "Quota", "too much"),
+        False,
+        "topic T was not sent: hook Quota forbids it: too much",
+    ),
+    (
         errors.WaitedInVainError(
             errors.WaitedInVainError(TIMEOUT, "a queue", 1), "broker b-0 (where queues end)", 120_049
         ),

@@ -35,7 +35,8 @@ def properties(message: OutgoingMessage) -> Mapping[str, str]:
 
 def test_a_plain_message_has_an_id_and_waits_to_be_stored() -> None:
     made = maker().message(Message("T", BODY))
-    assert made == OutgoingMessage("T", BODY, "UNIQ_KEY\x01ID1\x02WAIT\x01true\x02", 0, 0, "ID1")
+    told = "UNIQ_KEY\x01ID1\x02WAIT\x01true\x02"
+    assert made == OutgoingMessage("T", BODY, told, 0, 0, "ID1", origin=Message("T", BODY))
 
 
 def test_everything_that_a_program_says_is_a_property() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from spark_mq.client.errors import MessageQueueNotFoundError, SeekError
-from spark_mq.client.message import MessageExt
+from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.offset_stores import RemoteOffsetStore
 from spark_mq.client.pull_engine import PullEngine
 from spark_mq.client.pulls import subscription
@@ -22,11 +22,16 @@ FIRST = PullSettings(consume_from=ConsumeFrom.FIRST)
 
 
 async def engine_of(
-    cluster: FakeCluster, client_id: str = "c1", settings: PullSettings = FIRST, *, assigned: Sequence[int] = ()
+    cluster: FakeCluster,
+    client_id: str = "c1",
+    settings: PullSettings = FIRST,
+    *,
+    assigned: Sequence[int] = (),
+    **given: Any,
 ) -> PullEngine:
     engines: list[PullEngine] = []
     brokers = cluster.join(client_id, lambda: engines[0].rebalance_soon())
-    engines.append(PullEngine(brokers, RemoteOffsetStore(brokers), settings, clock_ms))
+    engines.append(PullEngine(brokers, RemoteOffsetStore(brokers), settings, clock_ms, **given))
     await engines[0].start()
     if assigned:
         engines[0].assign([queue(number) for number in assigned])
@@ -251,6 +256,33 @@ async def test_two_subscribers_share_and_the_offset_goes_with_the_queue() -> Non
     assert (first.assignment(), second.assignment()) == ([queue(0)], [queue(1)])
     cluster.put("T", 1, 1)
     assert offsets_of(await second.take([], 99, 30_000)) == [4]
+
+
+async def test_the_program_hears_which_queues_of_a_topic_are_its_own() -> None:
+    cluster, heard = FakeCluster(T=2), list[tuple[Any, ...]]()
+    first = await engine_of(cluster, on_share=lambda *share: heard.append(share))
+    first.subscriptions["T"] = subscription("T", "*", 1)
+    first.rebalance_soon()
+    await asyncio.sleep(2)
+    assert heard == [("T", [queue(0), queue(1)], [queue(0), queue(1)])]
+    second = await engine_of(cluster, "c2")
+    second.subscriptions["T"] = subscription("T", "*", 1)
+    await asyncio.sleep(2)
+    assert heard[1:] == [("T", [queue(0), queue(1)], [queue(0)])]
+
+
+async def test_what_a_filter_takes_out_is_not_polled_and_counts_as_consumed() -> None:
+    async def none_of(messages: list[MessageExt], where: MessageQueue) -> list[MessageExt]:
+        return [message for message in messages if message.queue_offset == 1]
+
+    cluster = FakeCluster(T=1).put("T", 4)
+    engine = await engine_of(cluster, assigned=[0], filtered=none_of)
+    taken = await engine.take([], 99, 2_000)
+    assert offsets_of(taken) == [1]
+    await engine.commit(taken)
+    await asyncio.sleep(25)  # until the next pull has found nothing
+    await engine.commit([])
+    assert cluster.offsets[queue(0)] == 4
 
 
 async def test_lite_pulls_carry_the_subscription_and_no_offset() -> None:

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from spark_mq.client.message import Message, MessageQueue
-from spark_mq.client.producer import by_hash, by_random, java_hash
+from spark_mq.client.producer import by_hash, by_machine_room, by_random, java_hash
 from spark_mq.client.sender import LatencyFaults, QueueTurns, ban_ms
 from tests.client.java_vectors import java_says
 from tests.support.clock import Clock
@@ -82,3 +82,10 @@ def test_a_random_selector_takes_every_queue_at_times() -> None:
 def test_nothing_is_selected_by_what_java_would_hash_otherwise(value: object) -> None:
     with pytest.raises(TypeError, match="a queue is selected by"):
         java_hash(value)
+
+
+def test_a_machine_room_gets_its_own_queues_and_any_where_it_has_none() -> None:
+    selected = by_machine_room(lambda queue: "room-1" if queue.broker_name == "b" else "room-2")
+    assert {selected(QUEUES, MESSAGE, "room-1").broker_name for _ in range(40)} == {"b"}
+    assert {selected(QUEUES, MESSAGE, "room-2").broker_name for _ in range(60)} == {"a", "c"}
+    assert {selected(QUEUES, MESSAGE, "room-3").broker_name for _ in range(60)} == {"a", "b", "c"}

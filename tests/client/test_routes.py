@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import pytest
 from spark_mq.client.errors import MessageQueueNotFoundError
 from spark_mq.client.instance import KeptRoutes
 from spark_mq.client.routes import TopicRoute, default_route, subscribe_address, vip_address
+from spark_mq.remoting import read_body
 from spark_mq.remoting.routes import BrokerData, QueueData, TopicRouteData
+from tests.support.places import VECTORS
 
+LINES = [json.loads(line) for line in (VECTORS / "broker" / "static_topics.jsonl").read_text("utf-8").splitlines()]
 MASTERS = {"b": {0: "b:1", 1: "b:2"}, "a": {0: "a:1"}, "slaves": {1: "s:1", 2: "s:2"}}
 
 
@@ -138,3 +142,17 @@ def test_a_broker_without_an_address_is_none() -> None:
     assert kept.brokers(()) == {}
     kept.keep(route_over("T", a="a:1", b=""), 1_000)
     assert kept.brokers(()) == {"a": {0: "a:1"}}
+
+
+def test_a_static_topics_queues_are_led_by_the_brokers_that_java_finds() -> None:
+    """ClientMetadata.topicRouteData2EndpointsForStaticTopic, by Apache's class (StaticTopicVectors)."""
+    lines = [line for line in LINES if line["type"] == "endpoints"]
+    assert len(lines) > 20
+    for line in lines:
+        route = TopicRoute("Static", read_body(TopicRouteData, line["route"].encode()))
+        found = {f"{queue.broker_name} {queue.queue_id}": leader for queue, leader in route.leaders.items()}
+        assert found == line["found"]
+        if found:
+            assert route.publish_queues == route.subscribe_queues == tuple(sorted(route.leaders))
+        for queue, leader in route.leaders.items():
+            assert route.broker_name_of(queue) == leader

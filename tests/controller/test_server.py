@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -88,13 +89,18 @@ class Broker:
 
     def ask(self, code: int, header: Header | None = None) -> RemotingCommand:
         """The answer, which is no refusal."""
-        request = make_request(code, None if header is None else as_fields(header))
+        found = self.answer(code, None if header is None else as_fields(header))
+        assert found.code == 0, found
+        return found
+
+    def answer(self, code: int, fields: Mapping[str, str] | None = None) -> RemotingCommand:
+        """The answer, whatever it says."""
+        request = make_request(code, fields)
         self.sock.sendall(b"".join(map(bytes, encode_frame(request))))
         reader = FrameReader()
         while True:
             found = reader.feed(self.sock.recv(1 << 16))
             if found:
-                assert found[0].code == 0, found
                 return found[0]
 
 
@@ -196,14 +202,14 @@ def test_time_in_which_the_controller_stood_still_is_nobodys_silence() -> None:
 def test_a_file_is_read_as_java_reads_it_and_what_does_nothing_is_said() -> None:
     text = (
         b"controllerDLegerGroup = group1\ncontrollerDLegerPeers = n0-127.0.0.1:9878\ncontrollerDLegerSelfId = n0\n"
-        b"mappedFileSize=1048576\ncontrollerstorepath=/x\ncontrollerType=DLedger\nisProcessReadEvent=true\n"
+        b"electMasterMaxRetryCount=3\ncontrollerstorepath=/x\ncontrollerType=DLedger\nisProcessReadEvent=true\n"
     )
     found = Configuration.read(text, "/etc/controller.conf")
     assert (found.server.listen_port, found.server.bind_address) == (9_878, "127.0.0.1")
     assert found.controller.group == "group1"
     assert found.controller.config_store_path == "/etc/controller.conf"
     assert found.warnings == (
-        "/etc/controller.conf: mappedFileSize: it has no effect here",
+        "/etc/controller.conf: electMasterMaxRetryCount: it has no effect here",
         "/etc/controller.conf: controllerstorepath: no controller knows this name; did you mean controllerStorePath?",
         "/etc/controller.conf: isProcessReadEvent: it has no effect here",
     )
@@ -222,7 +228,12 @@ def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
     ("text", "rule"),
     [
         ("controllerType=jRaft", "controllerType: 'jRaft' is not supported"),
-        ("controllerDLegerPeers=n0-a:1;n1-b:2", "'n0-a:1;n1-b:2': this controller is a single node: name one peer"),
+        ("controllerDLegerPeers=n0-a:1;n0-b:2", "'n0-a:1;n0-b:2': each id and each address stands there once"),
+        (
+            "controllerDLegerPeers=n1-a:1;n2-b:2",
+            "controllerDLegerSelfId: 'n0': no peer of controllerDLegerPeers has that id",
+        ),
+        ("mappedFileSize=100", "mappedFileSize: 100: a file has at least 4096 bytes"),
         ("controllerDLegerPeers=a:1", "controllerDLegerPeers: 'a:1': a peer is id-host:port"),
         (
             "controllerDLegerPeers=n0-a:0",

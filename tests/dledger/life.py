@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from random import Random
 from typing import NamedTuple
 
 from tests.dledger.invariants import BrokenError, require
-from tests.dledger.world import Node, World
+from tests.dledger.world import Disk, Node, World
 
 STEPS = 40
 QUIET_MS = 120_000
@@ -18,7 +19,7 @@ SIZES = (3, 3, 3, 3, 3, 3, 5, 2, 4, 1)
 class Life:
     """One life; everything in it follows from its seed."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, make_disk: Callable[[str], Disk] = lambda name: Disk()) -> None:
         self.random = random = Random(seed)
         size = random.choice(SIZES)
         settings: dict[str, object] = {}
@@ -26,7 +27,7 @@ class Life:
             settings["batch_push_bytes"] = 300
         if random.random() < 0.2:
             settings["preferred_leaders"] = tuple(random.sample([f"n{at}" for at in range(size)], min(size, 2)))
-        self.world = World(random, size, settings)
+        self.world = World(random, size, settings, make_disk)
         self.nodes = list(self.world.nodes.values())
         self._written = 0
         self._trims = random.random() < 0.2
@@ -178,11 +179,13 @@ class Found(NamedTuple):
     """The invariants, in the order of the failures; 0 is another error."""
 
 
-def lived(seeds: Iterable[int], steps: int = STEPS) -> Found:
+def lived(
+    seeds: Iterable[int], steps: int = STEPS, make_disk: Callable[[int, str], Disk] = lambda seed, name: Disk()
+) -> Found:
     """Some lives, each by its seed."""
     found = Found(Counter(), [], [])
     for seed in seeds:
-        life = Life(seed)
+        life = Life(seed, partial(make_disk, seed))
         try:
             life.run(steps)
         except BrokenError as error:

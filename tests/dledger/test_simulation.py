@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from tests.dledger.faults import FAULTS, noticed
 from tests.dledger.life import Life, lived
+from tests.dledger.world import World
 
 HAPPENED = (
     *("elections", "cuts", "restarts of a log", "trimmed", "kills", "partitions", "acknowledged"),
@@ -43,3 +46,33 @@ def test_no_life_of_ten_thousand_breaks_an_invariant() -> None:
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_a_planted_fault_is_noticed(name: str) -> None:
     assert noticed(name) is not None
+
+
+def test_a_member_that_comes_back_again_and_again_does_not_depose_the_leader() -> None:
+    """It has led, and has voted for itself in the term of the one that leads now."""
+    world = World(Random(3), 3, {})
+    for node in world.nodes.values():
+        node.start()
+    world.run_for(10_000)
+    before = _leader(world)
+    world.nodes[before].stop(power=False)
+    world.run_for(15_000)
+    after = _leader(world)
+    term = _term(world, after)
+    for _ in range(5):
+        world.nodes[before].start()
+        world.run_for(5_000)
+        assert (_leader(world), _term(world, after)) == (after, term)
+        world.nodes[before].stop(power=False)
+        world.run_for(3_000)
+
+
+def _leader(world: World) -> str:
+    (found,) = [name for name, node in world.nodes.items() if node.leads]
+    return found
+
+
+def _term(world: World, name: str) -> int:
+    member = world.nodes[name].member
+    assert member is not None
+    return member.state.term

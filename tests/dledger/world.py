@@ -119,6 +119,15 @@ class Disk:
         end = last.place + last.size_bytes
         return Restored(files.vote, files.begin, files.end, last.term, end, min(self.committed, files.end))
 
+    def stop(self) -> None:
+        """The process has ended."""
+
+    def trim(self, begin: int) -> int:
+        """Delete the entries before this one, or some of them; the log's new begin."""
+        self.files.trim(begin)
+        self.durable.trim(begin)
+        return self.files.begin
+
 
 class Token(NamedTuple):
     """Who asks, in which of its lives, and by which call."""
@@ -134,7 +143,7 @@ class Node:
 
     def __init__(self, world: World, settings: DLedgerSettings) -> None:
         self.world, self.settings, self.name = world, settings, settings.self_id
-        self.disk = Disk()
+        self.disk = world.make_disk(settings.self_id)
         self.member: Member | None = None
         self.life = 0
         self.sync_ms = (1, 8)
@@ -154,6 +163,7 @@ class Node:
     def stop(self, *, power: bool) -> None:
         if self.member is not None:
             self.member = None
+            self.disk.stop()
             if power:
                 self.disk.lose_power(self.world.random)
 
@@ -248,17 +258,22 @@ class Node:
             and not disk.unsynced
             and disk.files.begin < begin <= min(disk.committed, self.member.state.committed_index)
         ):
-            disk.files.trim(begin)
-            disk.durable.trim(begin)
-            self.member.trimmed(begin)
+            self.member.trimmed(disk.trim(begin))
             self.world.counts["trimmed"] += 1
 
 
 class World:
     """Everything that happens follows from the random numbers."""
 
-    def __init__(self, random: Random, size: int, settings: dict[str, object]) -> None:
+    def __init__(
+        self,
+        random: Random,
+        size: int,
+        settings: dict[str, object],
+        make_disk: Callable[[str], Disk] = lambda name: Disk(),
+    ) -> None:
         self.random = random
+        self.make_disk = make_disk
         self.now_ms = 1_000
         self.counts: Counter[str] = Counter()
         self.tokens = count()

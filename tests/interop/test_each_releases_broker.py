@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from jobs.rebuild_queues import rebuild_queues
 from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.rules.inner_messages import InnerMessage
@@ -86,6 +87,28 @@ def test_its_own_broker_goes_on_from_a_store_that_we_wrote(
                 assert line["commitLogOffsets"], f"the broker finds no {line['key']} in {line['topic']}"
     kept = {key: value for key, value in before.items() if key[0] in topics}
     assert {key: said(found[key]) for key in kept} == kept, "it serves all that was there, and all that we wrote"
+
+
+def test_a_rebuilt_store_is_recovered_by_a_broker_that_begins_at_the_queues_position(
+    oracle: Oracle, fixture_store: Callable[[str], Fixture], tmp_path: Path
+) -> None:
+    """enableAcceleratedRecovery=true. Nothing tells us the release but what its broker has written into the checkpoint."""
+    own = _release(oracle, "5.5.0")
+    root, port = fixture_store("v5.5.0").root, free_ports()
+    settings = SETTINGS | {"enableAcceleratedRecovery": "true", "timerWheelEnable": "false"}
+    conf = tmp_path / "broker.conf"
+    with oracle.namesrv() as name_server:
+        conf.write_text(own.broker_conf(root, name_server, port, **settings), "utf-8")
+        rebuild_queues(str(root), conf=str(conf))
+        store = open_store(root, config=str(conf), read_only=False)
+        put = store.put_batch(table([{"topic": "TopicA", "body": f"{n}".encode()} for n in range(30)])).to_pylist()
+        store.release()  # as if it was killed: abort stays
+        with open_store(root, config=str(conf)) as reader:
+            before = {key: value for key, value in listed(reader).items() if key[0] == "TopicA"}
+        assert len(before) > len(put)
+        with own.broker(root, name_server, port=port, **settings) as broker:
+            served = own.consume_all(tmp_path / "served.jsonl", broker, ["TopicA"])
+    assert {place(line): said(line) for line in served if line["type"] == "message"} == before
 
 
 def _release(oracle: Oracle, version: str) -> Oracle:

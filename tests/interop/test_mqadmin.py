@@ -147,7 +147,6 @@ REFUSED = {
     "updateColdDataFlowCtrGroupConfig -b {broker} -g Team -v 10": "cold data",
     "removeColdDataFlowCtrGroupConfig -b {broker} -g Team": "cold data",
     "setCommitLogReadAheadMode -b {broker} -m 1": "cold data",
-    "updateStaticTopic -t Static -qn 2 -c LabCluster": "static topics",
     "checkRocksdbCqWriteProgress -c LabCluster -t Sent": "RocksDB",
     "rocksDBConfigToJson -c LabCluster -t topics": "RocksDB",
     "resetMasterFlushOffset -b {broker} -o 0": "the master's flushed end, which a slave here does not keep",
@@ -173,6 +172,7 @@ ELSEWHERE = {
     **dict.fromkeys(("createAcl", "updateAcl", "deleteAcl", "getAcl", "listAcl", "copyAcl"), "access control"),
     **dict.fromkeys(("getControllerMetaData", "getControllerConfig", "updateControllerConfig"), "a controller"),
     **dict.fromkeys(("getSyncStateSet", "electMaster", "cleanBrokerMetadata"), "a controller"),
+    "updateStaticTopic": "two brokers: test_static_topics.py",
     **dict.fromkeys(("dumpCompactionLog", "exportMetadataInRocksDB"), "files, and no server"),
     **dict.fromkeys(("startMonitoring", "clusterRT"), "no end: requests of consumerProgress, sendMsgStatus for ever"),
 }

@@ -32,6 +32,7 @@ from storage.settings.java_properties import changed_properties, parse_propertie
 from tests.namesrv.asking import registered
 from tests.support.own_servers import OurNameServer, our_name_server
 from tests.support.planned_server import planned_server
+from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
 LIMIT_SECONDS = 30
@@ -190,7 +191,6 @@ def test_a_file_is_read_as_java_reads_it_and_what_does_nothing_is_said() -> None
     [
         ("listenPort=70000", "listenPort: 70000: a port is 0 to 65535"),
         ("listenPort=many", "listenPort: 'many' is not a plain integer of 32 bits"),
-        ("enableControllerInNamesrv=true", "enableControllerInNamesrv: 'true' is not supported"),
         ("clusterTest=true", "clusterTest: 'true' is not supported"),
         ("scanNotActiveBrokerInterval=0", "scanNotActiveBrokerInterval: 0: it must be greater than 0"),
         ("initAuthenticationUser=root", "initAuthenticationUser: it must be"),
@@ -207,6 +207,45 @@ def invoke(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["namesrv", *arguments])
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def test_a_controller_in_its_process_has_its_settings_from_the_same_file(tmp_path: Path) -> None:
+    conf = tmp_path / "namesrv.conf"
+    text = "listenPort=1234\nenableControllerInNamesrv=true\nscanNotActiveBrokerInterval=70\n"
+    conf.write_text(text)
+    refused = CliRunner().invoke(app, ["namesrv", "-p", "-c", str(conf)])
+    assert "controllerDLegerPeers: it is needed where enableControllerInNamesrv is true" in refused.output
+    conf.write_text(f"{text}controllerDLegerPeers=n0-127.0.0.1:5678\ncontrollerDLegerSelfId=n0\nkvConfigPat=x\n")
+    result = CliRunner().invoke(app, ["namesrv", "-p", "-c", str(conf)])
+    assert result.exit_code == 0, result.output
+    everything = dict(line.split("=", 1) for line in result.stdout.splitlines())
+    assert everything["listenPort"] == "1234", "the controller's port is in its peers"
+    assert everything["controllerDLegerPeers"] == "n0-127.0.0.1:5678"
+    assert everything["scanNotActiveBrokerInterval"] == "70"
+    assert result.stderr.splitlines() == [
+        f"warning: {conf}: kvConfigPat: no name server knows this name; did you mean kvConfigPath?"
+    ]
+
+
+@pytest.mark.slow
+def test_a_name_server_and_a_controller_run_in_one_process(tmp_path: Path) -> None:
+    ports = free_ports(), free_ports()
+    conf = tmp_path / "namesrv.conf"
+    conf.write_text(
+        f"listenPort={ports[0]}\nenableControllerInNamesrv=true\ncontrollerDLegerPeers=n0-127.0.0.1:{ports[1]}\n"
+        f"controllerStorePath={tmp_path}/controller\nkvConfigPath={tmp_path}/kv.json\n"
+    )
+    command = [sys.executable, "-c", "from spark_mq.cli import main; main()", "namesrv", "-c", str(conf)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        said = [process.stdout.readline(), process.stdout.readline()]
+        assert [f"address 127.0.0.1:{port}\n" in text for port, text in zip(ports, said, strict=True)] == [True, True]
+        process.terminate()
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_the_command_prints_its_settings(tmp_path: Path) -> None:

@@ -256,6 +256,9 @@ class FixedRoutes:
     def queue_at(self, topic: str, place: int) -> MessageQueue:
         return QUEUES[place]
 
+    def is_static(self, topic: str) -> bool:
+        return False
+
     def body_limit(self, topic: str) -> BodyLimit:
         return BodyLimit(4 << 20, "")
 

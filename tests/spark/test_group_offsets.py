@@ -20,6 +20,7 @@ from spark_mq.source.offsets import QueueId
 from spark_mq.source.options import SourceOptions
 from spark_mq.source.stream_reader import StreamReader
 from storage import open_store
+from storage.errors import NameIllegalError
 from storage.files.local_file_system import LocalFileSystem
 from storage.tables.consumer_groups import ConsumerOffsets
 from storage.tables.offline_changes import write_group_offsets
@@ -87,6 +88,25 @@ def test_offsets_are_written_once_a_second_at_most_and_none_is_lost(
     offsets.store(of_queues(4, 5, 6))
     assert stored(store.root) == {("TopicOne", 0): 4, ("TopicOne", 1): 5, ("TopicOne", 2): 6}
     assert counter(store.root) == written + 1
+
+
+def test_a_new_group_has_the_length_that_the_named_release_takes(
+    fixture_store: Callable[[str], Fixture], closing: ExitStack
+) -> None:
+    """5.4 and later make no entry for a longer one; a group that is there goes on."""
+    fixture, longest = fixture_store("roll"), "G" * 120
+    store = closing.enter_context(open_store(fixture.root, rocketmq_version="5.4.0"))
+    with pytest.raises(OptionError, match=r"has 121 characters: a broker of RocketMQ 5\.4\.0 \(rocketmqVersion\)"):
+        GroupOffsets.of_stores(f"{longest}G", {"broker-lab": store})
+    with pytest.raises(NameIllegalError):
+        write_group_offsets(
+            str(fixture.root), f"{longest}G", {("T", 0): 1}, now_ms=1, file_system=LocalFileSystem(), longest=120
+        )
+    for release, group in (("5.4.0", longest), ("5.3.3", f"{longest}G"), ("5.4.0", f"{longest}G")):
+        store = closing.enter_context(open_store(fixture.root, rocketmq_version=release))
+        offsets = GroupOffsets.of_stores(group, {"broker-lab": store})
+        offsets.store(of_queues(1), at_once=True)
+        assert offsets.skipped == {}
 
 
 def test_the_last_offsets_of_a_run_do_not_wait(

@@ -6,10 +6,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pyspark.sql.datasource import EqualTo
 
 from spark_mq.conditions import ConvertedError
+from storage.format.keys import HEADER_SIZE, ITEM, SLOT
 from tests.support.fixture_stores import Fixture, golden_lines
 from tests.support.store_builder import StoreBuilder
 
@@ -52,6 +54,15 @@ def without_middle_files(root: Path) -> None:
         file.unlink()
 
 
+def without_items_amid_files(root: Path) -> None:
+    """As of a broker that has run for a while with messageIndexEnable=false: the file goes on behind the gap."""
+    for file in sorted((root / "index").iterdir())[3:-3]:
+        content = bytearray(file.read_bytes())
+        items = np.frombuffer(content, ITEM, offset=HEADER_SIZE + 50 * SLOT.itemsize)[1:]
+        items["commitlog_offset"][5:-5] = items["commitlog_offset"][4]
+        file.write_bytes(content)
+
+
 @pytest.mark.parametrize(
     ("spoil", "looked_at"),
     [
@@ -59,6 +70,7 @@ def without_middle_files(root: Path) -> None:
         (without_newest_files, (0.3, 0.9)),
         (without_oldest_files, (0.3, 0.9)),
         (without_middle_files, (0.2, 0.8)),
+        (without_items_amid_files, (0.2, 0.8)),
         (without_index, (1.0, 1.0)),
     ],
 )

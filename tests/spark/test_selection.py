@@ -192,6 +192,17 @@ def test_a_compacted_topic_is_read_with_one_warning(tmp_path: Path) -> None:
     assert len(said) == 1
 
 
+def test_a_table_of_topics_that_cannot_be_read_is_a_warning_where_no_row_needs_it(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    StoreBuilder(root).send("Prices", "a")
+    (root / "config").mkdir(exist_ok=True)
+    (root / "config" / "topics.json").write_text("[", "utf-8")
+    with pytest.warns(
+        ConfigurationWarning, match=r"which topics of broker-a are compacted is not known: .*topics\.json"
+    ):
+        assert bodies(read_batch(root, topic="Prices", brokerName="broker-a")) == ["a"]
+
+
 def test_a_path_without_a_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for path in (tmp_path / "empty", tmp_path / "nowhere"):

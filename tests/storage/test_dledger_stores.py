@@ -30,6 +30,7 @@ from storage.recovery.verify import verify
 from storage.settings.load import StoreConfig, load_config, parse_config
 from storage.tables.surroundings import log_place, refuse_foreign_log
 from tests.support.fixture_stores import Fixture, copy_store, unpack_group
+from tests.support.store_copies import picture
 
 Groups = Callable[[str], dict[str, Fixture]]
 NAMES = ("dledger", "dledger-killed")
@@ -575,6 +576,26 @@ def test_a_conversion_that_died_leaves_no_target_and_is_repeated(
     made = converted(fixture, target)
     assert made.records == 812
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plain"]
+
+
+def test_of_two_conversions_at_once_the_second_one_writes_nothing(
+    group: Groups, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import storage.convert as module
+
+    fixture, refused = group("dledger")["follower"], []
+
+    def another(name: str) -> None:
+        monkeypatch.undo()
+        before = picture(tmp_path / "plain.converting")
+        with pytest.raises(StoreLockedError, match=r"converting\.lock"):
+            converted(fixture, tmp_path / "plain")
+        assert picture(tmp_path / "plain.converting") == before
+        refused.append(name)
+
+    monkeypatch.setattr(module, "reach", another)
+    assert converted(fixture, tmp_path / "plain").records == 812
+    assert refused == ["converted-copied"]
 
 
 def test_what_cannot_be_converted_is_refused_by_name(

@@ -305,6 +305,17 @@ def test_a_topic_with_batch_queues_is_refused_by_name_for_writing(store: StoreBu
         store.open(read_only=False)
 
 
+def test_a_store_with_queues_of_lite_topics_is_not_written(store: StoreBuilder) -> None:
+    """Their entries name records of other topics: a recovery would cut them all as stale."""
+    store.put()
+    queue = store.root / "consumequeue" / "TopicA" / "0"
+    shutil.copytree(queue, store.root / "consumequeue" / "%LMQ%$TopicA$child" / "0")
+    with pytest.raises(StoreRefusedError, match=r"%LMQ%\$TopicA\$child: it has queues of lite topics"):
+        store.open(read_only=False)
+    copied = store.root / "consumequeue" / "%LMQ%$TopicA$child" / "0" / f"{0:020d}"
+    assert copied.read_bytes() == (queue / f"{0:020d}").read_bytes()
+
+
 def test_a_log_in_another_directory_is_found_by_the_configuration(store: StoreBuilder, tmp_path: Path) -> None:
     message = store.put()
     shutil.move(store.root / "commitlog", tmp_path / "log")

@@ -3,70 +3,83 @@
 from __future__ import annotations
 
 import os
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
 from spark_mq.controller.state import Group, Replica
-from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, read_body
-from spark_mq.remoting.controllers import BrokerReplicasInfo, ReplicasInfo
+from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, read_body, read_header
+from spark_mq.remoting.controllers import BrokerReplicasInfo, ControllerMetadataAnswer, ReplicasInfo
 from spark_mq.remoting.headers_and_bodies import write_texts
 from tests.support.java_broker import Oracle, free_ports, wait_until
 from tests.support.places import PROJECT
 
 _COMMAND = (sys.executable, "-c", "from spark_mq.cli import main; main()", "controller", "--verbose")
+_APACHES = "org.apache.rocketmq.controller.ControllerStartup"
 _LIMIT_SECONDS = 60
+_CATCH_UP_SECONDS = 1
+_METADATA = 1005
 _IN_SYNC_DATA = 1006
 _REPLICA_INFO = 1004
 _NOBODY = 2008
 
 
 class ControllerProcess:
-    """What is asked of it goes over the wire."""
+    """What is asked of it goes over the wire. With an oracle it is Apache's, else ours."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, oracle: Oracle | None = None, port: int | None = None, **settings: str) -> None:
+        """`settings` by Java's names, beside those of a single node."""
         self.home = home
-        self.port = free_ports()
+        self.oracle = oracle
+        self.port = port or free_ports()
         self.address = f"127.0.0.1:{self.port}"
-        self._process: subprocess.Popen[str] | None = None
+        self.settings = {
+            "controllerDLegerGroup": "controller",
+            "controllerDLegerSelfId": "n0",
+            "controllerDLegerPeers": f"n0-{self.address}",
+            "controllerStorePath": str(home / "controller"),
+            "mappedFileSize": "1048576",
+            **settings,
+        }
+        self._left = ExitStack()
 
     def start(self) -> None:
-        """It listens when this returns."""
+        """Ours listens when this returns."""
         conf = self.home / "controller.conf"
-        conf.write_text(f"controllerDLegerPeers=n0-{self.address}\ncontrollerStorePath={self.home}/controller\n")
-        with (self.home / "controller.log").open("a") as log:
-            self._process = subprocess.Popen(
-                [*_COMMAND, "-c", str(conf)], cwd=PROJECT, stdout=subprocess.PIPE, stderr=log, text=True
-            )
-        assert self._process.stdout is not None
-        assert "boot success" in self._process.stdout.readline()
+        conf.write_text("".join(f"{name}={text}\n" for name, text in self.settings.items()), "ascii")
+        with ExitStack() as opened:
+            if self.oracle is not None:
+                opened.enter_context(self.oracle.java_running(_APACHES, "-c", conf))
+            else:
+                process = opened.enter_context(_ours(conf, self.home / "controller.log"))
+                assert process.stdout is not None
+                assert "boot success" in process.stdout.readline()
+            self._left = opened.pop_all()
 
     def kill(self) -> None:
         """SIGKILL."""
-        assert self._process is not None
-        self._process.send_signal(signal.SIGKILL)
-        assert self._process.wait(_LIMIT_SECONDS) == -signal.SIGKILL
-        self.close()
+        self._left.close()
 
-    def close(self) -> None:
-        """Ends it, if it runs."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(_LIMIT_SECONDS)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            self._process = None
+    close = kill
 
     def group(self, name: str) -> Group | None:
         """What it says of the brokers of a name; None where it knows nothing, or is not there."""
         with suppress(OSError):
             answer = self._ask(make_request(_IN_SYNC_DATA, None, write_texts((name,))))
+            if answer.code:
+                return None
             info = read_body(BrokerReplicasInfo, answer.body).replicas_info_table.get(name)
             return None if info is None else _group(name, info)
+        return None
+
+    def leader_id(self) -> str | None:
+        """Who leads, as it knows it."""
+        with suppress(OSError):
+            return read_header(ControllerMetadataAnswer, self._ask(make_request(_METADATA))).controller_leader_id
         return None
 
     def leads(self) -> bool:
@@ -99,6 +112,21 @@ def _group(name: str, info: ReplicasInfo) -> Group:
 
 
 @contextmanager
+def _ours(conf: Path, log: Path) -> Iterator[subprocess.Popen[str]]:
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            [*_COMMAND, "-c", str(conf)], cwd=PROJECT, stdout=subprocess.PIPE, stderr=errors, text=True
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(_LIMIT_SECONDS)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+@contextmanager
 def controller_process(home: Path) -> Iterator[ControllerProcess]:
     """It runs, and ends with the context."""
     found = ControllerProcess(home)
@@ -111,14 +139,82 @@ def controller_process(home: Path) -> Iterator[ControllerProcess]:
 
 @contextmanager
 def apaches_controller(oracle: Oracle, home: Path) -> Iterator[ControllerProcess]:
-    """The same, of Apache's: it is neither killed nor started again."""
-    found = ControllerProcess(home)
-    conf = home / "apaches-controller.conf"
-    conf.write_text(
-        f"controllerDLegerGroup=controller\ncontrollerDLegerPeers=n0-{found.address}\ncontrollerDLegerSelfId=n0\n"
-        f"controllerStorePath={home}/apaches-controller\nmappedFileSize=1048576\n",
-        "ascii",
-    )
-    with oracle.java_running("org.apache.rocketmq.controller.ControllerStartup", "-c", conf):
+    """The same, of Apache's; it leads."""
+    found = ControllerProcess(home, oracle, controllerStorePath=str(home / "apaches-controller"))
+    found.start()
+    try:
         wait_until(found.leads, "Apache's controller leads")
         yield found
+    finally:
+        found.close()
+
+
+class ControllerQuorum:
+    """Several controllers of a group, by id, of both kinds. Java: `n0` and so on."""
+
+    def __init__(self, home: Path, oracle: Oracle, are_ours: Sequence[bool]) -> None:
+        ports = {f"n{at}": free_ports() for at in range(len(are_ours))}
+        peers = ";".join(f"{name}-127.0.0.1:{port}" for name, port in ports.items())
+        self.members: dict[str, ControllerProcess] = {}
+        self.running: set[str] = set()
+        for (name, port), is_ours in zip(ports.items(), are_ours, strict=True):
+            (own := home / name).mkdir()
+            settings = {"controllerDLegerPeers": peers, "controllerDLegerSelfId": name}
+            self.members[name] = ControllerProcess(own, None if is_ours else oracle, port, **settings)
+
+    @property
+    def address(self) -> str:
+        """All of them, for brokers."""
+        return ";".join(each.address for each in self.members.values())
+
+    def start(self, name: str) -> None:
+        self.members[name].start()
+        self.running.add(name)
+
+    def kill(self, name: str) -> None:
+        """SIGKILL."""
+        self.running.discard(name)
+        self.members[name].kill()
+
+    def leader(self) -> str | None:
+        """The one that decides."""
+        return next((name for name in sorted(self.running) if self.members[name].leads()), None)
+
+    def await_leader(self) -> str:
+        found: list[str] = []
+        wait_until(lambda: found.extend(filter(None, [self.leader()])) or found, "a controller leads", _LIMIT_SECONDS)
+        return found[0]
+
+    def await_joined(self, name: str) -> None:
+        """Until one that was started follows the leader, and has had the time to get what it lacks."""
+        joined = self.members[name]
+        wait_until(lambda: joined.leader_id() in {self.leader()} - {None}, f"{name} follows", _LIMIT_SECONDS)
+        time.sleep(_CATCH_UP_SECONDS)
+
+    def await_leader_of(self, is_ours: bool) -> str:
+        """Until one of that kind leads: as long as another one does, that one is killed and started again."""
+        while (self.members[leader := self.await_leader()].oracle is None) != is_ours:
+            self.kill(leader)
+            self.await_leader()
+            self.start(leader)
+            self.await_joined(leader)
+        return leader
+
+    def group(self, name: str) -> Group | None:
+        """What the leader knows of the brokers of a name."""
+        leader = self.leader()
+        return None if leader is None else self.members[leader].group(name)
+
+
+@contextmanager
+def controller_quorum(home: Path, oracle: Oracle, are_ours: Sequence[bool]) -> Iterator[ControllerQuorum]:
+    """They run, one of them leads, and they end with the context."""
+    found = ControllerQuorum(home, oracle, are_ours)
+    try:
+        for name in found.members:
+            found.start(name)
+        found.await_leader()
+        yield found
+    finally:
+        for each in found.members.values():
+            each.close()

@@ -294,6 +294,9 @@ class RoutesTo:
     def queue_at(self, topic: str, place: int) -> MessageQueue:
         return self.queues_of(topic)[place]
 
+    def is_static(self, topic: str) -> bool:
+        return False
+
     def body_limit(self, topic: str) -> BodyLimit:
         return self.limit
 

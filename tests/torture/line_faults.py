@@ -43,6 +43,7 @@ class _Room(NamedTuple):
 _SET = _Room("storage.ha.replicas", "tests/storage/ha/test_roles.py")
 _SESSION = _Room("storage.ha.sessions", "tests/storage/ha/test_sessions.py")
 _CUT = _Room("storage.ha.follower", "tests/storage/ha/test_truncation.py")
+_COPIED = "tests/broker_server/test_state_copies.py"
 _FOLLOWED = _Room("storage.ha.follower", "tests/storage/ha/test_replicating.py")
 _RAW = _Room("storage.log.dispatch", "tests/storage/ha/test_replicating.py")
 _WRITABLE = _Room("storage.tables.surroundings", "tests/cli/test_foreign_kinds.py")
@@ -51,6 +52,7 @@ _MENDED = _Room("storage.recovery.mending", "tests/storage/queues/test_batch_que
 _TOLD = _Room("spark_mq.broker_server.opening", "tests/broker_server/test_slaves.py")
 _CONTROLLED = _Room("spark_mq.broker_server.controlled", "tests/broker_server/test_failed_store.py")
 _KEEPER = _Room("spark_mq.broker_server.controllers", "tests/broker_server/test_sync_keeper.py")
+_QUORUM = _Room("spark_mq.controller.quorum", "tests/controller/test_quorum.py")
 _STAGING = _Room("spark_mq.sink.live_sink", "tests/sink/test_exact_writer.py")
 _JOURNAL = _Room("spark_mq.sink.journal", "tests/sink/test_exact_writer.py")
 _ROWS = _Room("spark_mq.sink.staged_rows", "tests/sink/test_exact_writer.py")
@@ -94,13 +96,53 @@ _TIMED = _Room("storage.delay.timer_records", "tests/storage/delay/test_timer_de
 _TAGGED = _Room("storage.recovery.verify", "tests/storage/index/test_tag_items.py")
 _PRIORITIES = _Room("storage.rules.priorities", "tests/broker/test_releases_of_sends.py")
 _CHECKPOINT = _Room("storage.put.store_writer", "tests/storage/log/test_checkpoint.py")
+_POSITION = _Room("storage.log.checkpoint", "tests/storage/log/test_checkpoint.py")
 _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
 _GROUP_PLACE = _Room("storage.tables.surroundings", "tests/storage/test_dledger_stores.py")
 _TIERED = _Room("storage.queues.tiered_queue", "tests/storage/queues/test_tiered_queue.py")
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
+_STATIC = _Room("storage.rules.static_topics", "tests/storage/rules/test_static_topic_vectors.py")
+_MOVED = _Room("storage.service.put_service", "tests/storage/service/test_put_group.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
+        # Static topics
+        "a mapping whose epoch goes back is taken": _STATIC.line(
+            "accepted_mapping",
+            "if told.epoch < before.epoch:",
+            "if told.epoch < 0:",
+            "test_mappings_of_operators_are_accepted_and_refused_as_by_java",
+        ),
+        "a chain that ends before the known one is taken": _STATIC.line(
+            "_check_kept",
+            "if told[-1].generation < before[-1].generation:",
+            "if not told:",
+            "test_a_chain_that_ends_before_the_known_one_is_refused_though_its_epoch_is_newer",
+        ),
+        "every logical offset lies in the leader": _STATIC.line(
+            "link_place",
+            "item = find_item(queue.items, logical_offset)",
+            "item = queue.leader",
+            "test_an_offset_lies_in_the_link_that_holds_it",
+        ),
+        "a pull commits a logical offset as a physical one": _STATIC.line(
+            "committed_place",
+            "return (place.item.queue_id, place.queue_offset) if place.is_here else None",
+            "return queue_id, committed",
+            "test_an_offset_lies_in_the_link_that_holds_it",
+        ),
+        "a first link is cleaned away though it has messages": _STATIC.line(
+            "without_expired",
+            "found.minimum == found.maximum or found.maximum == 0",
+            "found.minimum <= found.maximum",
+            "test_only_a_first_link_whose_messages_have_expired_is_cleaned_away",
+        ),
+        "a queue moves while a put that was judged before is on its way": _MOVED.line(
+            "PutService.save_static_topic",
+            "self.append_waiting()",
+            "pass",
+            "test_puts_that_wait_are_readable_when_a_static_topic_has_changed",
+        ),
         # Another release's store
         "a deletion of a timer message is compared in one form only": _TIMED.line(
             "cancelled_rows",
@@ -116,7 +158,7 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "the queues' position that a broker wrote is overwritten with zero": _CHECKPOINT.line(
             "StoreWriter._queue_position",
-            "return max(known, dispatched_record) if self._keeps_queue_position else known",
+            "return self._checkpoint.queue_position(record, is_read=self.settings.release.checkpoint_has_queue_position)",
             "return 0",
             "test_the_queues_position_that_a_broker_wrote_goes_on",
         ),
@@ -125,6 +167,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "queue_id=min(priority, write_queue_count - 1)",
             "queue_id=priority",
             "test_a_priority_is_the_queue_of_a_message_of_no_other_type",
+        ),
+        "a queues' position that is unknown now is forgotten for good": _POSITION.line(
+            "Checkpoint.queue_position",
+            "record if record is not None and record > 0 else _UNKNOWN_NOW",
+            "record or 0",
+            "test_a_position_that_is_lost_for_a_while_comes_back",
         ),
         "a cut leaves the queues' position behind the log's end": _CUT.line(
             "truncate_store",
@@ -195,6 +243,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "pass",
             "test_what_a_follower_has_copied_is_compared_when_its_store_is_written",
         ),
+        "a slave that becomes a master hides topics whose entries have not come": _Room("storage.store", _COPIED).line(
+            "MessageStore._open_for_writing",
+            "self.make_missing_topics(since)",
+            "pass",
+            "test_a_slave_that_becomes_a_master_serves_all_topics_of_its_log",
+        ),
+        "a topic that the master has deleted comes back": _Room("storage.recovery.topics_behind", _COPIED).line(
+            "make_missing_topics",
+            ">= since",
+            ">= 0",
+            "test_a_topic_whose_messages_came_without_its_entry_is_served_once_the_master_is_gone",
+        ),
         "groups of a deleted topic count as compared": _Room("storage.dispatch.writer", _AHEAD).line(
             "DerivedWriter.forget",
             "self._ends.compared_tables = None",
@@ -241,10 +301,22 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_a_conversion_moves_the_places_that_the_timer_names",
         ),
         "a conversion goes on beside a broker that has started": _CONVERTED.line(
-            "_Converter.convert",
+            "_Converter._make",
             "self._files.exists(self._missing_lock)",
             "False",
             "test_a_broker_that_starts_amid_a_conversion_ends_it",
+        ),
+        "queues that fall back to a damaged log lose its messages without a word": _DERIVED.line(
+            "DerivedQueueStore.give_up",
+            "raise damage",
+            "pass",
+            "test_a_late_fall_back_to_a_damaged_log_is_an_error_and_no_loss",
+        ),
+        "two conversions clear each other's files": _CONVERTED.line(
+            "_Converter._own_partial",
+            "with self._files.locked(lock):",
+            "if True:",
+            "test_of_two_conversions_at_once_the_second_one_writes_nothing",
         ),
         "a peer's log that is missing is read as the plain part alone": _GROUP_PLACE.line(
             "_look_for_group",
@@ -270,6 +342,14 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self.moved.list_files()",
             "pass",
             "test_what_expires_from_the_log_while_a_driver_runs_is_read_where_it_has_moved",
+        ),
+        "a key passes over what the index lacks": _Room(
+            "spark_mq.source.cluster", "tests/spark/test_key_lookup.py"
+        ).line(
+            "_uncovered_ranges",
+            "(places >= 0) & ~store.index.names(places)",
+            "places < -1",
+            "test_option_key_finds_all_messages_whatever_the_index_covers[without_items_amid_files-looked_at4]",
         ),
         "a key passes over what has moved": _Room("spark_mq.source.cluster", _TIERED.tests).line(
             "offsets_with_key",
@@ -364,6 +444,25 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "if term.epoch == self._role.term.epoch:",
             "if True:",
             "test_a_set_of_another_term_changes_nothing",
+        ),
+        # Several controllers
+        "a controller decides on though its last decision may hold": _QUORUM.line(
+            "Quorum.append",
+            "self._serving_term = None",
+            "pass",
+            "test_a_decision_without_a_majority_is_known_before_the_next_one",
+        ),
+        "a log that begins with a journal may be replaced": _QUORUM.line(
+            "begin_log",
+            "log.save_checkpoint(len(entries) - 1)",
+            "pass",
+            "test_a_log_begins_with_a_journal_once_and_its_entries_count_as_committed",
+        ),
+        "a log with a gap is applied": _QUORUM.line(
+            "Quorum._apply",
+            "if entry.index != self.applied_index + 1:",
+            "if False:",
+            "test_what_says_nothing_changes_nothing_and_a_gap_ends_the_controller",
         ),
         # Live sink
         "a row that fits into no file of the broker's log is sent": _LIMITS.line(

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from storage import StoreConfig, open_store
-from storage.errors import OffsetOutOfRangeError, StoreRefusedError
+from storage.errors import OffsetOutOfRangeError, StoreNotWritableError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.format.record import BLANK, INNER_BATCH, MAGIC_BLANK, encode_record
 from storage.format.replication import (
@@ -474,6 +474,20 @@ def test_a_follower_that_was_away_past_the_expiry_says_so(tmp_path: Path) -> Non
             assert replica.follower.status.is_hopeless
 
 
+def test_a_promoted_replica_has_entries_for_the_topics_that_it_has_queues_of(master: Master, tmp_path: Path) -> None:
+    """The log alone was copied. A topic that its next message makes would have 4 queues, and no consumer reads the others."""
+    wide = TopicConfig("wide", 7, 7)
+    master.service.make_topic(wide)
+    rows = {"topic": ["wide"] * 7, "body": pa.array([b"m"] * 7, pa.binary()), "queue_id": list(range(7))}
+    master.service.put_batch(pa.RecordBatch.from_pydict(rows))
+    with following(tmp_path / "replica", master.address) as replica:
+        until(replica, master.end)
+    assert promote(str(tmp_path / "replica"), config=TINY)
+    with open_store(tmp_path / "replica", config=TINY, read_only=False) as store:
+        assert store.settings.topics.topics["wide"] == wide
+        assert store.put("wide", b"m", queue_id=6).queue_offset == 1
+
+
 # A master with batch queues
 
 
@@ -497,13 +511,33 @@ def test_a_batch_in_the_masters_log_ends_the_following_and_is_not_kept(tmp_path:
         assert store.log_end == len(data)
 
 
+def test_a_batch_that_a_killed_follower_has_written_and_not_cut_is_cut_by_the_next_opening(tmp_path: Path) -> None:
+    data = log_of(tmp_path)
+    properties = {"INNER_NUM": "1", "INNER_BASE": "7"}
+    batch = make_message("Batches", 1, 7, len(data), properties=properties, sys_flag=INNER_BATCH)
+    record = encode_record(batch)
+    with closing(Fake()) as fake, following(tmp_path / "replica", fake.address) as replica:
+        assert fake.serve(Frame(0, data)) == 0
+        until(replica, len(data))
+    with open_store(tmp_path / "replica", config=TINY, read_only=False, holder="follower") as store:
+        store.writer.append_raw(len(data), record)
+        store.writer.fail(StoreNotWritableError(store.root, "it was killed"))  # it leaves `abort`
+    last = max((tmp_path / "replica" / "commitlog").iterdir())
+    assert record in last.read_bytes()
+    with open_store(tmp_path / "replica", config=TINY, read_only=False, holder="follower") as store:
+        assert store.log_end == len(data)
+    assert_same_logs(tmp_path / "other", tmp_path / "replica", len(data))
+    assert_sound(tmp_path / "replica")
+    assert promote(str(tmp_path / "replica"), config=TINY)
+
+
 def test_a_master_that_has_a_topic_with_batch_queues_is_not_followed(tmp_path: Path) -> None:
     """Its first record there may be a single message, which nothing tells from another topic's."""
     batched = TopicConfig("Batches", attributes={"queue.type": "BatchCQ"})
     table = TopicTable().with_topic(batched, now_ms=1)
     said = MasterAsks(topics=lambda: table)
     with closing(Fake()) as fake, following(tmp_path / "replica", fake.address, asks=said) as replica:
-        assert replica.follower.wait(troubled("its master has the topic Batches"), PATIENCE), replica.follower.status
+        assert replica.follower.wait(troubled("its master has topic Batches"), PATIENCE), replica.follower.status
         assert replica.follower.status.is_hopeless
         assert not replica.follower.status.is_connected
     assert not list((tmp_path / "replica" / "commitlog").iterdir())

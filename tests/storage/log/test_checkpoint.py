@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from jobs import rebuild_queues as rebuilding
 from storage import MessageStore, StoreConfig, open_store
 from storage.files.local_file_system import LocalFileSystem
 from storage.ha.follower import truncate_store
@@ -79,6 +82,53 @@ def test_a_new_store_has_the_position_for_a_release_that_reads_it(
     assert position(root) == (end if is_written else 0)
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_position_that_is_lost_for_a_while_comes_back(
+    is_killed: bool, fixture_store: Callable[[str], Fixture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rebuilding has no queues at first, and the release of the store's broker is not named."""
+    fixture = fixture_store("v5.5.0")
+    conf = without_release(fixture)
+    if is_killed:
+        monkeypatch.setattr(rebuilding, "_move", lambda root, aside: os.rename(root / "consumequeue", root / "gone"))
+        monkeypatch.setattr(rebuilding, "_move_back", killed)
+        monkeypatch.setattr(rebuilding, "progress_bar", killed)
+        with pytest.raises(KeyboardInterrupt):
+            rebuilding.rebuild_queues(str(fixture.root), conf=conf)
+        assert position(fixture.root) < 0, "5.5.0 takes it for unknown, as 0"
+        with open_store(fixture.root, config=conf, read_only=False):
+            pass
+    else:
+        rebuilding.rebuild_queues(str(fixture.root), conf=conf)
+    with open_store(fixture.root, config=conf) as store:
+        assert position(fixture.root) == last_record(store)
+
+
+def without_release(fixture: Fixture) -> str:
+    """Its broker.conf names 5.5.0."""
+    kept = [line for line in fixture.conf.read_text("utf-8").splitlines() if "rocketmqVersion" not in line]
+    fixture.conf.write_text("\n".join(kept), "utf-8")
+    return str(fixture.conf)
+
+
+def killed(*_: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def test_a_store_that_is_cut_to_nothing_and_goes_on_has_the_position_again(
+    fixture_store: Callable[[str], Fixture],
+) -> None:
+    fixture = fixture_store("v5.5.0")
+    conf = without_release(fixture)
+    truncate_store(str(fixture.root), 0, config=conf)
+    assert position(fixture.root) < 0
+    with open_store(fixture.root, config=conf, read_only=False) as store:
+        for _ in range(2):
+            store.put("T", b"m")
+        end = last_record(store)
+    assert position(fixture.root) == end
+
+
 def test_a_store_that_is_cut_has_no_position_behind_its_end(fixture_store: Callable[[str], Fixture]) -> None:
     fixture = fixture_store("v5.5.0")
     conf = str(fixture.conf)
@@ -105,3 +155,18 @@ def test_a_store_that_is_let_go_waits_with_no_more_of_the_log_than_its_broker_re
     after = read_checkpoint(LocalFileSystem(), str(tmp_path / "store"))
     assert (after.physic_msg_timestamp > before.physic_msg_timestamp) == is_written
     assert after.logics_physical_offset == (end if is_written else 0)
+
+
+def test_files_are_counted_from_the_last_checkpoint_and_not_from_the_last_opening(tmp_path: Path) -> None:
+    """Each of these openings appends less than half of what a broker of 5.5.0 recovers."""
+    root, config = tmp_path / "store", StoreConfig.tiny().of_version("5.5.0")
+    written = []
+    for _ in range(8):
+        store = open_store(root, config=config, read_only=False, create=True)
+        for _ in range(10):
+            store.put("T", bytes(800))
+        store.release()
+        written.append(read_checkpoint(LocalFileSystem(), str(root)).logics_physical_offset)
+    assert len(set(written[1:])) > 1
+    with open_store(root, config=config) as store:
+        assert store.log_end - written[-1] <= 6 * 4096

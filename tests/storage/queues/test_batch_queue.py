@@ -21,13 +21,18 @@ from spark_mq.cli.message_lines import dump_queue
 from storage import MessageStore, open_store
 from storage.errors import CorruptMessageError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
-from storage.format.batch_items import single_records
+from storage.format.batch_items import single_messages, single_records
 from storage.format.consume_queue import BATCH_UNIT, BATCH_UNIT_SIZE
+from storage.format.record import INNER_BATCH, encode_record
 from storage.format.record_batch import Records
+from storage.log.dispatch import dispatch, queue_entries
+from storage.queues import batch_queue
 from storage.queues.batch_queue import BatchConsumeQueue
 from storage.queues.scan import scan_queue
+from storage.recovery.verify import _of_messages
 from tests.spark.in_process import next_batch, open_stream, read_batch
 from tests.support.fixture_stores import Fixture
+from tests.support.message_builder import make_message
 
 Line = dict[str, Any]
 NAMES = ["batches", "batches-killed"]
@@ -137,6 +142,60 @@ def messages(store: MessageStore, topic: str, queue_id: int, start: int, end: in
     assert queue is not None
     for part in scan_queue(queue, store.log, store.log_end, start, end):
         yield from zip(part.queue_offsets.tolist(), part.records.bodies().to_pylist(), strict=True)
+
+
+def test_a_get_decodes_each_record_once(
+    pristine_store: Callable[[str], Fixture], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_store(pristine_store("batches").root) as store:
+        queue, decoded = store.queues.get("Batches", 0), []
+        assert isinstance(queue, BatchConsumeQueue)
+        units = queue.units(0, 40)
+        monkeypatch.setattr(
+            batch_queue, "single_messages", lambda record: decoded.append(record) or single_messages(record)
+        )
+        found = store.get("Batches", 0, 0, 20, max_bytes=1 << 30).messages
+        assert len(found) == 20
+        assert len(decoded) == np.searchsorted(np.cumsum(units["message_count"]), 20) + 1 < 20
+
+
+def test_the_ends_of_a_queue_are_known_without_reading_its_files_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units = np.zeros(9_000, BATCH_UNIT)
+    written = units[:8_000]
+    written["base_offset"], written["message_count"] = np.arange(8_000) * 3, 3
+    written["size_bytes"], written["store_time_ms"] = 100, 1
+    (tmp_path / f"{0:020d}").write_bytes(units.tobytes())
+    queue, read = BatchConsumeQueue(LocalFileSystem(), str(tmp_path), "Batches", 0), []
+    assert queue.last_file_end_offset == 24_000
+    reading = queue._read
+    monkeypatch.setattr(queue, "_read", lambda *place: read.append(place[2]) or reading(*place))
+    assert (queue.first_file_offset, queue.last_file_end_offset) == (0, 24_000)
+    assert sum(read) <= 20 * BATCH_UNIT_SIZE
+
+
+def test_an_end_that_is_cut_is_found_again(fixture_store: Callable[[str], Fixture]) -> None:
+    with open_store(fixture_store("batches").root) as store:
+        queue = store.queues.get("Batches", 0)
+        assert isinstance(queue, BatchConsumeQueue)
+        units = queue.units(0, queue.last_file_end_offset)
+        row = len(units) - 2
+        start, at = divmod(row, queue.file_size_bytes // BATCH_UNIT_SIZE)
+        with Path(queue.path_of(queue.file_starts[start])).open("r+b") as file:
+            file.seek(at * BATCH_UNIT_SIZE)
+            file.write(bytes(2 * BATCH_UNIT_SIZE))
+        assert queue.last_file_end_offset == units["base_offset"][row]
+
+
+def test_a_damaged_count_of_messages_is_no_count() -> None:
+    """A unit of the queue has two bytes for it. A damaged one must not cost memory for a thousand million entries."""
+    for count, expected in (("32767", 32_767), ("32768", 1), ("999999999", 1)):
+        properties = {"INNER_NUM": count, "INNER_BASE": "0"}
+        record = encode_record(make_message("Batches", properties=properties, sys_flag=INNER_BATCH))
+        records, offsets = records_of(bytearray(record)), np.zeros(1, np.int64)
+        (new,) = queue_entries(dispatch(offsets, records, (1_000,)))
+        assert len(_of_messages(new, offsets, records).entries) == expected
 
 
 def test_an_offset_is_found_by_time_at_the_first_message_of_a_record(pristine_store: Callable[[str], Fixture]) -> None:

@@ -22,10 +22,10 @@ from jobs.verify_store import verify_store
 from spark_mq.cli.message_lines import dump_queue
 from spark_mq.source.cluster import Cluster
 from storage import open_store
-from storage.errors import StateFileError, StoreRefusedError
+from storage.errors import CorruptRecordError, StateFileError, StoreRefusedError
 from storage.files.file_system import ReadableFile
 from storage.files.local_file_system import LocalFileSystem
-from storage.files.rocksdb import RocksDB
+from storage.files.rocksdb import RocksDB, RocksDBUnreadable
 from storage.format.consume_queue import ENTRY, ENTRY_SIZE
 from storage.format.window_decoder import Wanted
 from storage.queues.derived import DerivedQueue, DerivedQueueStore
@@ -293,6 +293,50 @@ def test_a_log_file_that_expires_while_the_log_is_walked_costs_only_its_own_mess
     with opened:
         assert opened.bounds("Topic", 0) == (kept[0], kept[-1] + 1)
         assert sorted(offset for _, offset in read_all(opened, "Topic")) == kept
+
+
+def test_damage_in_the_log_that_queues_come_from_is_named_and_hides_no_later_file(tmp_path: Path) -> None:
+    builder = StoreBuilder(tmp_path / "store")
+    builder.send_many("Topic", 220, prefix="b" * 300)
+    with open_store(builder.root) as store:
+        places = [place.commitlog_offset for place in store.positions([("Topic", 0, at) for at in range(220)]) if place]
+    _, second, third, *_ = builder.log_files
+    bad, behind = places[60], int(third.name)
+    assert int(second.name) < bad < behind
+    spoil(second, bad)
+    shutil.rmtree(builder.root / "consumequeue")
+    (tmp_path / "broker.conf").write_text("storeType=defaultRocksDB\n")
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        store = open_store(builder.root)
+    with store:
+        kept = [at for at, place in enumerate(places) if place < bad or place >= behind]
+        queue = store.queues.get("Topic", 0)
+        assert queue is not None
+        found = scan_queue(queue, store.log, store.log_end, 0, store.max_offset("Topic", 0))
+        assert [at for part in found for at in part.queue_offsets.tolist()] == kept != list(range(220))
+    (named,) = (str(one.message) for one in said if "cannot be read" in str(one.message))
+    assert named.startswith(f"store {builder.root}: bytes {bad} to {behind} of the log cannot be read")
+    assert f"bad magic in {second}" in named
+
+
+def spoil(file: Path, place: int) -> None:
+    """Overwrite the magic of the record at a place of the log."""
+    with file.open("r+b") as opened:
+        opened.seek(place - int(file.name) + 4)
+        opened.write(b"none")
+
+
+def test_a_late_fall_back_to_a_damaged_log_is_an_error_and_no_loss(tmp_path: Path) -> None:
+    """RocksDB has served what the damaged part of the log no longer gives."""
+    root = unpack_left("rocksdb", "5.3.3", tmp_path)
+    with open_store(root) as store:
+        assert isinstance(store.queues, DerivedQueueStore)
+        *_, (offsets, _) = store.log.walk(store.log.minimum)
+        file = store.log.files[store.log.file_index(int(offsets[0]))]
+        spoil(Path(file.path), int(offsets[0]))
+        with pytest.warns(RuntimeWarning), pytest.raises(CorruptRecordError, match="magic"):
+            store.queues.give_up(RocksDBUnreadable("a damaged block"))
 
 
 def test_the_cost_of_a_look_does_not_grow_with_the_number_of_looks_before(unpacked: Callable[[str], Path]) -> None:

@@ -151,6 +151,42 @@ def test_a_key_finds_what_has_moved(fixture: Fixture) -> None:
         assert store.query(TOPIC, unique_key[1:]) == []
 
 
+def without_own_queue(fixture: Fixture) -> list[dict[str, Any]]:
+    """A broker deletes a queue when all of it has left the log. Returns what tiered storage has of it."""
+    shutil.rmtree(fixture.root / "consumequeue" / TOPIC / "0")
+    end = parse_moved((fixture.root / "config" / METADATA_FILE).read_text())[TOPIC, 0].end
+    return [line for line in of_topic(fixture) if line["queueId"] == 0 and line["queueOffset"] < end]
+
+
+@pytest.mark.parametrize("of_topic_too", [False, True])
+def test_a_queue_that_is_only_in_tiered_storage_is_read(of_topic_too: bool, fixture: Fixture) -> None:
+    moved = without_own_queue(fixture)
+    if of_topic_too:
+        shutil.rmtree(fixture.root / "consumequeue" / TOPIC)
+    rows = [row for row in read(fixture, verifyCrc="true") if row["queue_id"] == 0]
+    assert comparable(as_served(rows)) == moved != []
+    with open_store(fixture.root, config=str(fixture.conf)) as store:
+        assert store.bounds(TOPIC, 0) == (0, len(moved))
+        assert not any(topic.startswith("rmq_sys_") for topic in store.topics()), "its index is no queue"
+        offsets = [message.queue_offset for at in (0, 32, 64) for message in store.get(TOPIC, 0, at).messages]
+        assert offsets == list(range(96))
+        assert [line["cqOffset"] for line in dump_queue(store, TOPIC, 0)] == list(range(len(moved)))
+        first, last = rows[0]["store_timestamp"].timestamp(), rows[-1]["store_timestamp"].timestamp()
+        assert store.offset_in_queue_by_time(TOPIC, 0, int(first * 1000)) == 0
+        assert store.offset_in_queue_by_time(TOPIC, 0, int(last * 1000) + 1_000) == len(moved)
+        assert not store.refresh()
+        assert store.bounds(TOPIC, 0) == (0, len(moved))
+        assert [each.queue_offset for each in store.query(TOPIC, rows[7]["unique_key"])] == [7]
+
+
+def test_a_queue_that_is_only_in_tiered_storage_is_named_where_it_is_not_read(fixture: Fixture) -> None:
+    end = len(without_own_queue(fixture))
+    set_place(fixture, "/nowhere")
+    warning = rf"tiered storage.* {TOPIC} queue 0 offsets 0 to {end - 1} \(broker-lab/{TOPIC}/0\)"
+    with pytest.warns(UserWarning, match=warning):
+        open_store(fixture.root, config=str(fixture.conf)).close()
+
+
 def test_a_message_id_of_the_log_says_that_its_message_may_have_moved(fixture: Fixture) -> None:
     msg_id = next(row["msg_id"] for row in read(fixture))
     arguments = ["query", str(fixture.root), "--conf", str(fixture.conf), "--msg-id", msg_id]

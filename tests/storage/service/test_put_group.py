@@ -18,6 +18,7 @@ from storage.service import put_service
 from storage.service.put_group import GROUP_MESSAGES, JoinedPut, PutGroup, PutMessageResult, append_together
 from storage.service.put_service import PutService
 from storage.settings.load import parse_config
+from storage.tables.topics import MappingItem, TopicConfig, TopicQueueMapping
 
 V4, V6 = bytes([127, 0, 0, 1, 0, 0, 40, 1]), bytes(range(16)) + bytes([0, 0, 40, 1])
 
@@ -136,3 +137,36 @@ def test_a_group_has_a_limit_and_keeps_the_order() -> None:
     assert first == joined[:GROUP_MESSAGES]
     assert group.take() == joined[GROUP_MESSAGES:]
     assert group.take() == []
+
+
+def test_puts_that_wait_are_readable_when_a_static_topic_has_changed(service: PutService) -> None:
+    """Else the end of a queue that has moved could rise behind consumers that have gone on at the other broker."""
+    service._joining.come()  # another one is on its way: the put waits for it
+    waiting = service.put_later(InnerMessages.of([message(0)]))
+    mapping = TopicQueueMapping("T", "b", 1, 1, hosted_queues={0: (MappingItem("b"),)})
+    service.save_static_topic(TopicConfig("T", 3, 3), lambda before: mapping)
+    assert service.store.max_offset("T", 0) == 1
+    service._joining.leave()
+    assert waiting().status is PutStatus.PUT_OK
+    assert service.settings.mappings.mappings == {"T": mapping}
+
+
+def test_a_static_topic_that_is_refused_is_as_it_was_and_one_that_stays_is_of_a_later_version(
+    service: PutService,
+) -> None:
+    """Name servers take a mapping only with topics of another version."""
+    mapping = TopicQueueMapping("T", "b", 1, 1, hosted_queues={0: (MappingItem("b"),)})
+    service.save_static_topic(TopicConfig("T", 1, 1), lambda before: mapping)
+    first = service.settings
+
+    def refuse(before: TopicQueueMapping | None) -> TopicQueueMapping:
+        assert before == mapping
+        raise ValueError("older")
+
+    with pytest.raises(ValueError, match="older"):
+        service.save_static_topic(TopicConfig("T", 9, 9), refuse)
+    assert service.settings is first
+    service.save_static_topic(TopicConfig("T", 1, 1), lambda before: mapping)
+    assert service.settings.topics.version.counter == first.topics.version.counter + 1
+    service.delete_topic("T")
+    assert not service.settings.mappings.mappings

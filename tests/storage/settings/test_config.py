@@ -174,9 +174,10 @@ def test_a_setting_that_the_named_release_does_not_have_is_ignored_as_its_broker
     [
         ("transRocksDBEnable", "open transactions"),
         ("timerRocksDBEnable", "two timers would deliver"),
+        ("enableMultiDispatch", "queues of lite topics"),
     ],
 )
-def test_what_moves_into_rocksdb_is_not_written(setting: str, rule: str) -> None:
+def test_what_moves_where_we_do_not_write_is_not_written(setting: str, rule: str) -> None:
     config = parse_config(f"{setting}=true\n".encode())
     (reason,) = refuse_for_writing(config)
     assert reason.startswith(f"{setting}=true: ")

@@ -192,7 +192,13 @@ ORDERS = (
         (
             Step("the source's lock shared", f"{_FILES}.left_alone", gives=lambda *_, **__: nullcontext(True)),
             Step(
-                "in TARGET.converting a note of the source",
+                "TARGET.converting locked",
+                f"{_FILES}.locked",
+                when=path_ends("converting.lock"),
+                gives=lambda *_, **__: nullcontext(),
+            ),
+            Step(
+                "in it a note of the source",
                 f"{_FILES}.replace",
                 when=lambda *found, **_: str(found[1]).endswith("converted_from.json"),
             ),

@@ -1,0 +1,134 @@
+"""Three controllers of both kinds in one group: each kind leads, follows what the other one has decided, and takes over."""
+
+from __future__ import annotations
+
+import random
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import pytest
+
+from spark_mq.controller.state import Group
+from tests.controller.test_server import NAME as ASKED_NAME
+from tests.controller.test_server import Broker
+from tests.interop.test_our_controller import judge
+from tests.support.controlled_brokers import TOPIC, brokers_under, sending_on
+from tests.support.controller_process import ControllerQuorum, controller_quorum
+from tests.support.java_broker import Oracle
+from tests.support.kill_hunts import Verdict
+
+pytestmark = [pytest.mark.interop, pytest.mark.slow]
+
+OURS, APACHES = True, False
+KINDS = {
+    "ours": (OURS, OURS, OURS),
+    "two-of-ours": (OURS, OURS, APACHES),
+    "one-of-ours": (OURS, APACHES, APACHES),
+    "apaches": (APACHES, APACHES, APACHES),
+}
+SMALL = ("-Xmx160m",)
+
+
+def small(oracle: Oracle) -> Oracle:
+    """Java processes with little memory."""
+    return Oracle(oracle.directory, oracle.home, oracle.version, SMALL)
+
+
+def known(controllers: ControllerQuorum) -> Group:
+    found = controllers.group(ASKED_NAME)
+    assert found is not None
+    return found
+
+
+def enter(controllers: ControllerQuorum, broker_id: int, left: ExitStack) -> Broker:
+    """A broker that the leader knows, and that is alive for it."""
+    broker = Broker(controllers.members[controllers.await_leader()].address, broker_id, f"127.0.0.1:{broker_id}")
+    left.callback(broker.sock.close)
+    broker.enter()
+    return broker
+
+
+@pytest.mark.parametrize("kind", ["two-of-ours", pytest.param("one-of-ours", marks=pytest.mark.long)])
+def test_each_kind_leads_and_takes_over_what_the_other_one_has_decided(
+    oracle: Oracle, tmp_path: Path, kind: str
+) -> None:
+    with controller_quorum(tmp_path, small(oracle), KINDS[kind]) as controllers, ExitStack() as left:
+        for turn, leads in enumerate((OURS, APACHES, OURS), 1):
+            leader = controllers.await_leader_of(leads)
+            before = controllers.group(ASKED_NAME)
+            broker = enter(controllers, turn, left)
+            if turn == 1:
+                broker.elect()
+            after = known(controllers)
+            assert before is None or after.replicas.items() > before.replicas.items()
+            assert (after.master_id, after.master_epoch, set(after.replicas)) == (1, 1, set(range(1, turn + 1)))
+            controllers.kill(leader)
+            controllers.await_leader()
+            assert known(controllers) == after, f"{leader} is gone"
+            controllers.start(leader)
+            controllers.await_joined(leader)
+
+
+class Hunted(NamedTuple):
+    """What kills under load have left, and how long no controller led after each kill of a leader."""
+
+    verdict: Verdict
+    without_leader_s: list[float]
+
+
+def hunt(oracle: Oracle, home: Path, kind: str, kills: int) -> Hunted:
+    """Leaders and followers are killed in turn; after each third kill the master of two brokers of ours, too, for which a controller
+    that has just taken over elects another one.
+    """
+    with controller_quorum(home, small(oracle), KINDS[kind]) as controllers, ExitStack() as left:
+        brokers = left.enter_context(brokers_under(controllers, Oracle(home, is_ours=True), home))
+        for broker_id in (1, 2):
+            brokers.start(broker_id)
+        rng, killed, waits = random.Random(kind), list[str](), list[float]()
+        with sending_on(small(oracle), home / "sent.jsonl", brokers.name_server.address) as sender:
+            sender.await_more(50)
+            brokers.await_copied(TOPIC)
+            for at in range(kills):
+                group = brokers.await_set({1, 2})
+                leader = controllers.await_leader()
+                name = rng.choice([each for each in controllers.members if (each == leader) == (at % 2 == 0)])
+                whose = "ours" if controllers.members[name].oracle is None else "Apache's"
+                killed.append(f"{'leader' if name == leader else 'follower'}, {whose}")
+                began = time.monotonic()
+                controllers.kill(name)
+                if name == leader:
+                    controllers.await_leader()
+                    waits.append(time.monotonic() - began)
+                if at % 3 == 2:
+                    assert group.master_id is not None
+                    brokers.kill(group.master_id)
+                    assert brokers.await_master_after(group.master_epoch).master_id == 3 - group.master_id
+                    brokers.start(group.master_id)
+                sender.await_more(20)
+                controllers.start(name)
+                controllers.await_joined(name)
+            brokers.await_set({1, 2})
+            sender.stop()
+            verdict = judge(oracle, brokers, sender, home / "found.jsonl", killed)
+    print(
+        f"{kind}, {oracle.version}: {verdict} | without a leader: median {median(waits):.1f} s, most {max(waits):.1f} s"
+    )
+    return Hunted(verdict, waits)
+
+
+@pytest.mark.parametrize("kind", ["ours", *(pytest.param(each, marks=pytest.mark.long) for each in list(KINDS)[1:])])
+def test_controllers_killed_under_load_lose_nothing_and_another_one_elects(
+    oracle: Oracle, tmp_path: Path, kind: str
+) -> None:
+    assert hunt(oracle, tmp_path, kind, 3).verdict.acknowledged > 100
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_thirty_kills_of_controllers_lose_nothing(oracle: Oracle, tmp_path: Path, kind: str) -> None:
+    found = hunt(oracle, tmp_path, kind, 30)
+    assert found.verdict.acknowledged > 1_000
+    assert len(found.without_leader_s) == 15
