@@ -35,7 +35,7 @@ AS_IN_5_5 = {"groups of a subscribed topic (300)", "system topics (305)"}
 """Steps in which ours says what newer releases say, whatever the release is."""
 SINCE = {"5.4.0": "5.4.0", "5.5.0": "5.4.0"}
 """The first release that says all that this one says."""
-NOT_ASKED = {28, 43, 45, 60, 61, 323, 324, 329, 402, 513, 906, 1007, *range(3001, 3011)}
+NOT_ASKED = {28, 43, 45, *range(50, 54), 60, 61, 323, 324, 329, 402, 513, 906, 1007, *range(3001, 3011)}
 """Requests of the table that the conversation has no step for."""
 
 

@@ -75,9 +75,9 @@ NEEDED: dict[int, tuple[str, ...]] = {
     **dict.fromkeys((208, 223, 303, 308, 321, 345), _BOTH_GET),
     **dict.fromkeys((222, 314, 353), _BOTH_UPDATE),
     **dict.fromkeys((21, 201), ("Cluster:C List/Get",)),
-    **dict.fromkeys((26, 28, 43, 45, 60, 61, 204, 305, 315, 317, 328, 402, 906, 907, 1007), _CLUSTER_GET),
+    **dict.fromkeys((26, 28, 43, 52, 45, 60, 61, 204, 305, 315, 317, 328, 402, 906, 907, 1007), _CLUSTER_GET),
     **dict.fromkeys((3004, 3005, 3009, 3010), _CLUSTER_GET),
-    **dict.fromkeys((25, 306, 316, 329, 3001, 3002, 3003, 3006, 3007, 3008), _CLUSTER_UPDATE),
+    **dict.fromkeys((25, 50, 51, 53, 306, 316, 329, 3001, 3002, 3003, 3006, 3007, 3008), _CLUSTER_UPDATE),
 }
 CODES = sorted(REQUEST_TABLE)
 
@@ -253,6 +253,29 @@ def test_lists_of_names_are_asked_for_each(broker: Broker) -> None:
 
 
 # Other rules
+
+
+def test_with_acl_1_admins_and_white_addresses_pass_before_all_and_others_by_their_rights(tmp_path: Path) -> None:
+    """Java up to 5.3.2: initialAcl. What operators ask, and Java asks no admin for, is answered to this host alone."""
+    pytest.importorskip("yaml")
+    accounts = "- {accessKey: annette, secretKey: annes-secret, topicPerms: [T=PUB]}\n"
+    accounts += "- {accessKey: operator, secretKey: operators-secret, admin: true}\n"
+    (tmp_path / "conf").mkdir()
+    text = f"globalWhiteRemoteAddresses: [10.9.9.*]\naccounts:\n{accounts}"
+    (tmp_path / "conf" / "plain_acl.yml").write_text(text)
+    ann, operator = User("annette", "annes-secret"), User("operator", "operators-secret")
+    denied = f"code {ResponseCode.SYSTEM_ERROR}"
+    with running(tmp_path / "store", AccessRules(plain_home=str(tmp_path))) as broker:
+        assert not Gate(broker.parts).lets_all_send
+        for code in CODES:
+            assert refusal(broker, request(code)) == denied
+            assert refusal(broker, request(code), "10.9.9.1") is None
+            assert refusal(broker, request(code, operator)) is None
+        assert refusal(broker, request(310, ann)) is None
+        assert refusal(broker, request(11, ann)) == denied
+        assert refusal(broker, request(17, ann), "127.0.0.1") == denied
+        assert "this host alone" in (refusal(broker, request(26, ann)) or "")
+        assert refusal(broker, request(26, ann), "127.0.0.1") is None
 
 
 def test_without_access_control_operators_are_of_this_host(tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_access_control_is_as_configured_and_its_secrets_are_not_told() -> None:
     ("text", "key"),
     [
         (b"aclEnable=true\n", "aclEnable"),
+        (b"aclEnable=true\nrocketmqHome=/h\nrocketmqVersion=5.3.3\n", "aclEnable"),
         (b"authorizationEnabled=true\n", "authorizationEnabled"),
         (b"initAuthenticationUser=root\n", "initAuthenticationUser"),
         (b'innerClientAuthenticationCredentials={"accessKey":"a"}\n', "innerClientAuthenticationCredentials"),
@@ -92,10 +93,20 @@ def test_access_control_is_as_configured_and_its_secrets_are_not_told() -> None:
         (b"authorizationWhitelist=-1\n", "authorizationWhitelist"),
     ],
 )
-def test_access_control_that_would_guard_nothing_is_refused_by_its_name(text: bytes, key: str) -> None:
+def test_access_control_that_would_guard_nothing_is_refused_by_its_name(
+    monkeypatch: pytest.MonkeyPatch, text: bytes, key: str
+) -> None:
+    monkeypatch.delenv("ROCKETMQ_HOME", raising=False)
     with pytest.raises(ConfigurationError) as raised:
         read_configuration(text, "broker.conf", {})
     assert (raised.value.key, raised.value.file) == (key, "broker.conf")
+
+
+@pytest.mark.parametrize("version", [b"", b"rocketmqVersion=5.3.2\n"])
+def test_acl_1_is_on_for_a_release_that_has_it_and_for_none(version: bytes) -> None:
+    text = b"aclEnable=true\nrocketmqHome=/h\n" + version
+    assert read_configuration(text, None, {}).access.rules == AccessRules(plain_home="/h")
+    assert read_configuration(b"rocketmqHome=/h\n" + version, None, {}).access.rules == AccessRules()
 
 
 @pytest.mark.parametrize("role", [b"", b"brokerRole=SYNC_MASTER\n"])

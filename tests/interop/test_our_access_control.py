@@ -8,15 +8,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from spark_mq.client.admin import Admin
-from spark_mq.client.errors import AccessDeniedError
+from spark_mq.client.errors import AccessDeniedError, ClientError
 from spark_mq.client.message import Message
 from spark_mq.client.producer import Producer
+from spark_mq.client.send_results import SendStatus
 from spark_mq.client.settings import ClientSettings, Credentials
 from tests.support.java_broker import Oracle, RunningBroker, wait_until
 
@@ -61,6 +63,64 @@ def guarded(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             ours.broker(directory / "store", name_server, waitTimeMillsInSendQueue=20_000, **ACL)
         )
         yield Guarded(broker, ours)
+
+
+ACCOUNTS = """\
+accounts:
+- accessKey: operator
+  secretKey: operators-secret
+  admin: true
+- accessKey: bobby77
+  secretKey: bobs-secret
+  defaultTopicPerm: DENY
+  defaultGroupPerm: DENY
+"""
+RIGHTS = "  topicPerms: [guarded=PUB|SUB, probe=PUB]\n  groupPerms: [GGuarded=SUB]\n"
+"""ACL 1.0's files, before and after."""
+
+
+@pytest.fixture(scope="module")
+def plain(oracle: Oracle, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Guarded, Path]]:
+    pytest.importorskip("yaml")
+    directory = tmp_path_factory.mktemp("plain-")
+    file = directory / "home" / "conf" / "plain_acl.yml"
+    file.parent.mkdir(parents=True)
+    file.write_text(ACCOUNTS)
+    with ExitStack() as stack:
+        ours = Oracle(directory, is_ours=True)
+        name_server = stack.enter_context(ours.namesrv())
+        home = {"rocketmqHome": str(directory / "home"), "waitTimeMillsInSendQueue": 20_000}
+        times = {"transactionTimeOut": "1000", "transactionCheckInterval": "1000"}
+        broker = stack.enter_context(ours.broker(directory / "store", name_server, aclEnable="true", **home, **times))
+        yield Guarded(broker, ours), file
+
+
+def test_with_acl_1_mqadmin_and_a_java_client_go_by_the_files_as_they_change(plain: tuple[Guarded, Path]) -> None:
+    """PlainPermissionManager, AclFileWatchService."""
+    guarded, file = plain
+    bob = Credentials("bobby77", "bobs-secret")
+    create = ("updateTopic", "-b", guarded.broker.address, "-t", "guarded", "-r", "1", "-w", "1")
+    assert "Need admin permission for request code=17" in guarded.mqadmin(*create, user=bob)
+    assert "No accessKey is configured" in guarded.mqadmin(*create, user=None)
+    assert "create topic to" in guarded.mqadmin(*create)
+    with Admin(settings(guarded, OPERATOR)) as admin:
+        wait_until(lambda: "guarded" in admin.topics(), "the topic is registered")
+    refused = run_java(guarded, bob, wait=5)
+    assert {line["refused"] for line in refused} == {1}
+    exception = "org.apache.rocketmq.acl.common.AclException: No default permission for topic:guarded"
+    assert all(exception in line["remark"] for line in refused)
+    file.write_text(ACCOUNTS + RIGHTS)
+
+    def may_send() -> bool:
+        with suppress(ClientError), Producer(settings(guarded, bob), "P") as producer:
+            return producer.send(Message("probe", b"body")).status is SendStatus.SEND_OK
+        return False
+
+    wait_until(may_send, "the file is read again")
+    lines = run_java(guarded, bob, wait=60)
+    assert [line["sent"] for line in lines if "sent" in line] == ["SEND_OK"] * 4
+    got = sorted((line["got"], line["times"]) for line in lines if "got" in line)
+    assert got == [("again", 0), ("again", 1), ("checked", 0), ("committed", 0), ("plain", 0)]
 
 
 def settings(guarded: Guarded, user: Credentials | None) -> ClientSettings:
