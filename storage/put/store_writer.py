@@ -37,7 +37,7 @@ from storage.log.writer import CommitLogWriter, NextFile, Placement, RunningSync
 from storage.names import validate_path_element
 from storage.put.settings import PutSettings, TopicEntries
 from storage.queues.store import ConsumeQueueStore
-from storage.tables.put_statistics import PutStatistics
+from storage.tables.put_statistics import PutStatistics, Sum
 from storage.tables.topics import TopicConfig, TopicTable
 
 _LOG = logging.getLogger(__name__)
@@ -119,6 +119,8 @@ class StoreWriter:
             self._hold(ends.held_from, settings.delays_ms)
         self.statistics = PutStatistics(settings.broker_name, settings.cluster)
         """What was appended. Replace it to count only later appends."""
+        self.appended = Sum()
+        """Bytes and number of all records since the opening, also a follower's. Java: StoreStatsService."""
 
     @property
     def log_end(self) -> int:
@@ -329,6 +331,7 @@ class StoreWriter:
         self.ends.last_record = RecordIdentity(int(placement.commitlog_offsets[-1]), store_time_ms)
         self._written_ms = self._written_ms if hold else store_time_ms
         self.statistics.put_columns(names, run.columns.queue_codes, run.columns.sizes_bytes)
+        self.appended.add(int(run.columns.sizes_bytes.sum()), run.columns.row_count)
         self._undispatched.append(AppendedRun(run.columns, placement, store_time_ms))
         self._undispatched_rows += run.columns.row_count
         return placement
@@ -401,6 +404,7 @@ class StoreWriter:
             held = self._held.popleft()
             self._claim_index_time(int(held.batch.store_times_ms.max()), INDEX_LEASE_MS)
             self.derived.enter_records(held.batch, is_counted=held.is_counted)
+            self.appended.add(int(held.batch.sizes_bytes.sum()), len(held.batch))
             self._dispatched_ms = max(self._dispatched_ms, int(held.batch.store_times_ms[-1]))
             self._dispatched_record = int(held.batch.commitlog_offsets[-1])
             self.dispatched_end = held.end

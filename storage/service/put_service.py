@@ -63,6 +63,7 @@ from storage.store import MessageStore
 from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
 from storage.tables.masters import place_of_copy
+from storage.tables.put_statistics import PutTimes, Sum
 from storage.tables.topics import TOPICS_FILE, TopicConfig, TopicTable
 
 _LOG = logging.getLogger(__name__)
@@ -87,6 +88,8 @@ class PutService:
         self._store = store
         self._writer = store.writer
         self._look_ups = LookUps(store, lambda: self._writer.written_end)
+        self.times = PutTimes()
+        """How long puts took."""
         self.log_grew: Callable[[], None] = lambda: None
         """Called when more of the log may be readable, in the thread that made it so: it must be quick and raise nothing."""
         self._config = store.config.flush
@@ -173,6 +176,17 @@ class PutService:
         """The log offset up to which replicas may be sent the log: whole records, synced under SYNC_FLUSH. For any thread."""
         writer = self._writer
         return min(writer.log_end, writer.settings.flush.readable_end(writer.written_end, writer.synced_end))
+
+    @property
+    def appended(self) -> Sum:
+        """Bytes and number of all records since the opening."""
+        return self._writer.appended
+
+    @property
+    def held_ms(self) -> int:
+        """How long the present put has held the log; 0 = none does. Java: CommitLog.lockTimeMills."""
+        since_ms = self._held_since_ms
+        return 0 if since_ms is None else max(0, self._steady() - since_ms)
 
     @property
     def confirm_offset(self) -> int:
@@ -382,23 +396,36 @@ class PutService:
         return self.put_later(inner, waits=waits)()
 
     def put_later(
-        self, messages: Rows, *, waits: bool | None = None, needs_copies: bool = True, is_heard: bool = True
+        self,
+        messages: Rows,
+        *,
+        waits: bool | None = None,
+        needs_copies: bool = True,
+        is_heard: bool = True,
+        puts: int = 1,
     ) -> Pending[PutMessageResult]:
         """Messages that join the next append. The caller must call or settle the result: that makes the append, with all messages that
         have joined until then, unless another put has made it. It returns and raises what `put_inner` does.
         Without `needs_copies` it waits for no replicas. Without `is_heard` no client would receive OS_PAGE_CACHE_BUSY: the put waits
-        for the log, and writes out a full pool. Departure: Java drops it.
+        for the log, and writes out a full pool. Departure: Java drops it. `puts` is how many puts of clients these messages are.
         """
         waits = wait_for_disk(messages) if waits is None else waits
         copies = self._admitted(waits and needs_copies, is_heard=is_heard)
         if isinstance(copies, PutStatus):
+            self.times.refused(copies, puts)
             return Pending.done(PutMessageResult(copies))
-        joined = self._joining.join(messages, waits, copies)
+        joined, begun_ms = self._joining.join(messages, waits, copies), self._steady()
 
         def result() -> PutMessageResult:
-            self._append(joined)
-            places = joined.places()
-            return PutMessageResult(self._wait(joined.acknowledged), places)
+            is_stored = False
+            try:
+                self._append(joined)
+                places = joined.places()
+                put = PutMessageResult(self._wait(joined.acknowledged), places)
+                is_stored = True
+            finally:
+                self.times.add(self._steady() - begun_ms, puts, failed=not is_stored)
+            return put
 
         def when_settled(call: Callable[[], None]) -> float | None:
             self._append(joined)
