@@ -308,13 +308,15 @@ def runtime_info(
         "timerCongestNum": "0",
         "timerEnqueueTps": "0.0",
         "timerDequeueTps": "0.0",
-        "remainTransientStoreBufferNumbs": str(2**31 - 1),
+        "remainTransientStoreBufferNumbs": str(service.free_buffers),
         "remainHowManyDataToFlush": _readable(max(0, served.log_end - service.store.writer.synced_end)),
         "commitLogMinOffset": str(served.log_minimum if served.log_end else -1),
         "commitLogMaxOffset": str(served.log_end),
         "EndTransactionQueueSize": str(server.pool_load(Pool.END_TRANSACTION)[0]),
         "EndTransactionThreadPoolQueueCapacity": str(Pool.END_TRANSACTION.capacity),
     }
+    if (held_bytes := service.held_bytes) is not None:
+        info["remainHowManyDataToCommit"] = _readable(held_bytes)
     info |= _delays(store)
     used = _disk_use(store)
     total, free = disk_room_bytes(service.root)

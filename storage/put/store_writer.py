@@ -14,6 +14,7 @@ import posixpath
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.locked_memory import LockedMemory, WarmFile
 from storage.files.syncs import note_failed_sync, try_disk
 from storage.format.record_block import RecordRun
 from storage.index.store import IndexStore, drop_index_trust, has_index_trust, save_index_trust
@@ -214,6 +216,14 @@ class StoreWriter:
     def next_file(self) -> NextFile | None:
         """The log's next file, which the caller must `make` in parallel to this writer; None if there is nothing to make."""
         return None if self._failure is not None else self._log_writer.next_file()
+
+    def hold_in_locked_memory(self, size_bytes: int) -> None:
+        """Records that are not written yet lie in locked memory from now on. Raises OSError if so much cannot be locked."""
+        self._log_writer.pool = LockedMemory(size_bytes)
+
+    def warm_next_files(self, sync_pages: int | None) -> None:
+        """Bring the pages of each next file into memory; `sync_pages` as of `WarmFile`."""
+        self._log_writer.warms = partial(WarmFile, sync_pages=sync_pages)
 
     def drop_next_file(self) -> None:
         """Delete an unused log file that was made ahead."""

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from storage.dispatch.writer import Arrived, BitMaps
 from storage.epoch_times import steady_time_ms
-from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
+from storage.errors import ConfigurationError, PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.format.record_block import RecordRun
@@ -109,6 +109,7 @@ class PutService:
         flush_timeout_ms = self._policy.timeout_ms if isinstance(self._policy, SyncFlush) else 0
         self._timeouts_ms = flush_timeout_ms, store.config.replication.slave_timeout
         self._pool = self._policy.pool if isinstance(self._policy, AsyncFlush) else None
+        self._keep_in_memory()
         if isinstance(self._policy, SyncFlush):
             self._log_duty = self._duty("group commit", None, self.sync_turn)
         else:
@@ -127,6 +128,23 @@ class PutService:
                 self.acks.on_reached = self.on_confirmed
         for duty in self._duties if starts_duties else ():
             duty.start()
+
+    def _keep_in_memory(self) -> None:
+        """Lock the memory of the pool, and warm next log files, if configured. Raises ConfigurationError if it cannot be locked."""
+        config, pool = self._config, self._pool
+        if pool is not None:
+            try:
+                self._writer.hold_in_locked_memory(pool.room_bytes)
+            except OSError as error:
+                size = self._writer.settings.log_file_size_bytes
+                rule = (
+                    f"the pool of {config.transient_store_pool_size} log files of {size} bytes: {error.strerror}. Raise that limit, "
+                    "lower transientStorePoolSize or mappedFileSizeCommitLog, or switch the pool off"
+                )
+                raise ConfigurationError(self._store.config.file, None, "transientStorePoolEnable", rule) from error
+        if config.warm_maped_file_enable:
+            is_sync = isinstance(self._policy, SyncFlush)
+            self._writer.warm_next_files(config.flush_least_pages_when_warm_maped_file if is_sync else None)
 
     def _duty(self, name: str, interval_ms: int | None, turn: Callable[[], None]) -> Duty:
         return Duty(f"{name} of {self._store.root}", interval_ms, partial(self._do, turn))
@@ -181,6 +199,23 @@ class PutService:
     def appended(self) -> Sum:
         """Bytes and number of all records since the opening."""
         return self._writer.appended
+
+    @property
+    def held_bytes(self) -> int | None:
+        """Bytes of records that wait in the pool; None without a pool. Java: remainHowManyDataToCommit."""
+        return None if self._pool is None else self._writer.held_bytes
+
+    @property
+    def free_buffers(self) -> int:
+        """How many log files' worth of the pool is free, as Java counts buffers; the greatest int without a pool.
+
+        Departure: Java's are in use for the whole life of a log file.
+        """
+        if self._pool is None:
+            return 2**31 - 1
+        return self._config.transient_store_pool_size - -(
+            -self._writer.held_bytes // self._writer.settings.log_file_size_bytes
+        )
 
     @property
     def held_ms(self) -> int:
@@ -710,6 +745,9 @@ class DirectService(PutService):
 
     def __init__(self, store: MessageStore) -> None:
         super().__init__(store, starts_duties=False)
+
+    def _keep_in_memory(self) -> None:
+        """Nothing: it holds nothing back."""
 
     def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
         """Like `MessageStore.message_by_commitlog_offset`."""
