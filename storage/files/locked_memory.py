@@ -74,6 +74,10 @@ class LockedMemory:
         """All of it is free again."""
         self._used = 0
 
+    def close(self) -> None:
+        """Give it back, as soon as no copy is used any more."""
+        self._pages, self._used = np.empty(0, np.uint8), 0
+
 
 class WarmFile:
     """A new file's pages in memory, as long as this object lives: each was written once with zeros, so the disk has room for all."""

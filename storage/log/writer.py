@@ -436,6 +436,12 @@ class CommitLogWriter:
             self._warm.pop(self._writer.path, None)
         self._writer = None
 
+    def release_memory(self) -> None:
+        """Give locked memory back."""
+        self._warm.clear()
+        if self.pool is not None:
+            self.pool.close()
+
     # The next file
 
     @property

@@ -596,6 +596,7 @@ class StoreWriter:
             reason = "it was let go of while records waited to be readable"
             self.fail(StoreNotWritableError(self.root, reason))
         self._log_writer.close()
+        self._log_writer.release_memory()
 
 
 def _delete_tree(files: LocalFileSystem, folder: str, topic: str) -> None:

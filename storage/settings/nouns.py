@@ -117,10 +117,6 @@ class FlushConfig:
     wake_flush_when_put_message: bool = setting("wakeFlushWhenPutMessage", False)
     transient_store_pool_enable: bool = setting("transientStorePoolEnable", False)
     transient_store_pool_size: int = setting("transientStorePoolSize", 5, unit="log files")
-    warm_maped_file_enable: bool = setting("warmMapedFileEnable", False)
-    flush_least_pages_when_warm_maped_file: int = setting(
-        "flushLeastPagesWhenWarmMapedFile", 4_096, unit="pages of 4 KiB"
-    )
     commit_interval_commit_log: int = setting("commitIntervalCommitLog", 200, unit="ms")
     commit_commit_log_least_pages: int = setting("commitCommitLogLeastPages", 4, unit="pages of 4 KiB")
     commit_commit_log_thorough_interval: int = setting("commitCommitLogThoroughInterval", 200, unit="ms")
@@ -129,6 +125,10 @@ class FlushConfig:
     flush_consume_queue_least_pages: int = setting("flushConsumeQueueLeastPages", 2, unit="pages of 4 KiB")
     flush_consume_queue_thorough_interval: int = setting("flushConsumeQueueThoroughInterval", 60_000, unit="ms")
     os_page_cache_busy_time_out_mills: int = setting("osPageCacheBusyTimeOutMills", 1_000, unit="ms")
+    warm_maped_file_enable: bool = setting("warmMapedFileEnable", False)
+    flush_least_pages_when_warm_maped_file: int = setting(
+        "flushLeastPagesWhenWarmMapedFile", 4_096, unit="pages of 4 KiB"
+    )
 
     def __post_init__(self) -> None:
         _require_positive(
