@@ -278,13 +278,13 @@ def test_errors_come_first_and_nothing_is_said_twice(tmp_path: Path) -> None:
 
 
 def test_settings_that_take_no_effect_or_keep_a_store_from_being_written_are_named() -> None:
-    conf = b"warmMapedFileEnable=true\nnamesrvAddr=a:9876\nbrokerRole=SLAVE\nnoSuchName=1\nmaxMessageSize=9\n"
+    conf = b"coldDataFlowControlEnable=true\nnamesrvAddr=a:9876\nbrokerRole=SLAVE\nnoSuchName=1\nmaxMessageSize=9\n"
     found = list(check_settings(parse_config(conf, "/lab/broker.conf")))
     assert [(finding.severity, finding.what.split()[0], finding.where) for finding in found] == [
         (Severity.WARNING, "the", "/lab/broker.conf"),
         (Severity.WARNING, "/lab/broker.conf,", "/lab/broker.conf"),
         (Severity.NOTE, "namesrvAddr", "/lab/broker.conf"),
-        (Severity.NOTE, "warmMapedFileEnable", "/lab/broker.conf"),
+        (Severity.NOTE, "coldDataFlowControlEnable", "/lab/broker.conf"),
     ]
     assert "brokerRole=SLAVE" in found[0].what
     assert list(check_settings(StoreConfig())) == []

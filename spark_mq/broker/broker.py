@@ -143,7 +143,7 @@ class Broker:
             clients=Clients(config.clients, filters, clock=clock, steady=steady),
             offsets=offsets,
             pulls=Pulls(config.pull),
-            traffic=Traffic(PutStatistics(settings.broker_name, settings.cluster), settings.cluster),
+            traffic=Traffic(PutStatistics(settings.broker_name, settings.cluster), settings.cluster, service.times),
             access=AccessEntries(service, access or AccessRules()),
             server=server or ServerFacts(),
         )
@@ -378,7 +378,7 @@ class Broker:
         with parts.pulls.held_lock:
             parts.clients.run_again(parts.pulls.held.look(steady_ms, parts.store.served.maximum))
         with parts.clients.lock:
-            parts.traffic.sample(now_ms)
+            parts.traffic.sample(now_ms, parts.store.service.appended.times)
             if is_time(steady_ms, self._looked_ms, EXPIRY_LOOK_MS):
                 self._looked_ms = steady_ms
                 silent = dict.fromkeys(

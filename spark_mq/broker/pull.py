@@ -165,7 +165,7 @@ class PullHandler:
                     self._clients.steady() - started_ms,
                 )
             else:
-                self._traffic.missed()
+                self._traffic.missed(self._clients.steady() - started_ms)
         if place.code == ResponseCode.PULL_OFFSET_MOVED and self._store.is_slave and remark != _RESET:
             place = place._replace(  # the master may have what is not here yet (Java: offsetCheckInSlave=false)
                 code=ResponseCode.PULL_RETRY_IMMEDIATELY, next_begin_offset=header.queue_offset

@@ -178,6 +178,7 @@ class SendMessageHandler:
         except RequestRefusedError as refused:
             return Pending.done(request.answer(refused.code, refused.remark, self._added))
         except PutRefusedError as refused:
+            self._service.times.refused(refused.status)
             return Pending.done(self._refusal(request, PutMessageResult(refused.status, reason=refused.reason)))
 
         def answer(put: Callable[[], PutMessageResult]) -> RemotingCommand:
@@ -314,7 +315,7 @@ class SendMessageHandler:
             messages = self._messages_of(run, requests, begin_ms)
         if messages is None:
             return None
-        pending = self._service.put_later(messages, waits=True)
+        pending = self._service.put_later(messages, waits=True, puts=messages.row_count)
         return pending.then(lambda put: self._run_answers(run, messages, put, begin_ms))
 
     def _messages_of(self, run: SendRun, requests: Sequence[Request], now_ms: int) -> InnerMessages | None:

@@ -1,7 +1,7 @@
 """Recent puts and pulls: sums, sampled every 10 seconds, 10 minutes and hour. Java: BrokerStatsManager, StatsItem.
 
 A rate is computed from the oldest and the newest sample of a span. Samples from before the clock was set back are dropped.
-`PutStatistics` counts puts; this module counts pulls.
+`PutStatistics` counts puts, `PutTimes` how long they take; this module counts pulls.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from spark_mq.remoting.administration import BrokerStats, StatsItem
 from storage.epoch_times import is_time
 from storage.names import is_system_topic
-from storage.tables.put_statistics import PutStatistics, Sum
+from storage.tables.put_statistics import PutStatistics, PutTimes, Sum
 
 SPANS_MS = (10_000, 600_000, 3_600_000)
 """Time between samples, for the rates of a minute, an hour and a day."""
@@ -44,8 +44,9 @@ class DayTotals(NamedTuple):
 class Traffic:
     """The figures of one broker by name and key, as TOPIC_PUT_NUMS of a topic. For one thread at a time; times are ms."""
 
-    def __init__(self, puts: PutStatistics, cluster: str) -> None:
+    def __init__(self, puts: PutStatistics, cluster: str, times: PutTimes | None = None) -> None:
         self.puts = puts
+        self.times = times or PutTimes()
         self._cluster = cluster
         self._pulled: dict[str, defaultdict[str, Sum]] = {
             name: defaultdict(Sum)
@@ -62,17 +63,17 @@ class Traffic:
     def pulled(self, group: str, topic: str, queue_id: int, messages: int, size_bytes: int, latency_ms: int) -> None:
         """Count one pull that found something."""
         key = f"{topic}@{group}"
-        self.rates.got(messages)
+        self.rates.got(messages, latency_ms)
         self._pulled["GROUP_GET_NUMS"][key].add(messages)
         self._pulled["GROUP_GET_SIZE"][key].add(size_bytes)
         self._pulled["GROUP_GET_LATENCY"][f"{queue_id}@{key}"].add(latency_ms)
-        self._pulled["BROKER_GET_NUMS"][self._cluster].add(messages)
+        self._pulled["BROKER_GET_NUMS"][self._cluster].add(messages, 0)
         if not is_system_topic(topic, broker_name=self.puts.broker_name, cluster_name=self.puts.cluster_name):
             self._got += messages
 
-    def missed(self) -> None:
+    def missed(self, latency_ms: int) -> None:
         """Count one pull that found nothing."""
-        self.rates.got(0)
+        self.rates.got(0, latency_ms)
 
     def looked(self, group: str, topic: str, queue_id: int, behind_bytes: int) -> None:
         """Distance from the last message of a pull to the log's end. Java: recordDiskFallBehindSize."""
@@ -106,10 +107,11 @@ class Traffic:
         if morning_ms is None or not 0 < morning_ms - now_ms <= _LONGEST_DAY_MS:
             self._next_morning_ms = _next_morning_ms(now_ms)
 
-    def sample(self, now_ms: int) -> None:
-        """Take the samples that are due."""
+    def sample(self, now_ms: int, put: int) -> None:
+        """Take the samples that are due. `put` is how many messages were put since the broker began."""
         self._note_morning(now_ms)
-        self.rates.sample(now_ms, self.puts.broker_put_nums)
+        self.times.look(now_ms)
+        self.rates.sample(now_ms, put)
         for number, span_ms in enumerate(SPANS_MS):
             sampled_ms, samples = self._sampled_ms[number], self._samples[number]
             if not is_time(now_ms, sampled_ms, span_ms):
@@ -139,13 +141,22 @@ class Traffic:
             "TOPIC_PUT_NUMS": puts.topic_put_nums,
             "TOPIC_PUT_SIZE": puts.topic_put_size,
             "TOPIC_PUT_LATENCY": puts.topic_put_latency,
+            "QUEUE_PUT_NUMS": puts.queue_put_nums,
+            "QUEUE_PUT_SIZE": puts.queue_put_size,
             "SNDBCK_PUT_NUMS": puts.send_back_nums,
             **self._pulled,
         }
         for name, table in tables.items():
             for key, found in list(table.items()):
                 yield (name, key), found.value, found.times
-        yield ("BROKER_PUT_NUMS", self._cluster), puts.broker_put_nums, puts.broker_put_nums
+        of_broker = {
+            "BROKER_PUT_NUMS": puts.broker_put_nums,
+            "BROKER_PUT_NUMS_WITHOUT_SYSTEM_TOPIC": puts.broker_put_nums_without_system_topic,
+            "BROKER_GET_NUMS_WITHOUT_SYSTEM_TOPIC": self._got,
+        }
+        for name, count in of_broker.items():
+            if count:
+                yield (name, self._cluster), count, 0  # as in Java: no average of a put or a get
 
 
 def _next_morning_ms(now_ms: int) -> int:
@@ -182,16 +193,17 @@ class _StoreSample(NamedTuple):
 class StoreRates:
     """Puts and gets of a store per second, by samples of every second. For one thread at a time; times are ms.
 
-    Java: StoreStatsService. Not followed: how long single puts and gets take.
+    Java: StoreStatsService.
     """
 
     def __init__(self) -> None:
-        self._found = self._missed = self._transferred = 0
+        self._found = self._missed = self._transferred = self._longest_ms = 0
         self._samples: deque[_StoreSample] = deque(maxlen=_STORE_SAMPLES[-1] + 1)
         self._sampled_ms = -_STORE_SAMPLE_MS
 
-    def got(self, messages: int) -> None:
+    def got(self, messages: int, took_ms: int) -> None:
         """Count one get and the messages that it found; 0 = it found none."""
+        self._longest_ms = max(self._longest_ms, took_ms)
         self._found += messages > 0
         self._missed += messages == 0
         self._transferred += messages
@@ -217,7 +229,8 @@ class StoreRates:
             "getTotalTps": total,
             "getTransferredTps": transferred,
         }
-        return {name: " ".join("" if rate is None else str(rate) for rate in each) for name, each in rates.items()}
+        texts = {name: " ".join("" if rate is None else str(rate) for rate in each) for name, each in rates.items()}
+        return {"getMessageEntireTimeMax": str(self._longest_ms), **texts}
 
     def _rate(self, item: int, count: int) -> float | None:
         if len(self._samples) <= count:

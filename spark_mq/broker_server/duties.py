@@ -15,10 +15,12 @@ from spark_mq.broker.broker import Broker
 from spark_mq.broker_server.static_topics import CLEAN_MS
 from storage.delay.schedule import deliver_due
 from storage.delay.timer_store import deliver_timed
-from storage.epoch_times import current_time_ms
+from storage.epoch_times import current_time_ms, steady_time_ms
 from storage.files.local_file_system import LocalFileSystem
 from storage.retention import apply_expiry, plan_run
 from storage.service.put_service import PutService
+from storage.store import MessageStore
+from storage.tables.put_statistics import NO_QUEUE, PutStatistics
 
 TICK_MS = 100
 LEVELS_MS = 200
@@ -95,12 +97,23 @@ class Duties:
         self._broker.tick(self._clock())
 
     def _deliver_levels(self) -> None:
-        with self._service.exclusive() as store:
-            deliver_due(store, self._clock())
+        self._deliver(deliver_due)
 
     def _deliver_timed(self) -> None:
+        self._deliver(deliver_timed)
+
+    def _deliver(self, deliver: Callable[[MessageStore, int], object]) -> None:
+        """Each delivered message is a put, by its topic, in the broker's figures. Java: enableScheduleMessageStats."""
+        counts, began_ms = PutStatistics(), steady_time_ms()
         with self._service.exclusive() as store:
-            deliver_timed(store, self._clock())
+            others, store.writer.statistics = store.writer.statistics, counts
+            try:
+                deliver(store, self._clock())
+            finally:
+                store.writer.statistics = others
+        for topic, found in counts.topics.items():
+            self._service.times.add(steady_time_ms() - began_ms, found.messages)
+            self._broker.parts.traffic.puts.put(topic, NO_QUEUE, found.messages, found.size_bytes, found.messages)
 
     def _check_transactions(self) -> None:
         self._broker.check_transactions(self._clock())

@@ -14,7 +14,7 @@ Java: CommitLog.DefaultAppendMessageCallback, assignQueueOffset.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -28,6 +28,7 @@ from storage.failpoints import reach
 from storage.files.file_system import Scratch
 from storage.files.local_file_system import LocalFileSystem
 from storage.files.local_files import LocalWriter
+from storage.files.locked_memory import LockedMemory, WarmFile
 from storage.files.syncs import SyncGate
 from storage.format.arrays import is_few, sorted_by_code
 from storage.format.record import BLANK, BLANK_SIZE, MAGIC_BLANK
@@ -215,8 +216,13 @@ class CommitLogWriter:
         self._identity: tuple[int, int, int] | None = None
         self._lent: list[LocalWriter] = []
         """The file writers that running syncs use."""
-        self._held: list[tuple[int, bytes]] = []
+        self._held: list[tuple[int, bytes | np.ndarray]] = []
         """Data to write and its places, in order."""
+        self.pool: LockedMemory | None = None
+        """Where held data lies; None = anywhere in memory."""
+        self.warms: Callable[[str, int], WarmFile] | None = None
+        """Brings a new file's pages into memory, given path and size."""
+        self._warm: dict[str, WarmFile] = {}
         self._unsynced = dict.fromkeys(unsynced, 0)
         """Files with unsynced data, and the offset after their last byte; 0 = before this writer's first."""
         self.synced_end = 0 if self._unsynced else end
@@ -248,7 +254,8 @@ class CommitLogWriter:
             placement = placement._replace(queue_offsets=np.zeros(run.columns.row_count, np.int64))
         pieces = self._stamped(run, placement, store_time_ms)
         if hold:
-            self._held += ((start, bytes(data)) for start, data in pieces)
+            keep = bytes if self.pool is None else self.pool.keep
+            self._held += ((start, keep(data)) for start, data in pieces)
             self.end = placement.end
             return placement
         self.write_held()
@@ -304,6 +311,8 @@ class CommitLogWriter:
         for start, data in self._held:
             self._write(start, data)
         self._held.clear()
+        if self.pool is not None:
+            self.pool.clear()
         self.written_end = self.end
 
     def _stamped(
@@ -423,7 +432,15 @@ class CommitLogWriter:
         """Close the last file; a running sync keeps it until it ends."""
         if self._writer is not None and self._writer not in self._lent:
             self._writer.close()
+        if self._writer is not None:
+            self._warm.pop(self._writer.path, None)
         self._writer = None
+
+    def release_memory(self) -> None:
+        """Give locked memory back."""
+        self._warm.clear()
+        if self.pool is not None:
+            self.pool.close()
 
     # The next file
 
@@ -441,7 +458,7 @@ class CommitLogWriter:
         path = self._path(self._looked_ahead_to)
         if self._is_there(path):
             return None
-        self._ahead = NextFile(self._file_system, path, self.file_size_bytes)
+        self._ahead = NextFile(self._file_system, path, self.file_size_bytes, self.warms)
         return self._ahead
 
     def drop_next_file(self) -> None:
@@ -457,6 +474,8 @@ class CommitLogWriter:
         """Wait until no thread is making that file. Raises OSError if it may not be durable."""
         if self._ahead is not None and self._ahead.path == path:
             self._ahead.wait()
+            if self._ahead.warm is not None:
+                self._warm[path] = self._ahead.warm
             self._ahead = None
             self._log.list_files()
 
@@ -507,8 +526,17 @@ class NextFile:
     Java: AllocateMappedFileService.
     """
 
-    def __init__(self, file_system: LocalFileSystem, path: str, size_bytes: int) -> None:
+    def __init__(
+        self,
+        file_system: LocalFileSystem,
+        path: str,
+        size_bytes: int,
+        warms: Callable[[str, int], WarmFile] | None = None,
+    ) -> None:
         self.path = path
+        self.warm: WarmFile | None = None
+        """Its pages, if `warms` has brought them into memory."""
+        self._warms = warms
         self._file_system = file_system
         self._size_bytes = size_bytes
         self._made: Future[None] = Future()
@@ -522,6 +550,8 @@ class NextFile:
             if self._create():
                 self._file_system.sync(self.path)
                 self._file_system.sync(posixpath.dirname(self.path))
+                if self._warms is not None:
+                    self.warm = self._warms(self.path, self._size_bytes)
         except BaseException as error:
             self._made.set_exception(error)
             raise

@@ -14,6 +14,7 @@ import posixpath
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from storage.epoch_times import is_time
 from storage.errors import StoreNotWritableError
 from storage.failpoints import reach
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.locked_memory import LockedMemory, WarmFile
 from storage.files.syncs import note_failed_sync, try_disk
 from storage.format.record_block import RecordRun
 from storage.index.store import IndexStore, drop_index_trust, has_index_trust, save_index_trust
@@ -37,7 +39,7 @@ from storage.log.writer import CommitLogWriter, NextFile, Placement, RunningSync
 from storage.names import validate_path_element
 from storage.put.settings import MappingChange, PutSettings, TopicEntries
 from storage.queues.store import ConsumeQueueStore
-from storage.tables.put_statistics import PutStatistics
+from storage.tables.put_statistics import PutStatistics, Sum
 from storage.tables.topics import TopicConfig, TopicQueueMapping, TopicQueueMappingTable, TopicTable
 
 _LOG = logging.getLogger(__name__)
@@ -115,6 +117,8 @@ class StoreWriter:
             self._hold(ends.held_from, settings.delays_ms)
         self.statistics = PutStatistics(settings.broker_name, settings.cluster)
         """What was appended. Replace it to count only later appends."""
+        self.appended = Sum()
+        """Bytes and number of all records since the opening, also a follower's. Java: StoreStatsService."""
 
     @property
     def log_end(self) -> int:
@@ -225,6 +229,14 @@ class StoreWriter:
     def next_file(self) -> NextFile | None:
         """The log's next file, which the caller must `make` in parallel to this writer; None if there is nothing to make."""
         return None if self._failure is not None else self._log_writer.next_file()
+
+    def hold_in_locked_memory(self, size_bytes: int) -> None:
+        """Records that are not written yet lie in locked memory from now on. Raises OSError if so much cannot be locked."""
+        self._log_writer.pool = LockedMemory(size_bytes)
+
+    def warm_next_files(self, sync_pages: int | None) -> None:
+        """Bring the pages of each next file into memory; `sync_pages` as of `WarmFile`."""
+        self._log_writer.warms = partial(WarmFile, sync_pages=sync_pages)
 
     def drop_next_file(self) -> None:
         """Delete an unused log file that was made ahead."""
@@ -342,6 +354,7 @@ class StoreWriter:
         self.ends.last_record = RecordIdentity(int(placement.commitlog_offsets[-1]), store_time_ms)
         self._written_ms = self._written_ms if hold else store_time_ms
         self.statistics.put_columns(names, run.columns.queue_codes, run.columns.sizes_bytes)
+        self.appended.add(int(run.columns.sizes_bytes.sum()), run.columns.row_count)
         self._undispatched.append(AppendedRun(run.columns, placement, store_time_ms))
         self._undispatched_rows += run.columns.row_count
         return placement
@@ -414,6 +427,7 @@ class StoreWriter:
             held = self._held.popleft()
             self._claim_index_time(int(held.batch.store_times_ms.max()), INDEX_LEASE_MS)
             self.derived.enter_records(held.batch, is_counted=held.is_counted)
+            self.appended.add(int(held.batch.sizes_bytes.sum()), len(held.batch))
             self._dispatched_ms = max(self._dispatched_ms, int(held.batch.store_times_ms[-1]))
             self._dispatched_record = int(held.batch.commitlog_offsets[-1])
             self.dispatched_end = held.end
@@ -595,6 +609,7 @@ class StoreWriter:
             reason = "it was let go of while records waited to be readable"
             self.fail(StoreNotWritableError(self.root, reason))
         self._log_writer.close()
+        self._log_writer.release_memory()
 
 
 def _delete_tree(files: LocalFileSystem, folder: str, topic: str) -> None:

@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from storage.dispatch.writer import Arrived, BitMaps
 from storage.epoch_times import steady_time_ms
-from storage.errors import PutRefusedError, StorageError, StoreNotWritableError
+from storage.errors import ConfigurationError, PutRefusedError, StorageError, StoreNotWritableError
 from storage.format.bloom_filter import MapRule
 from storage.format.record import Message
 from storage.format.record_block import RecordRun
@@ -63,6 +63,7 @@ from storage.store import MessageStore
 from storage.tables.consumer_groups import GROUPS_FILE, OFFSETS_FILE, ConsumerOffsets, SubscriptionGroupTable
 from storage.tables.delay_progress import TIMER_CHECKPOINT_FILE
 from storage.tables.masters import place_of_copy
+from storage.tables.put_statistics import PutTimes, Sum
 from storage.tables.topics import (
     MAPPINGS_FILE,
     TOPICS_FILE,
@@ -96,6 +97,8 @@ class PutService:
         self._store = store
         self._writer = store.writer
         self._look_ups = LookUps(store, lambda: self._writer.written_end)
+        self.times = PutTimes()
+        """How long puts took."""
         self.log_grew: Callable[[], None] = lambda: None
         """Called when more of the log may be readable, in the thread that made it so: it must be quick and raise nothing."""
         self._config = store.config.flush
@@ -115,6 +118,7 @@ class PutService:
         flush_timeout_ms = self._policy.timeout_ms if isinstance(self._policy, SyncFlush) else 0
         self._timeouts_ms = flush_timeout_ms, store.config.replication.slave_timeout
         self._pool = self._policy.pool if isinstance(self._policy, AsyncFlush) else None
+        self._keep_in_memory()
         if isinstance(self._policy, SyncFlush):
             self._log_duty = self._duty("group commit", None, self.sync_turn)
         else:
@@ -133,6 +137,23 @@ class PutService:
                 self.acks.on_reached = self.on_confirmed
         for duty in self._duties if starts_duties else ():
             duty.start()
+
+    def _keep_in_memory(self) -> None:
+        """Lock the memory of the pool, and warm next log files, if configured. Raises ConfigurationError if it cannot be locked."""
+        config, pool = self._config, self._pool
+        if pool is not None:
+            try:
+                self._writer.hold_in_locked_memory(pool.room_bytes)
+            except OSError as error:
+                size = self._writer.settings.log_file_size_bytes
+                rule = (
+                    f"the pool of {config.transient_store_pool_size} log files of {size} bytes: {error.strerror}. Raise that limit, "
+                    "lower transientStorePoolSize or mappedFileSizeCommitLog, or switch the pool off"
+                )
+                raise ConfigurationError(self._store.config.file, None, "transientStorePoolEnable", rule) from error
+        if config.warm_maped_file_enable:
+            is_sync = isinstance(self._policy, SyncFlush)
+            self._writer.warm_next_files(config.flush_least_pages_when_warm_maped_file if is_sync else None)
 
     def _duty(self, name: str, interval_ms: int | None, turn: Callable[[], None]) -> Duty:
         return Duty(f"{name} of {self._store.root}", interval_ms, partial(self._do, turn))
@@ -182,6 +203,34 @@ class PutService:
         """The log offset up to which replicas may be sent the log: whole records, synced under SYNC_FLUSH. For any thread."""
         writer = self._writer
         return min(writer.log_end, writer.settings.flush.readable_end(writer.written_end, writer.synced_end))
+
+    @property
+    def appended(self) -> Sum:
+        """Bytes and number of all records since the opening."""
+        return self._writer.appended
+
+    @property
+    def held_bytes(self) -> int | None:
+        """Bytes of records that wait in the pool; None without a pool. Java: remainHowManyDataToCommit."""
+        return None if self._pool is None else self._writer.held_bytes
+
+    @property
+    def free_buffers(self) -> int:
+        """How many log files' worth of the pool is free, as Java counts buffers; the greatest int without a pool.
+
+        Departure: Java's are in use for the whole life of a log file.
+        """
+        if self._pool is None:
+            return 2**31 - 1
+        return self._config.transient_store_pool_size - -(
+            -self._writer.held_bytes // self._writer.settings.log_file_size_bytes
+        )
+
+    @property
+    def held_ms(self) -> int:
+        """How long the present put has held the log; 0 = none does. Java: CommitLog.lockTimeMills."""
+        since_ms = self._held_since_ms
+        return 0 if since_ms is None else max(0, self._steady() - since_ms)
 
     @property
     def confirm_offset(self) -> int:
@@ -410,23 +459,36 @@ class PutService:
         return self.put_later(inner, waits=waits)()
 
     def put_later(
-        self, messages: Rows, *, waits: bool | None = None, needs_copies: bool = True, is_heard: bool = True
+        self,
+        messages: Rows,
+        *,
+        waits: bool | None = None,
+        needs_copies: bool = True,
+        is_heard: bool = True,
+        puts: int = 1,
     ) -> Pending[PutMessageResult]:
         """Messages that join the next append. The caller must call or settle the result: that makes the append, with all messages that
         have joined until then, unless another put has made it. It returns and raises what `put_inner` does.
         Without `needs_copies` it waits for no replicas. Without `is_heard` no client would receive OS_PAGE_CACHE_BUSY: the put waits
-        for the log, and writes out a full pool. Departure: Java drops it.
+        for the log, and writes out a full pool. Departure: Java drops it. `puts` is how many puts of clients these messages are.
         """
         waits = wait_for_disk(messages) if waits is None else waits
         copies = self._admitted(waits and needs_copies, is_heard=is_heard)
         if isinstance(copies, PutStatus):
+            self.times.refused(copies, puts)
             return Pending.done(PutMessageResult(copies))
-        joined = self._joining.join(messages, waits, copies)
+        joined, begun_ms = self._joining.join(messages, waits, copies), self._steady()
 
         def result() -> PutMessageResult:
-            self._append(joined)
-            places = joined.places()
-            return PutMessageResult(self._wait(joined.acknowledged), places)
+            is_stored = False
+            try:
+                self._append(joined)
+                places = joined.places()
+                put = PutMessageResult(self._wait(joined.acknowledged), places)
+                is_stored = True
+            finally:
+                self.times.add(self._steady() - begun_ms, puts, failed=not is_stored)
+            return put
 
         def when_settled(call: Callable[[], None]) -> float | None:
             self._append(joined)
@@ -711,6 +773,9 @@ class DirectService(PutService):
 
     def __init__(self, store: MessageStore) -> None:
         super().__init__(store, starts_duties=False)
+
+    def _keep_in_memory(self) -> None:
+        """Nothing: it holds nothing back."""
 
     def message_by_commitlog_offset(self, commitlog_offset: int) -> Message:
         """Like `MessageStore.message_by_commitlog_offset`."""

@@ -125,6 +125,10 @@ class FlushConfig:
     flush_consume_queue_least_pages: int = setting("flushConsumeQueueLeastPages", 2, unit="pages of 4 KiB")
     flush_consume_queue_thorough_interval: int = setting("flushConsumeQueueThoroughInterval", 60_000, unit="ms")
     os_page_cache_busy_time_out_mills: int = setting("osPageCacheBusyTimeOutMills", 1_000, unit="ms")
+    warm_maped_file_enable: bool = setting("warmMapedFileEnable", False)
+    flush_least_pages_when_warm_maped_file: int = setting(
+        "flushLeastPagesWhenWarmMapedFile", 4_096, unit="pages of 4 KiB"
+    )
 
     def __post_init__(self) -> None:
         _require_positive(

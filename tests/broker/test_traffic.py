@@ -15,7 +15,7 @@ def sampled(traffic: Traffic, begin_ms: int, *, seconds: int) -> int:
     """A message is put in each second, and samples are taken; when it is then."""
     for now_ms in range(begin_ms, begin_ms + seconds * 1_000, 1_000):
         traffic.puts.put("T", 0, 1, 100)
-        traffic.sample(now_ms)
+        traffic.sample(now_ms, traffic.puts.broker_put_nums)
     return begin_ms + seconds * 1_000
 
 
@@ -27,7 +27,7 @@ def test_rates_are_those_of_the_last_minute_also_after_the_clock_was_set_back() 
     assert traffic.per_second("TOPIC_PUT_NUMS", "T") <= 1
     for _ in range(120):  # nothing more is put
         now_ms += 1_000
-        traffic.sample(now_ms)
+        traffic.sample(now_ms, traffic.puts.broker_put_nums)
     assert traffic.per_second("TOPIC_PUT_NUMS", "T") == 0
     found = traffic.stats("TOPIC_PUT_NUMS", "T")
     assert found is not None
@@ -47,6 +47,6 @@ def test_a_rate_over_the_moment_when_the_clock_was_set_back_is_no_other() -> Non
 def test_a_day_that_a_wrong_clock_has_put_off_ends_with_the_next_morning() -> None:
     traffic = Traffic(PutStatistics("b", "c"), "c")
     now_ms = sampled(traffic, NOW_MS + 300 * DAY_MS, seconds=2) - 300 * DAY_MS
-    traffic.sample(now_ms)
-    traffic.sample(now_ms + 2 * DAY_MS)
+    traffic.sample(now_ms, traffic.puts.broker_put_nums)
+    traffic.sample(now_ms + 2 * DAY_MS, traffic.puts.broker_put_nums)
     assert traffic.totals[0] == DayTotals(0, 2, 2)

@@ -58,9 +58,9 @@ def test_the_nouns_are_those_of_the_configuration() -> None:
 @pytest.mark.parametrize(
     ("line", "unread"),
     [
-        ("warmMapedFileEnable=true", ("warmMapedFileEnable",)),
-        ("warmMapedFileEnable=TRUE", ("warmMapedFileEnable",)),
-        ("warmMapedFileEnable=false", ()),
+        ("coldDataFlowControlEnable=true", ("coldDataFlowControlEnable",)),
+        ("coldDataFlowControlEnable=TRUE", ("coldDataFlowControlEnable",)),
+        ("coldDataFlowControlEnable=false", ()),
         ("transactionCheckInterval=1000", ("transactionCheckInterval",)),
         ("transactionCheckInterval=30000", ()),
         ("transactionCheckInterval=+030000", ()),
@@ -70,7 +70,7 @@ def test_the_nouns_are_those_of_the_configuration() -> None:
         ("msgTraceTopicName=RMQ_SYS_TRACE_TOPIC", ()),
         ("namesrvAddr=127.0.0.1:9876", ("namesrvAddr",)),  # it has no default
         ("maxMessageSize=1000\nenableConsumeQueueExt=true\nflushDiskType=SYNC_FLUSH", ()),
-        ("warmMapedFileEnable=1x\nnoSuchName=3", ()),  # false, as Java reads it; and no name of a broker's
+        ("coldDataFlowControlEnable=1x\nnoSuchName=3", ()),  # false, as Java reads it; and no name of a broker's
     ],
 )
 def test_a_setting_is_unread_if_it_differs_from_javas_default_and_nothing_reads_it(
@@ -83,7 +83,7 @@ def test_a_setting_is_unread_if_it_differs_from_javas_default_and_nothing_reads_
 def test_the_log_says_once_what_takes_no_effect(way: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     conf = tmp_path / "broker.conf"
     conf.write_text(
-        "warmMapedFileEnable=true\ninitAuthenticationUser={password}\nnamesrvAddr=a:9876\nmaxMessageSize=1000\n"
+        "coldDataFlowControlEnable=true\ninitAuthenticationUser={password}\nnamesrvAddr=a:9876\nmaxMessageSize=1000\n"
     )
     root = str(tmp_path / "store")
     open_store(root, config=StoreConfig.tiny(), read_only=False, create=True).close()
@@ -99,7 +99,7 @@ def test_the_log_says_once_what_takes_no_effect(way: str, tmp_path: Path, caplog
     (record,) = [record for record in caplog.records if record.name == "storage.settings.load"]
     said = record.getMessage()
     assert said.startswith(f"{conf}: ")
-    assert "initAuthenticationUser, warmMapedFileEnable" in said
+    assert "coldDataFlowControlEnable, initAuthenticationUser" in said
     assert "password" not in said
     assert "namesrvAddr" not in said
 
