@@ -111,7 +111,7 @@ _WATERMARK_POOLS = (
     *(Pool.SEND, Pool.PULL, Pool.QUERY, Pool.LITE_PULL, Pool.END_TRANSACTION),
     *(Pool.CLIENT_MANAGE, Pool.HEARTBEAT, Pool.ADMIN),
 )
-"""Java's, in its order; there is no Ack."""
+"""Java's, in its order; its Ack has no pool here, and 0 requests."""
 _OF_PRODUCERS_TOO = frozenset({RequestCode.HEART_BEAT, RequestCode.UNREGISTER_CLIENT})
 _PERIOD_S_CONTROLLED = 3.0  # Java: 10
 _RECONNECT_MS_CONTROLLED = 500
@@ -563,10 +563,9 @@ def relieve(service: PutService, sends: RequestPool) -> None:
 
 def watermarks(pools: Mapping[Pool, RequestPool]) -> list[str]:
     """Waiting requests of each pool, and the wait of the first: a line each. Java: BrokerController.printWaterMark."""
-    return [
-        f"[WATERMARK] {pool.label} Queue Size: {pools[pool].size} SlowTimeMills: {pools[pool].head_wait_ms()}"
-        for pool in _WATERMARK_POOLS
-    ]
+    found = [(pool.label, pools[pool].size, pools[pool].head_wait_ms()) for pool in _WATERMARK_POOLS]
+    lines = [*found[:-1], ("Ack", 0, 0), found[-1]]
+    return [f"[WATERMARK] {label} Queue Size: {size} SlowTimeMills: {wait_ms}" for label, size, wait_ms in lines]
 
 
 class Gate:

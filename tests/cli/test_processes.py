@@ -105,7 +105,7 @@ def overwrite(path: Path, position: int, data: bytes) -> None:
 WATERMARKS = {
     "broker": "".join(
         rf"[^\n]*\[WATERMARK\] {pool} Queue Size: 0 SlowTimeMills: 0\n"
-        for pool in ("Send", "Pull", "Query", "Lite Pull", "Transaction", "ClientManager", "Heartbeat", "Admin")
+        for pool in ("Send", "Pull", "Query", "Lite Pull", "Transaction", "ClientManager", "Heartbeat", "Ack", "Admin")
     ),
     "namesrv": r"[^\n]*\[WATERMARK\] ClientQueueSize:0 ClientQueueSlowTime:0 DefaultQueueSize:0 DefaultQueueSlowTime:0\n",
 }

@@ -87,6 +87,7 @@ _SENT = _Room("spark_mq.broker.send_run", "tests/broker/test_send_runs.py")
 _SENDER = _Room("spark_mq.broker.send", "tests/broker/test_send_runs.py")
 _POOLS = _Room("spark_mq.remoting_server.pools", "tests/remoting_server/test_pools.py")
 _ACCESS = _Room("spark_mq.access.authorization", "tests/access/test_demands.py")
+_PLAIN = _Room("spark_mq.access.plain_acl", "tests/access/test_plain_acl.py")
 _AHEAD = "tests/storage/recovery/test_offsets_ahead.py"
 _TABLES = _Room("storage.recovery.offsets_ahead", _AHEAD)
 _ONE = _Room("storage.transaction.outcomes", "tests/broker/test_end_transaction.py")
@@ -918,6 +919,18 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "test_what_waits_while_the_process_does_not_run_is_not_late",
         ),
         # Access
+        "ACL 1.0 takes any signature of an account": _PLAIN.line(
+            "Accounts.check",
+            "if not is_signed_by(command, account.secret_key):",
+            "if not (command.ext_fields or {}).get('Signature'):",
+            "test_each_request_of_each_account_passes_as_at_apaches_broker",
+        ),
+        "ACL 1.0 gives a right beside a denial": _PLAIN.line(
+            "_check_rights",
+            "if owned & Right.DENY or not owned & right:",
+            "if not owned & (right | Right.DENY):",
+            "test_each_request_of_each_account_passes_as_at_apaches_broker",
+        ),
         "dead letter topics are topics to who does not send": _ACCESS.line(
             "_demand",
             "if name.startswith(prefix):",
