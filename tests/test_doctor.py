@@ -283,8 +283,8 @@ def test_settings_that_take_no_effect_or_keep_a_store_from_being_written_are_nam
     assert [(finding.severity, finding.what.split()[0], finding.where) for finding in found] == [
         (Severity.WARNING, "the", "/lab/broker.conf"),
         (Severity.WARNING, "/lab/broker.conf,", "/lab/broker.conf"),
-        (Severity.NOTE, "namesrvAddr", "/lab/broker.conf"),
         (Severity.NOTE, "coldDataFlowControlEnable", "/lab/broker.conf"),
+        (Severity.NOTE, "namesrvAddr", "/lab/broker.conf"),
     ]
     assert "brokerRole=SLAVE" in found[0].what
     assert list(check_settings(StoreConfig())) == []
