@@ -44,6 +44,7 @@ _SET = _Room("storage.ha.replicas", "tests/storage/ha/test_roles.py")
 _SESSION = _Room("storage.ha.sessions", "tests/storage/ha/test_sessions.py")
 _CUT = _Room("storage.ha.follower", "tests/storage/ha/test_truncation.py")
 _COPIED = "tests/broker_server/test_state_copies.py"
+_LOCKED = _Room("storage.files.locked_memory", "tests/storage/service/test_locked_memory.py")
 _FOLLOWED = _Room("storage.ha.follower", "tests/storage/ha/test_replicating.py")
 _RAW = _Room("storage.log.dispatch", "tests/storage/ha/test_replicating.py")
 _WRITABLE = _Room("storage.tables.surroundings", "tests/cli/test_foreign_kinds.py")
@@ -258,6 +259,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             ">= since",
             ">= 0",
             "test_a_topic_whose_messages_came_without_its_entry_is_served_once_the_master_is_gone",
+        ),
+        "what waits in the pool is written over": _LOCKED.line(
+            "LockedMemory.keep",
+            "self._used = end",
+            "self._used = 0",
+            "test_the_pool_is_locked_memory_of_so_many_log_files",
         ),
         "groups of a deleted topic count as compared": _Room("storage.dispatch.writer", _AHEAD).line(
             "DerivedWriter.forget",
