@@ -25,7 +25,8 @@ Recovery walks the last three data files, as Java does, and stops where an entry
 cut off. If what is known to be durable does not end before it, the disk is damaged: the opening is refused, and nothing is changed.
 Known to be durable is the base, what a sum says of the time when it was written, and the checkpoint's committed index. Entries have no
 CRC in Java's format, so a torn one with a whole head is recognised by its sum alone. In a log that Java wrote last there are no sums,
-and recovery believes what Java believes.
+and recovery believes what Java believes. Java replaces the checkpoint three seconds after its start: what it writes before, and is
+killed, is cut off here.
 
 Java: DLedgerMmapFileStore, MmapFileList, MemberState.persistTerm (DLedger 0.3.1.2). Departures: what is cut is overwritten with zeros,
 else entries that were cut may stand behind later ones at the next start; damage is refused and not cut; votes are synced.
@@ -393,7 +394,7 @@ class MemberFiles:
         except CorruptRecordError:
             return False
         has_index = self._index.has(before * INDEX_UNIT_SIZE, first * INDEX_UNIT_SIZE)
-        return has_index and (sums is None or first <= sums.base_index)
+        return 0 <= before <= first and has_index and (sums is None or first <= sums.base_index)
 
     def _head_at(self, start: int) -> EntryHead:
         """The head at the beginning of a data file."""
@@ -478,6 +479,8 @@ def _walked(data: _Folder, starts: Sequence[int], sums: _FoundSums | None) -> _W
                 content = window.take(at, head.size_bytes)
                 if head.body_size_bytes < 0:
                     raise CorruptRecordError("entry's body size", 0, "0 or more", head.body_size_bytes)
+                if not 0 <= head.entry_index <= at // ENTRY_HEAD_SIZE:  # so many can stand before it
+                    raise CorruptRecordError("entry's index", 0, f"at most {at // ENTRY_HEAD_SIZE}", head.entry_index)
                 if sums is not None and not sums.vouch_for(head, content, before):
                     raise CorruptRecordError("entry's sum", 0, "that of the entry that was written", "none, or another")
                 before = found.take(head)
@@ -518,6 +521,8 @@ class _Folder:
         self._readers: dict[int, ReadableFile] = {}
         self._unsynced: set[int] = set()
         self._has_new = False
+        self._empty: list[str] = []
+        """What a power loss can leave of a new file: its name without its length."""
         self._lock = threading.Lock()
         """Between the thread that writes and the one that syncs."""
 
@@ -538,8 +543,7 @@ class _Folder:
                 self.starts.append(int(entry.name))
             else:
                 empty.append(path)
-        for path in empty:  # a power loss can leave a new file's name without its length
-            self._files.unlink(path)
+        self._empty = empty
 
     def connected(self) -> list[int]:
         """The files up to the first gap."""
@@ -547,7 +551,9 @@ class _Folder:
 
     def has(self, place: int, end: int) -> bool:
         """Whether there are files for all of these places."""
-        return {*range(self.start_of(place), end, self.size_bytes)} <= {*self.starts}
+        first = self.start_of(place)
+        count = -(-max(end - first, 0) // self.size_bytes)
+        return sum(first <= start < end for start in self.starts) == count
 
     def start_of(self, place: int) -> int:
         """Where the file begins that has this place."""
@@ -650,6 +656,8 @@ class _Folder:
 
     def cut(self, place: int) -> None:
         """Nothing stands at this place or behind it, durably."""
+        while self._empty:
+            self._files.unlink(self._empty.pop())
         behind = [start for start in self.starts if start >= place]
         self._delete(behind[::-1])
         start = self.start_of(place)

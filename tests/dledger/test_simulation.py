@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from tests.dledger.disks import RealDisk
 from tests.dledger.faults import FAULTS, noticed
 from tests.dledger.life import Life, lived
 from tests.dledger.world import World
@@ -28,6 +30,13 @@ def test_a_life_follows_from_its_seed() -> None:
     again.run(20)
     assert first.world.counts == again.world.counts
     assert first.world.now_ms == again.world.now_ms
+
+
+@pytest.mark.parametrize("lives", [5, pytest.param(300, marks=pytest.mark.slow)])
+def test_no_life_on_real_files_breaks_an_invariant(lives: int, tmp_path: Path) -> None:
+    found = lived(range(500, 500 + lives), make_disk=lambda seed, name: RealDisk(tmp_path / str(seed) / name))
+    assert found.failures == []
+    assert found.counts["acknowledged"] > 0
 
 
 @pytest.mark.slow

@@ -99,6 +99,7 @@ _CHECKPOINT = _Room("storage.put.store_writer", "tests/storage/log/test_checkpoi
 _POSITION = _Room("storage.log.checkpoint", "tests/storage/log/test_checkpoint.py")
 _GROUP_LOG = _Room("storage.format.dledger", "tests/storage/test_dledger_stores.py")
 _GROUP_PLACE = _Room("storage.tables.surroundings", "tests/storage/test_dledger_stores.py")
+_MEMBER_FILES = _Room("spark_mq.dledger.files", "tests/dledger/test_files.py")
 _TIERED = _Room("storage.queues.tiered_queue", "tests/storage/queues/test_tiered_queue.py")
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
 _STATIC = _Room("storage.rules.static_topics", "tests/storage/rules/test_static_topic_vectors.py")
@@ -281,6 +282,30 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "(np.diff(terms) >= 0)",
             "(np.diff(terms) > -99)",
             "test_an_entry_that_a_broker_cuts_off_ends_the_log",
+        ),
+        "a member's vote is said before it is synced": _MEMBER_FILES.line(
+            "MemberFiles.save_vote",
+            "self._files.replace(path, encode_vote(vote))",
+            "(self._files.exists(path) or self._files.create_file(path, 0)), self._files.write(path, 0, encode_vote(vote))",
+            "test_a_vote_is_durable_when_it_is_saved",
+        ),
+        "a member's cut has no commit point": _MEMBER_FILES.line(
+            "MemberFiles._cut",
+            "self._sums.replace(LogBase(last_index, self._begin_index))",
+            "pass",
+            "test_what_is_written_behind_a_cut_is_durable",
+        ),
+        "a torn entry at the end of a member's log is accepted": _MEMBER_FILES.line(
+            "_FoundSums.vouch_for",
+            "return own is not None and (own.term, own.entry_crc) == (head.term, zlib.crc32(content))",
+            "return own is not None",
+            "test_an_entry_whose_head_alone_was_written_is_cut_off",
+        ),
+        "a member begins below its checkpoint": _MEMBER_FILES.line(
+            "MemberFiles._recover",
+            "walked.end_index < known or",
+            "False or",
+            "test_a_checkpoint_above_the_logs_end_is_refused",
         ),
         "a converted store ends where a bad record is": _CONVERTED.line(
             "_Converter._walk",
