@@ -46,11 +46,18 @@ _SOCKETS = "it has a socket; what it feeds is fuzzed, and tests/client/test_host
 _CONTROLLERS = (
     "it needs a controller's connection; headers and bodies of controllers are fuzzed (controller_decoders.py)"
 )
+_BROKERS = (
+    "another broker's answer: its class is fuzzed as one to a client, and `Broker._guarded` answers whatever fails"
+)
+_MEMBERS = "its own disk; tests/dledger/test_files.py damages each file"
 _MASTERS = "it needs a master's connection; the tables that it copies are fuzzed as files"
 NOT_FOREIGN = {
     "access/plain_acl.py _names_of_heartbeat": "read_body of heartbeats is fuzzed; tests/broker_server/test_gate.py asks it",
     "broker/plain_access.py PlainAccess._document": "the operator's file; tests/access/test_plain_acl.py has spoilt ones",
     "broker/consumer_filters.py retry_filter": "records that this broker has judged and written",
+    "broker/offset_handlers.py OffsetHandlers._newest_offset": _BROKERS,
+    "broker/offset_handlers.py OffsetHandlers._read": _BROKERS,
+    "broker/pull.py PullHandler._forwarded": _BROKERS,
     "broker_server/controllers.py Controllers._find_leader": _CONTROLLERS,
     "broker_server/controllers.py Controllers.alter": _CONTROLLERS,
     "broker_server/controllers.py Controllers.elect": _CONTROLLERS,
@@ -63,11 +70,26 @@ NOT_FOREIGN = {
     "broker_server/name_servers.py Registration._on_place": "read_answer_header is fuzzed",
     "broker_server/state_copies.py Master.state": _MASTERS,
     "broker_server/state_copies.py StateCopies._store": _MASTERS,
+    "broker_server/static_topics.py MappingCleaning._ends_of_first_links": "read_body is fuzzed, and what it raises is caught",
+    "broker_server/static_topics.py MappingCleaning._mapping_at": "the table is fuzzed as a file, and what it raises is caught",
+    "client/address_server.py fetch_name_servers": "it needs an HTTP server; tests/client/test_address_server.py has spoilt pages",
     "client/allocation.py _ring_hash": "a hash of its own text",
     "client/blocking_connection.py BlockingConnection.receive": _SOCKETS,
+    "client/producer.py Producer._recall": "read_answer_header is fuzzed",
     "client/push_consumer.py _AtWork.consume_directly": "it needs a listener's threads; decode_records is fuzzed",
+    "client/request_reply.py PendingRequests.receive": "it needs a request that waits; decode_properties is fuzzed",
     "client/transport.py Transport.data_received": _SOCKETS,
+    "controller/quorum.py Quorum._apply": "it needs the controllers' log; decode_event is fuzzed",
+    "dledger/files.py MemberFiles._head_at": _MEMBERS,
+    "dledger/files.py MemberFiles._load_vote": _MEMBERS,
+    "dledger/files.py MemberFiles._trim": _MEMBERS,
+    "dledger/files.py MemberFiles._unit": _MEMBERS,
+    "dledger/files.py MemberFiles.entry": _MEMBERS,
+    "dledger/files.py _Sums.load": _MEMBERS,
+    "dledger/files.py _walked": _MEMBERS,
     "remoting_server/channel.py Channel._take_some": _SOCKETS,
+    "remoting_server/member_lines.py MemberLines.processors": "bodies of members are fuzzed (dledger_decoders.py)",
+    "remoting_server/member_lines.py _Promise.set_result": "bodies of members are fuzzed (dledger_decoders.py)",
     "sink/live_sink.py stage_for_brokers": "a nonce of its own",
     "sink/live_returns.py GroupRefusals._answered": "it needs lanes' threads; read_answer_body is fuzzed",
     "sink/live_brokers.py LiveBrokers.send": "it needs lanes' threads; read_answer_header is fuzzed",
