@@ -14,7 +14,7 @@ from spark_mq.broker.put_plan import is_true
 from spark_mq.broker.send import unique_keys
 from spark_mq.remoting.messages import BatchedMessage, encode_batch
 from storage import MessageStore, open_store
-from storage.errors import NameIllegalError, StoreNotWritableError
+from storage.errors import StoreNotWritableError, StoreRefusedError
 from storage.format.record import decode_offset_message_id
 from storage.put.put import PutResult
 from storage.put_status import PutStatus
@@ -235,7 +235,7 @@ def test_a_topic_without_write_queues_takes_no_message_without_a_queue(store: Me
 
 
 def test_a_topic_with_batch_queues_is_not_made(store: MessageStore) -> None:
-    with pytest.raises(NameIllegalError, match=r"Batches.*BatchCQ.*only Apache's brokers write"):
+    with pytest.raises(StoreRefusedError, match=r"Batches.*BatchCQ.*only Apache's brokers write"):
         store.save_topic(TopicConfig("Batches", 4, 4, attributes={"queue.type": "BatchCQ"}))
     assert "Batches" not in store.writer.settings.topics.topics
 

@@ -65,7 +65,6 @@ def test_settings_of_a_slave_are_judged(tmp_path: Path) -> None:
     assert read_configuration(f"{text}brokerId=3\n".encode(), None, {}).is_slave
     for wrong, name in (
         (text, "brokerId"),
-        ("brokerId=1\n", "brokerId"),
         ("brokerRole=SLAVE\nbrokerId=1\n", "namesrvAddr"),
     ):
         with pytest.raises(ConfigurationError, match=name):

@@ -644,5 +644,7 @@ def test_a_commit_reads_settings_tables_and_the_place_of_the_log_once(
     assert often.pop("/abort") == 2
     # Whether the queues lie in RocksDB is asked before anything is written, and for the layout.
     assert sum(often.pop(path) for path in [*often] if path.endswith("/CURRENT")) == 4
+    # Topics with batch queues refuse the store before its lock is taken.
+    assert often.pop("/config/topics.json") == 2
     assert often == {}
     assert texts(root) == [*"abab", "c"]
