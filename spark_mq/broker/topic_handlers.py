@@ -123,7 +123,8 @@ class TopicHandlers:
 
     def update_static(self, request: Request) -> RemotingCommand:
         """513: the part of a static topic that this broker has. Departures: a mapping that is refused changes nothing (Java keeps the
-        entry); the mapping is saved before the entry; answered when the queues that the broker leads no more get no further message.
+        entry); the mapping is saved before the entry; answered when the queues that the broker leads no more get no further message, and with
+        SYSTEM_ERROR while they may.
         """
         header: CreateTopicRequest = request.header
         told = read_body(TopicQueueMapping, request.body)
@@ -147,7 +148,7 @@ class TopicHandlers:
             )
         except RequestRefusedError as refused:
             return request.answer(refused.code, refused.remark)
-        except ValueError as refused:
+        except (ValueError, TimeoutError) as refused:
             return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return request.answer()
 

@@ -274,13 +274,18 @@ class PutService:
         """Write the mapping and the entry of a static topic. On return all puts that were judged by the mapping before are readable, so
         that the end of a queue which moved to another broker does not rise any more.
 
-        Raises ValueError where `change` refuses, StoreNotWritableError, OSError.
+        Raises ValueError where `change` refuses, StoreNotWritableError, OSError; TimeoutError if the mapping is written, and some of
+        those puts are not readable yet: then the same call waits for them again.
         """
         with self._telling_of_failure(), self.at_work():
             self._writer.save_static_topic(topic, change)
         self.append_waiting()
         self.flush()
-        self.readable_within(self.log_end, _MOVED_SECONDS)
+        if not self.readable_within(self.log_end, _MOVED_SECONDS):
+            raise TimeoutError(
+                f"the mapping of topic {topic.topic!r} is saved, and the in-sync replicas have not confirmed within {_MOVED_SECONDS:g} s"
+                " what its queues hold; until then no queue may go on at another broker: send the request again"
+            )
 
     def change_mapping(self, topic: str, change: Callable[[TopicQueueMapping], TopicQueueMapping]) -> None:
         """Replace the mapping of a static topic by what `change` makes of it. Raises ValueError, StoreNotWritableError, OSError."""

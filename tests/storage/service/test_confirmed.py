@@ -19,7 +19,9 @@ from storage.put.store_writer import EVERYTHING, Confirmed
 from storage.put_status import PutStatus
 from storage.recovery.verify import verify
 from storage.rules.inner_messages import InnerMessage
+from storage.service import put_service
 from storage.service.put_service import PutService
+from storage.tables.topics import MappingItem, TopicConfig, TopicQueueMapping
 
 TINY = StoreConfig.tiny()
 
@@ -102,6 +104,20 @@ def test_it_is_read_without_being_asked_for_as_soon_as_it_is_confirmed(tmp_path:
         assert not service.readable_within(service.log_end, 0.02)
         service.acks.see({"id:2": service.log_end})
         assert service.readable_within(service.log_end, 20)
+
+
+def test_a_queue_does_not_move_away_from_what_is_not_confirmed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what is confirmed later lies behind the end of the link that was told, and nobody reads it."""
+    monkeypatch.setattr(put_service, "_MOVED_SECONDS", 0.02)
+    mapping = TopicQueueMapping("T", "b", 1, 1, hosted_queues={0: (MappingItem("b"),)})
+    with served(tmp_path / "store", config()) as service:
+        service.acks.set_members(["id:2"])
+        put(service, "a")
+        with pytest.raises(TimeoutError, match=r"'T' is saved, and the in-sync .* send the request again"):
+            service.save_static_topic(TopicConfig("T", 1, 1), lambda before: mapping)
+        service.acks.see({"id:2": service.log_end})
+        service.confirm_turn()
+        service.save_static_topic(TopicConfig("T", 1, 1), lambda before: mapping)
 
 
 def test_without_all_ack_nothing_waits(tmp_path: Path) -> None:
