@@ -176,9 +176,17 @@ class OffsetHandlers:
         return request.answer(header=NO_FIELDS)
 
     def reset(self, request: Request) -> RemotingCommand:
-        """222: a group goes on elsewhere, by an offset of one queue or by a time (below 0: the end) of one or of all."""
+        """222: a group goes on elsewhere, by an offset of one queue or by a time (below 0: the end) of one or of all.
+
+        Departure: refused for a static topic. Java resets the physical queue that has the logical queue's number.
+        """
         header: ResetOffsetRequest = request.header
         group, topic = header.group, header.topic
+        if logical_queue(self._store.mappings, topic, None, logical=header.is_logical).mapping is not None:
+            remark = (
+                f"Offsets in static topic {topic} cannot be reset: seek and commit with a consumer of group {group}"
+            )
+            return request.answer(ResponseCode.SYSTEM_ERROR, remark)
         if not self._store.config.clients.use_server_side_reset_offset:
             return self._reset_by_clients(request, header)
         if self._store.is_slave:

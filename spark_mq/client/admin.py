@@ -31,7 +31,7 @@ from spark_mq.client.errors import (
 from spark_mq.client.event_loop import run
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.message import MessageExt, decode_records
-from spark_mq.client.routes import TopicRoute, read_address
+from spark_mq.client.routes import LOGICAL_PREFIX, TopicRoute, read_address
 from spark_mq.client.settings import ClientSettings
 from spark_mq.remoting import Header, MessageQueue, RemotingCommand, RequestCode
 from spark_mq.remoting.administration import (
@@ -323,7 +323,13 @@ class AsyncAdmin(QueueCalls):
         )
 
     async def reset_queue_offset(self, group: str, queue: MessageQueue, offset: int) -> dict[MessageQueue, int]:
-        """Let the group go on at an offset of one queue, which must lie within it (222)."""
+        """Let the group go on at an offset of one queue, which must lie within it (222).
+
+        Raises ValueError for a logical queue of a static topic: brokers would reset the physical queue of its number.
+        """
+        if queue.broker_name.startswith(LOGICAL_PREFIX):
+            rule = f"logical queue {queue.queue_id} of static topic {queue.topic!r} cannot be reset at a broker"
+            raise ValueError(f"{rule}: seek and commit with a PullConsumer of group {group!r}")
         header = ResetOffsetRequest(
             group=group, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offset, time_ms=0, is_force=True
         )

@@ -283,7 +283,7 @@ class PutService:
         self.flush()
         if not self.readable_within(self.log_end, _MOVED_SECONDS):
             raise TimeoutError(
-                f"the mapping of topic {topic.topic!r} is saved, and the in-sync replicas have not confirmed within {_MOVED_SECONDS:g} s"
+                f"the mapping of topic {topic.topic!r} is saved, and in {_MOVED_SECONDS:g} s in-sync replicas have not confirmed"
                 " what its queues hold; until then no queue may go on at another broker: send the request again"
             )
 

@@ -51,7 +51,9 @@ class Cluster(NamedTuple):
     def ask(self, broker_name: str, command: RemotingCommand) -> RemotingCommand:
         return run(self.instance.invoke(self.addresses[broker_name], command))
 
-    def tell(self, mapping: TopicQueueMapping, queue_count: int = 1, *, force: bool = False) -> RemotingCommand:
+    def tell(
+        self, mapping: TopicQueueMapping, queue_count: int = 1, *, force: bool = False, is_order: bool = False
+    ) -> RemotingCommand:
         """513, as mqadmin sends it."""
         header = CreateTopicRequest(
             topic=TOPIC,
@@ -60,6 +62,7 @@ class Cluster(NamedTuple):
             perm=6,
             topic_filter_type="SINGLE_TAG",
             force=force,
+            is_order=is_order,
         )
         links = {
             str(queue_id): [encode_entry(item, None) for item in items]
@@ -208,6 +211,39 @@ def test_who_leads_no_more_refuses_and_producers_go_on_at_the_new_leader(cluster
     refused = UpdateConsumerOffsetRequest(consumer_group=GROUP, topic=TOPIC, queue_id=0, commit_offset=1)
     answer = cluster.ask(ONE, make_request(RequestCode.UPDATE_CONSUMER_OFFSET, write_header(refused)))
     assert answer.code == ResponseCode.NOT_LEADER_FOR_QUEUE
+
+
+def test_an_offset_is_not_reset_in_a_physical_queue_that_has_the_logical_ones_number(cluster: Cluster) -> None:
+    with Admin(cluster.settings) as admin:
+        admin.create_group(SubscriptionGroupConfig(group=GROUP))
+        with pytest.raises(ValueError, match="logical queue 1 of static topic 'Static' cannot be reset"):
+            admin.reset_queue_offset(GROUP, logical(1), 0)
+        with pytest.raises(ResponseError, match="Offsets in static topic Static cannot be reset"):
+            admin.reset_queue_offset(GROUP, MessageQueue(TOPIC, ONE, 0), 0)
+        with pytest.raises(ResponseError, match="seek and commit with a consumer of group G"):
+            admin.reset_offsets(GROUP, TOPIC, -1)
+
+
+def test_a_mapping_leaves_the_topics_attributes_and_order(cluster: Cluster) -> None:
+    """mqadmin sends the order it was told, and no attributes."""
+    wanted = CreateTopicRequest(
+        topic=TOPIC,
+        read_queue_count=1,
+        write_queue_count=1,
+        perm=6,
+        topic_filter_type="SINGLE_TAG",
+        is_order=True,
+        attributes="+message.type=FIFO",
+    )
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
+    assert cluster.ask(ONE, make_request(code, write_header(wanted))).code == ResponseCode.SUCCESS
+    mapping = TopicQueueMapping(TOPIC, ONE, 2, 2, hosted_queues={0: (MappingItem(ONE),)})
+    for is_order in (True, False):
+        answer = cluster.tell(mapping, is_order=is_order)
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
+        with Admin(cluster.settings) as admin:
+            entry = admin.topic_config(TOPIC)[ONE]
+        assert (entry.order, entry.attributes) == (is_order, {"message.type": "FIFO"})
 
 
 def test_a_mapping_that_goes_back_is_refused_and_changes_nothing(cluster: Cluster) -> None:

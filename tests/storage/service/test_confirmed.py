@@ -113,7 +113,7 @@ def test_a_queue_does_not_move_away_from_what_is_not_confirmed(tmp_path: Path, m
     with served(tmp_path / "store", config()) as service:
         service.acks.set_members(["id:2"])
         put(service, "a")
-        with pytest.raises(TimeoutError, match=r"'T' is saved, and the in-sync .* send the request again"):
+        with pytest.raises(TimeoutError, match=r"'T' is saved, and in .* send the request again"):
             service.save_static_topic(TopicConfig("T", 1, 1), lambda before: mapping)
         service.acks.see({"id:2": service.log_end})
         service.confirm_turn()
