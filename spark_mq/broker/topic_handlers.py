@@ -81,21 +81,7 @@ class TopicHandlers:
         """17. An entry that is wanted as it is changes nothing. The remark of success is Java's, which sets none."""
         header: CreateTopicRequest = request.header
         try:
-            self._check_name(header.topic)
-            change = parse_attributes(header.attributes)
-            wanted = TopicConfig(
-                header.topic,
-                header.read_queue_count,
-                header.write_queue_count,
-                header.perm,
-                header.topic_filter_type,
-                header.topic_sys_flag or 0,
-                header.is_order,
-                change,
-            )
-            self._check_type(change)
-            _check_counts(wanted)
-            _check_filter_type(wanted)
+            wanted = self._wanted(header)
             if wanted != self._store.topics.get(header.topic):
                 self._save([wanted])
         except RequestRefusedError as refused:
@@ -103,6 +89,25 @@ class TopicHandlers:
         except AttributeRefusedError as refused:
             return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return request.answer(remark=UNSET)
+
+    def _wanted(self, header: CreateTopicRequest) -> TopicConfig:
+        """The topic, with changes in place of attributes. Raises RequestRefusedError, AttributeRefusedError."""
+        self._check_name(header.topic)
+        change = parse_attributes(header.attributes)
+        wanted = TopicConfig(
+            header.topic,
+            header.read_queue_count,
+            header.write_queue_count,
+            header.perm,
+            header.topic_filter_type,
+            header.topic_sys_flag or 0,
+            header.is_order,
+            change,
+        )
+        self._check_type(change)
+        _check_counts(wanted)
+        _check_filter_type(wanted)
+        return wanted
 
     def update_list(self, request: Request) -> RemotingCommand:
         """18. As in Java one topic that is as it is wanted ends it, with nothing done."""
@@ -123,23 +128,13 @@ class TopicHandlers:
 
     def update_static(self, request: Request) -> RemotingCommand:
         """513: the part of a static topic that this broker has. Departures: a mapping that is refused changes nothing (Java keeps the
-        entry); the mapping is saved before the entry; answered when the queues that the broker leads no more get no further message, and with
-        SYSTEM_ERROR while they may.
+        entry); the mapping is saved before the entry; order and attributes are the request's as with 17 (Java's topic loses its order);
+        answered when the queues that the broker leads no more get no further message, and with SYSTEM_ERROR while they may.
         """
         header: CreateTopicRequest = request.header
         told = read_body(TopicQueueMapping, request.body)
-        wanted = TopicConfig(
-            header.topic,
-            header.read_queue_count,
-            header.write_queue_count,
-            header.perm,
-            header.topic_filter_type,
-            header.topic_sys_flag or 0,
-        )
         try:
-            self._check_name(header.topic)
-            _check_counts(wanted)
-            _check_filter_type(wanted)
+            wanted = self._changed(self._wanted(header))
             if told.topic != header.topic:
                 raise ValueError(f"the mapping is that of topic {told.topic!r}, and the request names {header.topic!r}")
             self._store.service.save_static_topic(
@@ -148,18 +143,21 @@ class TopicHandlers:
             )
         except RequestRefusedError as refused:
             return request.answer(refused.code, refused.remark)
-        except (ValueError, TimeoutError) as refused:
+        except (AttributeRefusedError, ValueError, TimeoutError) as refused:
             return request.answer(ResponseCode.SYSTEM_ERROR, str(refused))
         return request.answer()
 
     def _save(self, wanted: Iterable[TopicConfig]) -> None:
-        topics, known = self._store.topics, topic_attributes(self._store.config.release)
         for topic in wanted:
-            present = topics.get(topic.topic)
-            attributes = changed_attributes(None if present is None else present.attributes, topic.attributes, known)
-            if "+reserve.time" in topic.attributes:
-                raise AttributeRefusedError("Update topic reserveTime not supported")
-            self._store.service.save_topic(replace(topic, attributes=attributes))
+            self._store.service.save_topic(self._changed(topic))
+
+    def _changed(self, topic: TopicConfig) -> TopicConfig:
+        """The topic, its changes made to the present attributes. Raises AttributeRefusedError."""
+        present, known = self._store.topics.get(topic.topic), topic_attributes(self._store.config.release)
+        attributes = changed_attributes(None if present is None else present.attributes, topic.attributes, known)
+        if "+reserve.time" in topic.attributes:
+            raise AttributeRefusedError("Update topic reserveTime not supported")
+        return replace(topic, attributes=attributes)
 
     def delete(self, request: Request) -> RemotingCommand:
         """215: entry, offsets and queues; messages stay in the log until they expire.
