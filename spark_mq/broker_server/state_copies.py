@@ -484,12 +484,15 @@ class StateCopies:
         service, end = self._service, self._service.log_end
         if (answer := self._master.state(name)) is None:
             return
+        if (
+            name == TOPICS_FILE
+        ):  # the mappings first, as everywhere: else a static topic were an ordinary one after a crash
+            self._store(MAPPINGS_FILE, answer)
         self._store(name, answer)
         if name == TOPICS_FILE:
             self._has_topics = True
             self._topics_until = min(end, service.log_end)
             note_copied_topics(service.store.writer.file_system, service.store.root, self._topics_until)
-            self._store(MAPPINGS_FILE, answer)
 
     def _store(self, name: str, answer: str) -> None:
         store = self._service.store

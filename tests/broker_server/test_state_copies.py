@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_mq.broker_server import state_copies
 from spark_mq.broker_server.state_copies import Master, MasterPlace, StateCopies, copies_of
 from spark_mq.client.errors import BrokerUnreachableError, ResponseError
 from spark_mq.client.settings import ClientSettings
@@ -320,8 +321,12 @@ def test_static_topics_come_with_the_topics(tmp_path: Path, monkeypatch: pytest.
     }
     said = {**TOPICS, "mappingDataVersion": {"counter": 3}, "topicQueueMappingDetailMap": {"S": mapping}}
     monkeypatch.setitem(SAID, TOPICS_FILE, said)
+    written: list[str] = []
+    monkeypatch.setattr(state_copies, "note_copied_topics", lambda *given: written.append("note"))
     with copying(tmp_path / "store") as (service, _, copies):
+        monkeypatch.setattr(copies, "_copied", written.append)
         copies.copy()
+        assert written[:3] == [MAPPINGS_FILE, TOPICS_FILE, "note"]
         table = service.state(MAPPINGS_FILE, TopicQueueMappingTable.load)
         assert table is not None
         assert table.version.counter == 3
