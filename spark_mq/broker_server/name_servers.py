@@ -569,6 +569,10 @@ class OtherBrokers:
             self._known_until = 0.0  # it may have come back elsewhere
             remark = f"broker {name} does not answer the forwarded request {command.code}: {error.describe()}"
             return make_response(command, ResponseCode.SYSTEM_ERROR, remark)
+        except Exception as error:  # whatever it is, who waits is answered
+            _LOG.exception("request %d is not forwarded to broker %s", command.code, name)
+            remark = f"request {command.code} is not forwarded to broker {name}: {type(error).__name__}, {error}"
+            return make_response(command, ResponseCode.SYSTEM_ERROR, remark)
 
     async def _address(self, broker_name: str) -> str | None:
         loop = asyncio.get_running_loop()

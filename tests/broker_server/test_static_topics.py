@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
+from spark_mq.broker.requests import AskBroker
+from spark_mq.broker_server.name_servers import OtherBrokers
 from spark_mq.broker_server.server import RunningBroker
 from spark_mq.broker_server.static_topics import MappingCleaning
 from spark_mq.client.admin import Admin
@@ -244,6 +246,24 @@ def test_a_mapping_leaves_the_topics_attributes_and_order(cluster: Cluster) -> N
         with Admin(cluster.settings) as admin:
             entry = admin.topic_config(TOPIC)[ONE]
         assert (entry.order, entry.attributes) == (is_order, {"message.type": "FIFO"})
+
+
+def test_whatever_hinders_a_forwarded_request_is_its_answer(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else a pull that waits for it is never answered."""
+    others = OtherBrokers(ClientSettings(("127.0.0.1:1",)), 1_000)
+
+    async def fails(broker_name: str) -> str:
+        raise ValueError(f"no address of {broker_name}")
+
+    monkeypatch.setattr(others, "_address", fails)
+    try:
+        answer = others.answer(AskBroker(TWO, make_request(RequestCode.GET_MAX_OFFSET), lambda found: found))
+    finally:
+        others.close()
+    assert (answer.code, "no address of two" in (answer.remark or "")) == (ResponseCode.SYSTEM_ERROR, True)
+    assert "no address of two" in caplog.text
 
 
 def test_a_mapping_that_goes_back_is_refused_and_changes_nothing(cluster: Cluster) -> None:
