@@ -3,6 +3,7 @@
     answered 0, 10, 11, 12                  stored: a SendResult
     no connection, or no answer in time     the next try, whether the caller waits or not
     answer cannot be decoded                failed, although it may be stored
+    answered 501: the queue has moved       the next try, whether the caller waits or not
     another code                            the next try, if the caller waits and the code is one of RETRIED_CODES
 
 A stored half message is followed by its transaction's end (37): after the producer's own work, or when a broker asks (39).
@@ -131,12 +132,12 @@ def stored_status(code: int) -> SendStatus | None:
 def goes_again(error: ClientError, *, is_waited_for: bool, retried_codes: Set[int] = RETRIED_CODES) -> bool:
     """Whether a send whose try ended with this error is tried again, if tries and time are left.
 
-    A caller that does not wait for the answer (`send_async`) gets every refusal at once. Departure: a logical queue that has moved to
-    another broker is tried there; Java gives up.
+    A caller that does not wait for the answer (`send_async`) gets other refusals at once. Departure: a logical queue that has moved to
+    another broker is tried there, since nothing is stored; Java gives up.
     """
     if isinstance(error, ResponseError):
         has_moved = error.code == ResponseCode.NOT_LEADER_FOR_QUEUE
-        return is_waited_for and (has_moved or error.code in retried_codes)
+        return has_moved or (is_waited_for and error.code in retried_codes)
     if isinstance(error, SendForbiddenError):  # perhaps only that broker is forbidden
         return is_waited_for
     return is_network_failure(error) and not isinstance(error, FrameRefusedError)

@@ -198,7 +198,7 @@ class ProducerSettings:
     retries: int = 2
     """Tries after the first, of a send that is waited for."""
     async_retries: int = 2
-    """The same of one that is not, after network failures."""
+    """The same of one that is not, after network failures and 501."""
     retried_codes: Set[int] = RETRIED_CODES
     """After which refusals a send that is waited for tries another broker."""
     retries_unless_ok: bool = False

@@ -137,6 +137,15 @@ def test_an_asynchronous_send_gets_a_refusal_at_once_and_is_tried_again_after_a_
     assert {result.queue.broker_name for result in found} == {"c"}
 
 
+def test_an_asynchronous_send_goes_on_where_a_queue_has_moved_as_often_as_there_are_tries(
+    cluster: PlannedCluster,
+) -> None:
+    cluster.plan(refuse(501))
+    with opened(cluster) as producer, pytest.raises(SendFailedError, match="NOT_LEADER_FOR_QUEUE"):
+        producer.send_async(MESSAGE).result(10)
+    assert len(cluster.sends) == 3
+
+
 def test_each_try_has_the_queue_and_the_name_of_its_own_broker(cluster: PlannedCluster) -> None:
     """Java's asynchronous retry sends queue id and broker name of the first choice to another broker."""
     cluster.brokers["a"].plan = hang_up
