@@ -108,6 +108,7 @@ _TIERED = _Room("storage.queues.tiered_queue", "tests/storage/queues/test_tiered
 _CONVERTED = _Room("storage.convert", "tests/storage/test_dledger_stores.py")
 _STATIC = _Room("storage.rules.static_topics", "tests/storage/rules/test_static_topic_vectors.py")
 _MOVED = _Room("storage.service.put_service", "tests/storage/service/test_put_group.py")
+_CONFIRMED = _Room("storage.service.put_service", "tests/storage/service/test_confirmed.py")
 
 LINES: Mapping[str, Line] = MappingProxyType(
     {
@@ -147,6 +148,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self.append_waiting()",
             "pass",
             "test_puts_that_wait_are_readable_when_a_static_topic_has_changed",
+        ),
+        "a queue moves while replicas may still confirm messages in it": _CONFIRMED.line(
+            "PutService.save_static_topic",
+            "if not self.readable_within(self.log_end, _MOVED_SECONDS):",
+            "if False:",
+            "test_a_queue_does_not_move_away_from_what_is_not_confirmed",
         ),
         # Another release's store
         "a deletion of a timer message is compared in one form only": _TIMED.line(
