@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -54,7 +55,7 @@ def why_not(broker: Broker, command: RemotingCommand, host: str = HOST) -> str |
 
 def test_accounts_are_made_changed_and_dropped_and_hold_at_once(broker: Broker, file: Path) -> None:
     operator = Operator(broker, None)
-    made = {
+    made: dict[str, Any] = {
         "accessKey": "annette",
         "secretKey": "annes-secret",
         "defaultTopicPerm": "DENY",
@@ -79,7 +80,7 @@ def test_what_java_refuses_to_write_is_refused_with_its_codes_and_changes_nothin
     operator, before = Operator(broker, None), file.read_bytes()
     short = "The accessKey=annette and its secretKey cannot be null and length should longer than 6"
     assert operator.ask(50, accessKey="annette", secretKey="short") == (209, short)
-    account = {"accessKey": "annette", "secretKey": "annes-secret"}
+    account: dict[str, Any] = {"accessKey": "annette", "secretKey": "annes-secret"}
     assert operator.ask(50, **account, topicPerms="T=READ")[0] == 209
     assert operator.ask(50, **account, whiteRemoteAddress="1.2.3")[0] == 209
     gone = "The accessKey[annette] corresponding to accessConfig has been deleted failed."
@@ -146,7 +147,7 @@ def test_a_changed_account_counts_though_its_file_has_it_twice(more: Path, broke
 
 def test_a_change_holds_beside_another_file_that_cannot_be_read(more: Path, broker: Broker, file: Path) -> None:
     more.write_text("accounts: [")
-    account = {"accessKey": "bernard", "secretKey": "bernards-secret", "defaultTopicPerm": "PUB"}
+    account: dict[str, Any] = {"accessKey": "bernard", "secretKey": "bernards-secret", "defaultTopicPerm": "PUB"}
     assert Operator(broker, None).ask(50, **account) == (0, None)
     assert why_not(broker, send("bernard", "bernards-secret")) is None
     assert why_not(broker, send()) is None
@@ -162,7 +163,7 @@ def test_a_system_that_refuses_to_read_or_write_changes_nothing(
     def refused(files: LocalFileSystem, path: str, *rest: object) -> None:
         raise PermissionError(13, "Permission denied", path)
 
-    account = {"accessKey": "annette", "secretKey": "annes-secret", "defaultTopicPerm": "PUB"}
+    account: dict[str, Any] = {"accessKey": "annette", "secretKey": "annes-secret", "defaultTopicPerm": "PUB"}
     with monkeypatch.context() as patched:
         patched.setattr(LocalFileSystem, "replace", refused)
         assert Operator(broker, None).ask(50, **account) == (209, f"[Errno 13] Permission denied: '{file}'")
