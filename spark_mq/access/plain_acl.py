@@ -16,9 +16,10 @@
 Java up to 5.3.2: PlainPermissionManager, PlainAccessResource, PlainPermissionChecker, Permission, RemoteAddressStrategyFactory.
 A request that is in no row of `_needed` wants a valid signature alone, as in Java.
 
-Departures, each of which refuses more: LITE_PULL_MESSAGE needs what PULL_MESSAGE does, and requests that change access, or many topics
-or groups, are for admins (`ADMIN_CODES`); Java asks nothing for them. In a range of addresses all parts count; Java ignores those
-behind the first range, so `10.1-2.0.1` means 10.1.9.9, too.
+Departures, each of which refuses more: LITE_PULL_MESSAGE needs what PULL_MESSAGE does, a reply what a message does, and
+CONSUME_MESSAGE_DIRECTLY the right to pull; requests that change access, or many topics or groups, are for admins (`ADMIN_CODES`). Java
+asks nothing for them. In a range of addresses all parts count; Java ignores those behind the first range, so `10.1-2.0.1` means
+10.1.9.9, too.
 """
 
 from __future__ import annotations
@@ -54,6 +55,8 @@ ADMIN_CODES = frozenset(
     }
 )
 """Requests for admins alone."""
+_SHORT_SENDS = (_C.SEND_MESSAGE_V2, _C.SEND_BATCH_MESSAGE, _C.SEND_REPLY_MESSAGE_V2)
+"""Requests that name their topic `b`."""
 
 
 class Right(IntFlag):
@@ -153,14 +156,14 @@ def _needed(command: RemotingCommand) -> Mapping[str, Right]:
     fields, code = command.ext_fields or {}, command.code
     group, topic = fields.get("consumerGroup"), fields.get("topic")
     pairs: list[tuple[str | None, Right]] = []
-    if code in (_C.SEND_MESSAGE, _C.SEND_MESSAGE_V2, _C.SEND_BATCH_MESSAGE):
-        sent = topic if code == _C.SEND_MESSAGE else fields.get("b")
+    if code in (_C.SEND_MESSAGE, _C.SEND_REPLY_MESSAGE, *_SHORT_SENDS):
+        sent = fields.get("b") if code in _SHORT_SENDS else topic
         pairs = [(sent, Right.SUB if (sent or "").startswith(RETRY_PREFIX) else Right.PUB)]
     elif code == _C.RECALL_MESSAGE:
         pairs = [(topic, Right.PUB)]
     elif code == _C.CONSUMER_SEND_MSG_BACK:
         pairs = [(_retry(fields.get("group")), Right.SUB)]
-    elif code in (_C.PULL_MESSAGE, _C.LITE_PULL_MESSAGE, _C.UPDATE_CONSUMER_OFFSET):
+    elif code in (_C.PULL_MESSAGE, _C.LITE_PULL_MESSAGE, _C.UPDATE_CONSUMER_OFFSET, _C.CONSUME_MESSAGE_DIRECTLY):
         pairs = [(topic, Right.SUB), (_retry(group), Right.SUB)]
     elif code == _C.QUERY_MESSAGE:
         pairs = [(topic, Right.SUB)]

@@ -4,8 +4,8 @@
 
 An access key that stands in several files counts in the first, in this order. A file that cannot be read stops the start; later its
 change is logged, and what was read before goes on.
-Java up to 5.3.2: PlainPermissionManager, AclFileWatchService, AdminBrokerProcessor (50 to 53). Departure: a home without any such file
-stops the start. Java makes an empty one, and refuses everybody.
+Java up to 5.3.2: PlainPermissionManager, AclFileWatchService, AdminBrokerProcessor (50 to 53). Departures: a home without any such file
+stops the start; Java makes an empty one, and refuses everybody. An account is dropped from every file; Java leaves it in the others.
 """
 
 from __future__ import annotations
@@ -74,15 +74,18 @@ class PlainAccess:
     def look(self) -> None:
         """Reads the files again if one has changed, come or gone."""
         with self._lock:
+            self._look()
+
+    def _look(self) -> None:
+        versions = self._seen.versions
+        try:
             versions = self._versions()
-            if versions == self._seen.versions:
-                return
-            try:
+            if versions != self._seen.versions:
                 self._seen = self._read()
                 _LOG.info("the accounts of %s were read again", ", ".join(versions))
-            except (StorageError, OSError) as error:
-                self._seen = self._seen._replace(versions=versions)
-                _LOG.error("the accounts stay as they were read before: %s", error)
+        except (StorageError, OSError) as error:
+            self._seen = self._seen._replace(versions=versions)
+            _LOG.error("the accounts stay as they were read before: %s", error)
 
     def _versions(self) -> dict[str, tuple[int, ...] | None]:
         paths = [*self._paths(self._directory), self._default]
@@ -128,24 +131,25 @@ class PlainAccess:
             old: Mapping[str, Any] = next(
                 (each for each in accounts if each.get("accessKey") == given["accessKey"]), {}
             )
-            return {**document, "accounts": [*(each for each in accounts if each is not old), {**old, **given}]}
+            others = (each for each in accounts if each.get("accessKey") != given["accessKey"])
+            return {**document, "accounts": [*others, {**old, **given}]}
 
         with self._lock:
-            self._change(self._file_of(given["accessKey"]) or self._default, change, now_ms)
+            self._look()
+            self._change([*self._files_of(given["accessKey"]), self._default][:1], change, now_ms)
 
     def drop_account(self, access_key: str, now_ms: int) -> bool:
-        """False where there is none. Raises StorageError, OSError."""
+        """Drops it from every file. False where there is none. Raises StorageError, OSError."""
+
+        def change(document: Document) -> Document:
+            kept = [each for each in document["accounts"] if each.get("accessKey") != access_key]
+            return {**document, "accounts": kept}
+
         with self._lock:
-            path = self._file_of(access_key)
-            if path is None:
-                return False
-
-            def change(document: Document) -> Document:
-                kept = [each for each in document["accounts"] if each.get("accessKey") != access_key]
-                return {**document, "accounts": kept}
-
-            self._change(path, change, now_ms)
-            return True
+            self._look()
+            paths = self._files_of(access_key)
+            self._change(paths, change, now_ms)
+            return bool(paths)
 
     def put_white_addresses(self, addresses: list[str], path: str | None, now_ms: int) -> bool:
         """The white addresses of all accounts in one file. False where it is none of those that are followed.
@@ -154,24 +158,30 @@ class PlainAccess:
         """
         path = path or self._default
         with self._lock:
-            if path not in self._versions():
+            self._look()
+            if path not in self._seen.documents:
                 return False
-            self._change(path, lambda document: {**document, "globalWhiteRemoteAddresses": addresses}, now_ms)
+            self._change([path], lambda document: {**document, "globalWhiteRemoteAddresses": addresses}, now_ms)
             return True
 
-    def _file_of(self, access_key: str) -> str | None:
+    def _files_of(self, access_key: str) -> list[str]:
         documents = self._seen.documents.items()
-        return next(
-            (path for path, each in documents if any(a.get("accessKey") == access_key for a in each["accounts"])), None
-        )
+        return [path for path, each in documents if any(a.get("accessKey") == access_key for a in each["accounts"])]
 
-    def _change(self, path: str, change: Callable[[Document], Document], now_ms: int) -> None:
-        changed = change(self._document(path))
-        counter = changed["dataVersion"][0].get("counter", 0) if changed["dataVersion"] else 0
-        changed = {**changed, "dataVersion": [{"counter": counter + 1, "timestamp": now_ms}]}
-        Accounts.of({path: changed})  # what Java could not read is not written
-        self._files.replace(path, write_document(changed).encode())
-        self._seen = self._read()
+    def _change(self, paths: list[str], change: Callable[[Document], Document], now_ms: int) -> None:
+        changed = {path: _counted(change(self._document(path)), now_ms) for path in paths}
+        documents = {**self._seen.documents, **changed}
+        accounts = Accounts.of(documents)  # what Java could not read is not written
+        for path in reversed(paths):  # what counts is changed last
+            self._files.replace(path, write_document(changed[path]).encode())
+        versions = {**self._seen.versions, **{path: self._files.version(path) for path in paths}}
+        self._seen = _Seen(versions, documents, accounts)
+
+
+def _counted(document: Document, now_ms: int) -> Document:
+    """With its next version."""
+    counter = document["dataVersion"][0].get("counter", 0) if document["dataVersion"] else 0
+    return {**document, "dataVersion": [{"counter": counter + 1, "timestamp": now_ms}]}
 
 
 class PlainAccessHandlers:
@@ -244,7 +254,7 @@ def _failing(code: ResponseCode) -> Iterator[None]:
     """Java has these codes twice: 209 UPDATE_AND_CREATE_ACL_CONFIG_FAILED, 210 DELETE_…, 211 UPDATE_GLOBAL_WHITE_ADDRS_…"""
     try:
         yield
-    except (ValueError, StorageError) as error:
+    except (ValueError, StorageError, OSError) as error:
         raise RequestRefusedError(code, str(error)) from None
 
 

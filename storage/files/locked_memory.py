@@ -83,11 +83,12 @@ class WarmFile:
     """A new file's pages in memory, as long as this object lives: each was written once with zeros, so the disk has room for all."""
 
     def __init__(self, path: str, size_bytes: int, sync_pages: int | None) -> None:
-        """`sync_pages`: sync after so many pages, and at the end; None = not at all. Raises OSError if that fails.
+        """`sync_pages`: sync after so many pages, and at the end; None = not at all. Raises OSError if that or a write fails.
 
         A full disk or too low a limit ends it with a warning: the file can be used all the same.
         """
         zeros, unsynced = bytes(PIECE_BYTES), 0
+        self._pages = np.empty(0, np.uint8)
         descriptor = os.open(path, os.O_RDWR)
         try:
             for start in range(0, size_bytes, PIECE_BYTES):
@@ -95,6 +96,8 @@ class WarmFile:
                 try:
                     os.pwrite(descriptor, zeros[:piece], start)
                 except OSError as error:
+                    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                        raise
                     _LOG.warning("%s is not warm: %s (warmMapedFileEnable)", path, error.strerror)
                     break
                 unsynced += piece
@@ -103,12 +106,15 @@ class WarmFile:
                     unsynced = 0
             if sync_pages is not None:
                 os.fdatasync(descriptor)
-            mapped = mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
+            self._lock(path, descriptor, size_bytes)
         finally:
             os.close(descriptor)
-        self._pages = np.frombuffer(mapped, np.uint8)
+
+    def _lock(self, path: str, descriptor: int, size_bytes: int) -> None:
         try:
+            mapped = mmap.mmap(descriptor, size_bytes, access=mmap.ACCESS_READ)
+            self._pages = np.frombuffer(mapped, np.uint8)
+            mapped.madvise(mmap.MADV_WILLNEED)
             lock_pages(self._pages)
         except OSError as error:
             _LOG.warning("%s is warm, and not locked (warmMapedFileEnable): %s", path, error.strerror)
-        mapped.madvise(mmap.MADV_WILLNEED)

@@ -83,6 +83,7 @@ def test_lite_pulls_need_the_right_to_pull_and_changes_of_access_an_admin() -> N
     accounts = Accounts.of({"f": read_document(EXAMPLE, "f")})
     for code in (
         RequestCode.LITE_PULL_MESSAGE,
+        RequestCode.CONSUME_MESSAGE_DIRECTLY,
         RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
         RequestCode.AUTH_CREATE_USER,
     ):
@@ -91,6 +92,19 @@ def test_lite_pulls_need_the_right_to_pull_and_changes_of_access_an_admin() -> N
             ("No permission", "Need admin")
         )
         assert verdict(accounts, Case("rocketmq2", "127.0.0.1", code, fields)) == "OK"
+
+
+@pytest.mark.parametrize(("code", "field"), [(324, "topic"), (325, "b")])
+def test_a_reply_needs_the_right_to_send_to_its_topic(code: int, field: str) -> None:
+    """Departure: Java asks for a signature alone."""
+    accounts = Accounts.of({"f": read_document(EXAMPLE, "f")})
+
+    def said_to(topic: str) -> str:
+        return verdict(accounts, Case("RocketMQ", "127.0.0.1", RequestCode(code), {field: topic}, b"body"))
+
+    assert (said_to("topicA"), said_to("topicB")) == ("No permission for topic:topicA", "OK")
+    assert said_to("elsewhere") == "No default permission for topic:elsewhere"
+    assert said_to("%RETRY%groupA") == "No permission for group:groupA"
 
 
 def test_a_written_file_is_the_one_that_was_read(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from storage.service.put_service import PutService
 from storage.settings.java_settings import FIXED_SETTINGS, JAVA_SETTINGS
 from storage.settings.load import parse_config
 from storage.settings.nouns import RetentionConfig
+from storage.store import MessageStore
 from storage.tables.consumer_groups import OFFSETS_FILE, ConsumerOffsets
 from storage.tables.delay_progress import DELAYS_FILE, DelayOffsets
 from storage.transaction.progress import TransactionProgress, save_progress
@@ -286,6 +287,42 @@ def test_expired_log_files_go_at_any_hour_for_twenty_turns_after_an_operator_ask
         finally:
             duties.close()
     assert asked_for.count(True) == 20
+
+
+def test_delivered_messages_count_with_their_parts_of_the_time_also_if_the_turn_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, turns = FakeClock(), 0
+
+    def deliver(store: MessageStore, now_ms: int) -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 1:
+            store.put_inner([InnerMessage(topic="TBW102", queue_id=0, body=b"due", properties={})] * 4)
+            clock.now_ms += 40
+            raise RuntimeError("the turn fails behind what it has put")
+
+    monkeypatch.setattr("spark_mq.broker_server.duties.deliver_due", deliver)
+    monkeypatch.setattr("spark_mq.broker_server.duties.steady_time_ms", clock)
+    with running(tmp_path / "store", clock) as broker:
+        service = broker.parts.store.service
+        exclusive = service.exclusive
+
+        @contextmanager
+        def waiting() -> Iterator[MessageStore]:
+            clock.now_ms += 5_000 if threading.current_thread().name == "delay levels" else 0
+            with exclusive() as store:
+                yield store
+
+        monkeypatch.setattr(service, "exclusive", waiting)  # the lock is free after five seconds
+        duties = Duties(service, broker, check_interval_ms=DAY_MS, clean_interval_ms=DAY_MS, clock=clock)
+        duties.start()
+        try:
+            assert wait_for(lambda: turns > 1)
+        finally:
+            duties.close()
+        assert broker.parts.traffic.puts.topics["TBW102"].messages == 4
+        assert service.times.texts()["putMessageEntireTimeMax"] == "10"
 
 
 def test_settings_that_an_operator_changes_hold_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from spark_mq.client.calls import signed
 from spark_mq.client.settings import Credentials
 from spark_mq.remoting import RemotingCommand, make_request
 from storage.errors import ConfigurationError, StateFileError
+from storage.files.local_file_system import LocalFileSystem
 from storage.rules.response_codes import RequestRefusedError
 from tests.broker.peers import FakeClock
 from tests.broker.test_access_handlers import Operator, running
@@ -53,7 +55,7 @@ def why_not(broker: Broker, command: RemotingCommand, host: str = HOST) -> str |
 
 def test_accounts_are_made_changed_and_dropped_and_hold_at_once(broker: Broker, file: Path) -> None:
     operator = Operator(broker, None)
-    made = {
+    made: dict[str, Any] = {
         "accessKey": "annette",
         "secretKey": "annes-secret",
         "defaultTopicPerm": "DENY",
@@ -78,7 +80,7 @@ def test_what_java_refuses_to_write_is_refused_with_its_codes_and_changes_nothin
     operator, before = Operator(broker, None), file.read_bytes()
     short = "The accessKey=annette and its secretKey cannot be null and length should longer than 6"
     assert operator.ask(50, accessKey="annette", secretKey="short") == (209, short)
-    account = {"accessKey": "annette", "secretKey": "annes-secret"}
+    account: dict[str, Any] = {"accessKey": "annette", "secretKey": "annes-secret"}
     assert operator.ask(50, **account, topicPerms="T=READ")[0] == 209
     assert operator.ask(50, **account, whiteRemoteAddress="1.2.3")[0] == 209
     gone = "The accessKey[annette] corresponding to accessConfig has been deleted failed."
@@ -112,6 +114,66 @@ def test_files_are_followed_and_one_that_cannot_be_read_changes_nothing(broker: 
     write(file, ann)
     assert why_not(broker, send()) is None
     assert why_not(broker, send("operator", "operators-secret")) == "No acl config for operator"
+
+
+ANN = "accounts:\n- {accessKey: annette, secretKey: annes-secret, defaultTopicPerm: PUB}\n"
+
+
+@pytest.fixture
+def more(file: Path) -> Path:
+    """A second file, which comes first; its account is in the first one twice, too."""
+    found = file.parent / "acl" / "more.yml"
+    found.parent.mkdir()
+    found.write_text(ANN)
+    with file.open("a") as text:
+        text.write(2 * ANN.removeprefix("accounts:\n"))
+    return found
+
+
+def test_an_account_is_dropped_from_every_file(more: Path, broker: Broker, file: Path) -> None:
+    operator = Operator(broker, None)
+    assert why_not(broker, send()) is None
+    assert operator.ask(51, accessKey="annette") == (0, None)
+    assert why_not(broker, send()) == "No acl config for annette"
+    assert "annette" not in more.read_text() + file.read_text()
+    assert operator.ask(51, accessKey="annette")[0] == 210
+
+
+def test_a_changed_account_counts_though_its_file_has_it_twice(more: Path, broker: Broker) -> None:
+    more.unlink()
+    assert Operator(broker, None).ask(50, accessKey="annette", secretKey="annes-other") == (0, None)
+    assert why_not(broker, send(secret="annes-other")) is None
+
+
+def test_a_change_holds_beside_another_file_that_cannot_be_read(more: Path, broker: Broker, file: Path) -> None:
+    more.write_text("accounts: [")
+    account: dict[str, Any] = {"accessKey": "bernard", "secretKey": "bernards-secret", "defaultTopicPerm": "PUB"}
+    assert Operator(broker, None).ask(50, **account) == (0, None)
+    assert why_not(broker, send("bernard", "bernards-secret")) is None
+    assert why_not(broker, send()) is None
+    before = file.read_bytes()
+    code, remark = Operator(broker, None).ask(51, accessKey="annette")
+    assert (code, str(more) in (remark or "")) == (210, True)
+    assert file.read_bytes() == before
+
+
+def test_a_system_that_refuses_to_read_or_write_changes_nothing(
+    broker: Broker, file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refused(files: LocalFileSystem, path: str, *rest: object) -> None:
+        raise PermissionError(13, "Permission denied", path)
+
+    account: dict[str, Any] = {"accessKey": "annette", "secretKey": "annes-secret", "defaultTopicPerm": "PUB"}
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFileSystem, "replace", refused)
+        assert Operator(broker, None).ask(50, **account) == (209, f"[Errno 13] Permission denied: '{file}'")
+        assert why_not(broker, send()) == "No acl config for annette"
+    assert broker.parts.access.plain is not None
+    with monkeypatch.context() as patched:
+        patched.setattr(LocalFileSystem, "list_directory", refused)
+        broker.parts.access.plain.look()
+    assert f"{file.parent}/acl" in caplog.text
+    assert why_not(broker, send("operator", "operators-secret")) is None
 
 
 def test_a_home_without_accounts_or_with_a_file_that_is_none_stops_the_start(tmp_path: Path, file: Path) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import ctypes
 import errno
 import mmap
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -85,7 +87,7 @@ def too_little(monkeypatch: pytest.MonkeyPatch) -> None:
         return -1
 
     monkeypatch.setattr(locked_memory, "_mlock", mlock)
-    monkeypatch.setattr(locked_memory.resource, "getrlimit", lambda which: (65_536, 65_536))
+    monkeypatch.setattr("storage.files.locked_memory.resource.getrlimit", lambda which: (65_536, 65_536))
 
 
 def test_a_pool_that_cannot_be_locked_is_refused_with_the_figures(
@@ -139,3 +141,32 @@ def test_a_file_that_cannot_be_locked_is_warm_all_the_same(
     with opened(tmp_path / "store", FlushConfig(warm_maped_file_enable=True)) as service:
         assert resident_bytes(half_full(service)) == SIZE
     assert "65536 (ulimit -l)" in caplog.text
+
+
+def test_a_file_that_cannot_be_mapped_is_the_next_one_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As at the limit of a process's addresses (ulimit -v)."""
+
+    def refused(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with opened(tmp_path / "store", FlushConfig(warm_maped_file_enable=True)) as service:
+        monkeypatch.setattr(locked_memory, "mmap", SimpleNamespace(mmap=refused, ACCESS_READ=mmap.ACCESS_READ))
+        assert half_full(service).stat().st_blocks * 512 >= SIZE
+        with service.exclusive() as store:
+            store.put("T", b"y" * (SIZE * 3 // 5))
+    assert "Cannot allocate memory" in caplog.text
+
+
+@pytest.mark.parametrize(("number", "is_raised"), [(errno.ENOSPC, False), (errno.EDQUOT, False), (errno.EIO, True)])
+def test_a_full_disk_leaves_a_file_cold_and_a_broken_one_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_raised: bool
+) -> None:
+    def refused(descriptor: int, data: bytes, start: int) -> int:
+        raise OSError(number, "refused")
+
+    (path := tmp_path / "log").write_bytes(bytes(8_192))
+    monkeypatch.setattr("storage.files.locked_memory.os.pwrite", refused)
+    with pytest.raises(OSError, match="refused") if is_raised else nullcontext():
+        locked_memory.WarmFile(str(path), 8_192, None)
