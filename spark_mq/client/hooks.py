@@ -13,8 +13,10 @@
     FilterMessageHook    consumers             behind a pull; it may take messages out of the list           is logged
     ConsumeMessageHook   consumers             around each call of the listener; when `poll` gives messages  is logged
 
-One class may be several of them. Hooks of sends and of pulls run in threads of their own, never on the client's loop; a send waits for
-its hooks, so a slow hook makes sends slow.
+One class may be several of them. Hooks of sends and of pulls run in threads of their own, never on the client's loop; hooks around the
+end of a transaction and a listener's call run in the thread of the caller or listener. A send waits for its hooks, so a slow hook makes
+sends slow: one that uses up the send's time before it leaves fails the send with RequestTimeoutError, and a result does not wait for
+hooks behind it beyond that time.
 
 Java: org.apache.rocketmq.client.hook. Departures: the hook behind an asynchronous send is called once, with its result, and not also
 before there is one; a FilterMessageHook can only take messages out.
