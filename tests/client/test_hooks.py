@@ -376,6 +376,25 @@ def test_a_hook_behind_a_send_that_is_slower_than_the_time_out_does_not_hold_the
     assert len(cluster.sends) == 2
 
 
+def test_sends_leave_in_the_order_of_their_calls_however_long_a_hook_takes_for_one(cluster: PlannedCluster) -> None:
+    class Uneven(SendMessageHook):
+        second_is_stored = threading.Event()
+
+        def send_message_before(self, context: SendMessageContext) -> None:
+            assert threading.current_thread().daemon  # a hook that hangs does not keep the process
+            if context.message.body == b"first":
+                self.second_is_stored.wait(0.1)
+
+        def send_message_after(self, context: SendMessageContext) -> None:
+            if context.message.body == b"second":
+                self.second_is_stored.set()
+
+    with Producer(cluster.settings, "G", topics=["T"], hooks=[Uneven()]) as producer:
+        place = MessageQueue("T", "a", 0)
+        futures = [producer.send_async(Message("T", body), queue=place) for body in (b"first", b"second")]
+        assert [future.result(5).queue_offset for future in futures] == [0, 1]
+
+
 def test_a_broker_is_not_slow_because_hooks_are(cluster: PlannedCluster) -> None:
     class Slow(SendMessageHook):
         def send_message_before(self, context: SendMessageContext) -> None:
