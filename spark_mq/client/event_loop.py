@@ -1,8 +1,8 @@
 """The one asyncio loop of the process, in a daemon thread: made at first use, and made anew after a fork.
 
-All sockets of the client belong to this loop. Synchronous callers pass coroutines to `run`; user code never runs on
-the loop's thread: a `ListenerPool` calls it in threads. A forked child has the memory of the parent's loop but not its thread: the child drops the loop, and
-closes its copies of the sockets without a shutdown, so that the parent's connections end when the parent closes them.
+All sockets of the client belong to this loop. Synchronous callers pass coroutines to `run`; user code never runs on the loop's thread:
+a `ListenerPool` calls it in threads. A forked child has the memory of the parent's loop but not its thread: the child drops the loop,
+and closes its copies of the sockets without a shutdown, so that the parent's connections end when the parent closes them.
 
 Java: NettyRemotingClient's event loop groups.
 """
