@@ -274,9 +274,8 @@ class SendMessageHandler:
         """Java: SendMessageProcessor.handlePutMessageResult."""
         properties = plan.message.properties
         said_queue_id, said_offset = answered_place(queue, queue_id, put.queue_offset)
-        if (
-            plan.message.topic == HALF_TOPIC
-        ):  # the transaction's end must name it; Java's cannot where a queue has moved
+        # The transaction's end must name the offset; Java's cannot where a queue has moved.
+        if plan.message.topic == HALF_TOPIC:
             said_offset = put.queue_offset
         header = SendMessageAnswer(
             message_id=put.msg_id,

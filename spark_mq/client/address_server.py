@@ -8,10 +8,13 @@ A domain with a port is asked there in place of 8080. Java: TopAddressing, Defau
 
 from __future__ import annotations
 
+import socket
+import time
 import urllib.error
 import urllib.request
 from http import HTTPStatus
-from http.client import HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPResponse
+from typing import Any
 
 from spark_mq.client.errors import ClientSettingError, NameServerUnreachableError
 from spark_mq.client.settings import ClientSettings, parse_addresses
@@ -20,7 +23,33 @@ FETCH_TIMEOUT_MS = 3_000
 FIRST_FETCH_AGAIN_MS = 10_000
 FETCH_INTERVAL_MS = 120_000
 _MOST_BYTES = 64 << 10
-_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class _TimedSocket(socket.socket):
+    """Gives all reads together the time that a plain socket gives each."""
+
+    end = 0.0
+
+    def recv_into(self, *given: Any) -> int:
+        self.settimeout(max(self.end - time.monotonic(), 0.001))
+        return super().recv_into(*given)
+
+
+class _TimedConnection(HTTPConnection):
+    def connect(self) -> None:
+        end = time.monotonic() + (self.timeout or 0)
+        super().connect()
+        timed = _TimedSocket(fileno=self.sock.detach())
+        timed.settimeout(self.timeout)
+        timed.end, self.sock = end, timed
+
+
+class _TimedHandler(urllib.request.HTTPHandler):
+    def http_open(self, request: urllib.request.Request) -> HTTPResponse:
+        return self.do_open(_TimedConnection, request)
+
+
+_opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), _TimedHandler)
 """No proxy: as Java, and as with name servers themselves."""
 
 
@@ -35,13 +64,14 @@ def address_server_url(settings: ClientSettings) -> str | None:
 
 
 def fetch_name_servers(url: str, timeout_ms: int = FETCH_TIMEOUT_MS) -> tuple[str, ...]:
-    """The addresses on the page, from a thread that may wait. Raises NameServerUnreachableError."""
+    """The addresses on the page, from a thread that may wait so long. Raises NameServerUnreachableError."""
     try:
         with _opener.open(url, timeout=timeout_ms / 1000) as answer:
             if answer.status != HTTPStatus.OK:
                 raise NameServerUnreachableError([(url, f"HTTP {answer.status}")])
             lines = answer.read(_MOST_BYTES).decode("utf-8", "replace").strip().splitlines()
     except urllib.error.HTTPError as error:
+        error.close()
         raise NameServerUnreachableError([(url, f"HTTP {error.code}")]) from None
     except (OSError, HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error

@@ -13,8 +13,10 @@
     FilterMessageHook    consumers             behind a pull; it may take messages out of the list           is logged
     ConsumeMessageHook   consumers             around each call of the listener; when `poll` gives messages  is logged
 
-One class may be several of them. Hooks of sends and of pulls run in threads of their own, never on the client's loop; a send waits for
-its hooks, so a slow hook makes sends slow.
+One class may be several of them. Hooks of sends and of pulls run in threads of their own, never on the client's loop; hooks around the
+end of a transaction and a listener's call run in the thread of the caller or listener. A send waits for its hooks, so a slow hook makes
+sends slow: one that uses up the send's time before it leaves fails the send with RequestTimeoutError, and a result does not wait for
+hooks behind it beyond that time. Hooks before sends run in one thread for each producer, in the order of the sends.
 
 Java: org.apache.rocketmq.client.hook. Departures: the hook behind an asynchronous send is called once, with its result, and not also
 before there is one; a FilterMessageHook can only take messages out.
@@ -22,15 +24,14 @@ before there is one; a FilterMessageHook can only take messages out.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, TypeVar
 
-from spark_mq.client.errors import ClientSettingError, SendForbiddenError
+from spark_mq.client.errors import ClientClosedError, ClientSettingError, SendForbiddenError
+from spark_mq.client.event_loop import ListenerPool
 from spark_mq.client.message import Message, MessageExt, MessageQueue
 from spark_mq.client.outgoing_messages import OutgoingMessage
 from spark_mq.client.send_results import SendMode, SendResult
@@ -38,7 +39,7 @@ from storage.epoch_times import steady_time_ms
 from storage.format.record import TRANSACTION_PREPARED
 from storage.rules.half_messages import TransactionState
 
-HOOK_THREADS = 4
+HOOK_THREADS, HOOK_THREAD_NAME = 4, "spark-mq-hooks"
 _LOG = logging.getLogger(__name__)
 H = TypeVar("H")
 
@@ -199,21 +200,34 @@ def of_kind(hooks: Iterable[object], kind: type[H]) -> tuple[H, ...]:
 
 
 class HookThreads:
-    """The threads in which the hooks of one producer or consumer are called; made when the first is."""
+    """The threads in which the hooks of one producer or consumer are called; made when the first is. On the loop's thread."""
 
-    def __init__(self) -> None:
-        self._threads: ThreadPoolExecutor | None = None
+    def __init__(self, count: int = HOOK_THREADS) -> None:
+        self._count = count
+        self._pool: ListenerPool | None = None
 
     async def call(self, call: Callable[[], None]) -> None:
-        """Call it in a thread, and wait. Raises what it raises."""
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(HOOK_THREADS, "spark-mq-hooks")
-        await asyncio.get_running_loop().run_in_executor(self._threads, call)
+        """Call it in a thread, and wait. Raises what it raises, ClientClosedError where it did not come to an end."""
+
+        def work() -> tuple[Exception | None]:
+            try:
+                call()
+            except Exception as error:
+                return (error,)
+            return (None,)
+
+        if self._pool is None:
+            self._pool = ListenerPool(HOOK_THREAD_NAME, self._count)
+        ended = await self._pool.call(work)
+        if ended is None:
+            raise ClientClosedError("the hooks' threads", "they are closed, or a hook ended its thread")
+        if ended[0] is not None:
+            raise ended[0]
 
     def close(self) -> None:
         """Begin no more calls."""
-        if self._threads is not None:
-            self._threads.shutdown(wait=False, cancel_futures=True)
+        if self._pool is not None:
+            self._pool.stop()
 
 
 class SendHooks:
@@ -228,7 +242,8 @@ class SendHooks:
         self._group = group
         self._namespace = namespace
         self._tracing = () if tracing is None else (tracing,)
-        self._threads = HookThreads()
+        self._before_thread = HookThreads(1)  # one, so that sends keep their order
+        self._after_threads = HookThreads()
 
     def context(
         self, message: OutgoingMessage, queue: MessageQueue, address: str, mode: SendMode
@@ -245,7 +260,7 @@ class SendHooks:
     async def before(self, context: SendMessageContext) -> None:
         """Raises SendForbiddenError; no hook hears of the try then."""
         if self._forbidding or self._watching:
-            await self._threads.call(lambda: self._before(context))
+            await self._before_thread.call(lambda: self._before(context))
         call_each(self._tracing, lambda hook: hook.send_message_before(context))
 
     def _before(self, context: SendMessageContext) -> None:
@@ -266,11 +281,12 @@ class SendHooks:
         call_each(self._tracing, lambda hook: hook.send_message_after(context))
         if self._watching:
             each: Callable[[SendMessageHook], None] = lambda hook: hook.send_message_after(context)  # noqa: E731
-            await self._threads.call(lambda: call_each(self._watching, each))
+            await self._after_threads.call(lambda: call_each(self._watching, each))
 
     def close(self) -> None:
         """Call none any more."""
-        self._threads.close()
+        self._before_thread.close()
+        self._after_threads.close()
 
 
 class ConsumeHooks:

@@ -177,9 +177,8 @@ class ClientInstance:
         except TopicRouteNotFoundError:
             if kept is not None and not refresh:
                 return kept.route
-            if (
-                topic not in self._wanted_topics()
-            ):  # members keep the last known route: the name server may just have started
+            # Members keep the last known route: the name server may just have started.
+            if topic not in self._wanted_topics():
                 self._routes.forget(topic)
             raise
         except ClientError as error:

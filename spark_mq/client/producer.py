@@ -47,7 +47,7 @@ from spark_mq.client.request_reply import (
     PendingRequests,
     reply_topic_of,
 )
-from spark_mq.client.routes import TopicRoute
+from spark_mq.client.routes import LOGICAL_PREFIX, TopicRoute
 from spark_mq.client.send_results import SendMode, SendResult
 from spark_mq.client.sender import Sender, Sending
 from spark_mq.client.settings import ClientSettings, ProducerSettings, check_kind, with_namespace
@@ -256,7 +256,10 @@ class Producer:
         topic, added = reply_topic_of(request)
         made = self._maker.reply(Message(topic, body, tags, keys, properties or {}), added)
         queues = self._sender.known_queues(topic) or self._run(self._sender.queues(topic))
-        there = [queue for queue in queues if queue.broker_name == request.broker_name]
+        name = request.broker_name
+        if name.startswith(LOGICAL_PREFIX):  # a static topic's queue is no broker's; the message is
+            name = self._run(self._broker_name_at(request.store_host))
+        there = [queue for queue in queues if queue.broker_name == name]
         return self._send(made, random.choice(there or queues), timeout_ms, started_at)
 
     def recall(self, topic: str, recall_handle: str, timeout_ms: int | None = None) -> str:
@@ -411,6 +414,9 @@ class Producer:
         beat = self._loop.create_task(self._instance.send_heartbeat())
         await asyncio.wait({beat}, timeout=max(deadline - self._loop.time(), 0) / 2)  # one broker may be away
         self._announced.add(topic)
+
+    async def _broker_name_at(self, address: str) -> str:
+        return self._instance.broker_name_at(address)
 
     async def _recall(self, header: RecallMessageRequest, broker_name: str, timeout_ms: int) -> str:
         await self._instance.route(header.topic)

@@ -24,10 +24,10 @@ from typing import Any, TypeVar
 
 from spark_mq.client.consumer_calls import ConsumerMember
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
-from spark_mq.client.event_loop import run
+from spark_mq.client.event_loop import ListenerPool, run
 from spark_mq.client.hooks import OF_CONSUMERS, ConsumeHooks, Hook, checked_hooks
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.listeners import ListenerPool, QueueListener, tell_share
+from spark_mq.client.listeners import QueueListener, tell_share
 from spark_mq.client.message import MessageExt, MessageQueue
 from spark_mq.client.offset_stores import offset_store_of
 from spark_mq.client.pull_engine import PullEngine

@@ -273,9 +273,7 @@ class PullEngine:
             self._buffer.append((read.process_queue, messages))
             self._buffered += len(messages)
             self._arrived.set()
-        elif (
-            read.process_queue.count == 0
-        ):  # nothing of it is with the program: what the filter left out is consumed too
+        elif read.process_queue.count == 0:  # the program has nothing of it: what the filter left out is consumed too
             read.consumed_offset = result.next_offset
 
     def _wanted(self, topic: str) -> Subscription:

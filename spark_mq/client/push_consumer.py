@@ -28,14 +28,13 @@ from typing import Any, TypeVar
 
 from spark_mq.client.consumer_calls import ConsumerMember
 from spark_mq.client.errors import ClientClosedError, ClientSettingError
-from spark_mq.client.event_loop import run
+from spark_mq.client.event_loop import ListenerPool, run
 from spark_mq.client.hooks import OF_CONSUMERS, ConsumeHooks, Hook, checked_hooks
 from spark_mq.client.instance import ClientInstance
 from spark_mq.client.listeners import (
     ConcurrentContext,
     ConcurrentListener,
     ConsumeStatus,
-    ListenerPool,
     OrderlyContext,
     OrderlyListener,
     QueueListener,

@@ -18,10 +18,10 @@ from typing import NamedTuple
 
 from spark_mq.client.consumer_calls import GroupBrokers
 from spark_mq.client.errors import ClientError, ResponseError
+from spark_mq.client.event_loop import ListenerPool
 from spark_mq.client.listeners import (
     ConcurrentListener,
     ConcurrentService,
-    ListenerPool,
     OrderlyListener,
     OrderlyService,
     QueueListener,

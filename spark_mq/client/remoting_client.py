@@ -399,6 +399,16 @@ class NameServers:
             self._looking.add_done_callback(lambda done: done.cancelled() or done.exception())  # callers may have gone
         await asyncio.shield(self._looking)
 
+    async def _know_some(self, timeout_ms: int) -> None:
+        """Wait for the address server's first page, so long at most. Raises NameServerUnreachableError."""
+        if self._addresses:
+            return
+        try:
+            await asyncio.wait_for(self.look_up(), timeout_ms / 1000)
+        except TimeoutError:
+            reason = f"the address server gives no page within {timeout_ms} ms"
+            raise NameServerUnreachableError([(self._url or "", reason)]) from None
+
     async def _look_up(self) -> None:
         try:
             if self._url is not None:
@@ -410,9 +420,9 @@ class NameServers:
     async def invoke(self, command: RemotingCommand, timeout_ms: int | None = None) -> tuple[str, RemotingCommand]:
         """The address that answered, and its answer. Raises NameServerUnreachableError with the error of each try."""
         loop = asyncio.get_running_loop()
-        end = loop.time() + (self._timeout_ms if timeout_ms is None else timeout_ms) / 1000
-        if not self._addresses:
-            await self.look_up()
+        patience_ms = self._timeout_ms if timeout_ms is None else timeout_ms
+        end = loop.time() + patience_ms / 1000
+        await self._know_some(patience_ms)
         tries = []
         for number, address in enumerate(self.addresses):
             share_ms = max(int((end - loop.time()) * 1000 / (len(self._addresses) - number)), 1)
@@ -469,8 +479,7 @@ class NameServers:
 
     async def ask_each(self, command: RemotingCommand) -> None:
         """Send to every name server; they do not notify each other. Raises the first error after all have answered."""
-        if not self._addresses:
-            await self.look_up()
+        await self._know_some(self._timeout_ms)
         calls = [self._remoting.ask(address, command, self._timeout_ms) for address in self._addresses]
         for outcome in await asyncio.gather(*calls, return_exceptions=True):
             if isinstance(outcome, BaseException):

@@ -6,8 +6,9 @@
     REPLY_TO_CLIENT    the client id of the one who asks; the broker knows its connection by its heartbeats
     TTL                its time-out, in ms
 
-A reply goes to topic `CLUSTER_REPLY_TOPIC`, at the broker that handed out the request: the client that asks is connected there. Java
-sends it to any broker of the cluster, which may not know that client.
+A reply goes to topic `CLUSTER_REPLY_TOPIC`, at the broker that handed out the request: the client that asks is connected there. Of a
+static topic it is the broker that stored the request, where a route has its address. Java sends it to any broker of the cluster, which
+may not know that client.
 
 Java: RequestResponseFuture, RequestFutureHolder, MessageUtil.createReplyMessage, ClientRemotingProcessor.receiveReplyMessage.
 Departures: a request ends at its time-out, not at the next look of each second. In 5.3.1 to 5.3.3 most of Java's `request` methods end

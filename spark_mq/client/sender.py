@@ -265,7 +265,7 @@ class Sender:
         if self._hooks is None:
             self._send(sending, queue, address, started_at, None)
         else:
-            self._keep(self._send_hooked(self._hooks, sending, queue, address, started_at))
+            self._keep(self._send_hooked(self._hooks, sending, queue, address))
 
     def _send(
         self,
@@ -299,7 +299,9 @@ class Sender:
         self.tried(tried, result)
 
     def tried(self, tried: _Try, outcome: SendResult | Exception) -> None:
-        """A try has its result, or an error: hooks hear of it first."""
+        """A try has its result, or an error: hooks hear of it first. Their time is not the broker's."""
+        if self._faults is not None and isinstance(outcome, SendResult):
+            self._faults.note(tried.queue.broker_name, self._since_ms(tried.started_at))
         if self._hooks is None or tried.context is None:
             self._judge(tried, outcome)
         else:
@@ -310,8 +312,6 @@ class Sender:
         if not isinstance(result, SendResult):
             self.fail_try(sending, tried.queue, result, tried.started_at)
             return
-        if self._faults is not None:
-            self._faults.note(broker_name, self._since_ms(tried.started_at))
         is_enough = result.status is SendStatus.SEND_OK or not self._settings.retries_unless_ok
         if is_enough or sending.mode is not SendMode.WAITING or not sending.tries_left:
             self._end(sending, result, None)
@@ -393,16 +393,26 @@ class Sender:
         except Exception as error:
             failure = error
         if self._hooks is not None and context is not None:
-            await self._hooks.after(context, failure)
+            await self._tell_hooks(self._hooks, sending, context, failure)
         self._end(sending, None, failure)
 
-    async def _send_hooked(
-        self, hooks: SendHooks, sending: Sending, queue: MessageQueue, address: str, started_at: float
-    ) -> None:
+    async def _send_hooked(self, hooks: SendHooks, sending: Sending, queue: MessageQueue, address: str) -> None:
+        """A send that hooks hold up ends at its deadline, and leaves only before it."""
         context = hooks.context(sending.message, queue, address, sending.mode)
+        overdue = self._loop.call_at(sending.deadline, lambda: self._fail(sending, self._too_late(sending)))
+        started_at = self._loop.time()
         try:
-            await hooks.before(context)
-            self._send(sending, queue, address, started_at, context)
+            try:
+                await hooks.before(context)
+            finally:
+                overdue.cancel()
+            started_at = self._loop.time()
+            if sending in self._under_way and started_at < sending.deadline:
+                self._send(sending, queue, address, started_at, context)
+                return
+            error = self._too_late(sending)
+            self._fail(sending, error)
+            await hooks.after(context, error)
         except SendForbiddenError as error:
             self.fail_try(sending, queue, error, started_at)
         except Exception as error:
@@ -411,10 +421,15 @@ class Sender:
     async def _judge_hooked(
         self, hooks: SendHooks, tried: _Try, context: SendMessageContext, outcome: SendResult | Exception
     ) -> None:
-        try:
-            await hooks.after(context, outcome)
-        finally:
-            self._judge(tried, outcome)
+        await self._tell_hooks(hooks, tried.sending, context, outcome)
+        self._judge(tried, outcome)
+
+    async def _tell_hooks(
+        self, hooks: SendHooks, sending: Sending, context: SendMessageContext, outcome: SendResult | Exception | None
+    ) -> None:
+        """Call the hooks behind a try, and wait for them until the deadline: a slow one must not turn a result into a time-out."""
+        told = self._keep(hooks.after(context, outcome))
+        await asyncio.wait({told}, timeout=max(sending.deadline - self._loop.time(), 0))
 
     def _refresh(self, topic: str) -> None:
         """Query the topic's route now, beside the sends; `on_route` is called after a change."""
@@ -430,10 +445,11 @@ class Sender:
         finally:
             self._refreshing.discard(topic)
 
-    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def _keep(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # The end.
 

@@ -12,8 +12,9 @@ message's place; a broker with `traceOn=false` wants none. Traces are sent when 
 that fails they are lost: a log line says so.
 
 Java: TraceDataEncoder, AsyncTraceDispatcher, SendMessageTraceHookImpl, ConsumeMessageTraceHookImpl, EndTransactionTraceHookImpl.
-Departures: a trace message never gets larger than its limit (Java's producer refuses it then); the inner producer shares the client's
-connections. Not supported: AccessChannel.CLOUD, OpenTracing, traces of recalls, which are off in Java too.
+Departures: a trace message never gets larger than its limits (Java's producer or broker refuses it then), which may cost a trace of
+very many keys some of them; the inner producer shares the client's connections. Not supported: AccessChannel.CLOUD, OpenTracing, traces
+of recalls, which are off in Java too.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ from storage.rules.half_messages import TransactionState
 
 TRACE_MESSAGE_BYTES = 128_000
 """Java: AsyncTraceDispatcher.maxMsgSize."""
+TRACE_KEYS_BYTES = 30_000
+"""A message's properties have 32,767 bytes."""
 TRACES_KEPT = 2_048
 """Traces that wait or are on their way; what comes more is dropped. Java: traceContextQueue."""
 FLUSH_INTERVAL_MS = 5_000
@@ -279,15 +282,30 @@ class Tracer:
 
 
 def batches_of(traces: Iterable[Trace], limit_bytes: int) -> list[list[Trace]]:
-    """Traces that one message takes: of one topic, together no larger than the limit where each alone is not."""
+    """Traces that one message takes: of one topic, lines and keys together no larger than their limits where each alone is not. Of a
+    trace with too many keys the first ones stay.
+    """
     by_topic: dict[str, list[list[Trace]]] = {}
-    sizes: dict[str, int] = {}
-    for trace in traces:
+    sizes: dict[str, tuple[int, int]] = {}
+    for given in traces:
+        trace, keys_size = _with_fitting_keys(given)
         size = len(trace.lines.encode())
         batches = by_topic.setdefault(trace.topic, [])
-        if not batches or sizes[trace.topic] + size > limit_bytes:
+        before, keys_before = sizes.get(trace.topic, (0, 0))
+        if not batches or before + size > limit_bytes or keys_before + keys_size > TRACE_KEYS_BYTES:
             batches.append([])
-            sizes[trace.topic] = 0
+            before = keys_before = 0
         batches[-1].append(trace)
-        sizes[trace.topic] += size
+        sizes[trace.topic] = before + size, keys_before + keys_size
     return [batch for batches in by_topic.values() for batch in batches]
+
+
+def _with_fitting_keys(trace: Trace) -> tuple[Trace, int]:
+    """The trace, and the bytes of its keys with a blank behind each."""
+    size = 0
+    for number, key in enumerate(trace.keys):
+        key_size = len(key.encode()) + 1
+        if size + key_size > TRACE_KEYS_BYTES:
+            return trace._replace(keys=trace.keys[:number]), size
+        size += key_size
+    return trace, size

@@ -25,10 +25,9 @@ from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from spark_mq.client.errors import ClientError
-from spark_mq.client.event_loop import run
+from spark_mq.client.event_loop import ListenerPool, run
 from spark_mq.client.hooks import OF_TRANSACTION_PRODUCERS, EndTransactionContext, EndTransactionHook, Hook, call_each
 from spark_mq.client.instance import ClientInstance
-from spark_mq.client.listeners import ListenerPool
 from spark_mq.client.message import Message, MessageExt
 from spark_mq.client.producer import Producer, ProducerMember
 from spark_mq.client.send_results import SendResult, SendStatus, end_after_check, end_after_send

@@ -221,8 +221,7 @@ def queue_difference(proof: StoreProof, directory: str, sight: QueueSight, log_m
 
 
 def _sight_of(queue: ConsumeQueue, mark: QueueMark | None) -> QueueSight:
-    has_files = (
-        bool(queue.file_starts) or queue.last_file_end_offset > 0
-    )  # all of it may have moved into tiered storage
+    # All of it may have moved into tiered storage.
+    has_files = bool(queue.file_starts) or queue.last_file_end_offset > 0
     found = queue.last_message_end(mark.queue_offset, mark.queue_offset + 1) if has_files and mark is not None else None
     return QueueSight(has_files, queue.first_file_offset, None if found is None else found[1])

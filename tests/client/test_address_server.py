@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -130,6 +132,51 @@ def test_a_page_that_lists_none_is_named(page: AddressServer, status: int, text:
         fetch_name_servers(f"http://{page.domain}/rocketmq/nsaddr")
     assert told in str(raised.value)
     assert "/rocketmq/nsaddr" in str(raised.value)
+
+
+@contextmanager
+def serving(serve: Callable[[socket.socket], object]) -> Iterator[str]:
+    """A server's domain; `serve` has its one connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def accept() -> None:
+            with listening.accept()[0] as connection:
+                serve(connection)
+
+        thread = threading.Thread(target=accept, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+        thread.join(10)
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.0 200 OK\r\n\r\n"])
+def test_a_page_that_trickles_is_given_up_in_time(begin: bytes) -> None:
+    has_given_up = threading.Event()
+
+    def trickle(connection: socket.socket) -> None:
+        connection.sendall(begin)
+        for _ in range(20):
+            if has_given_up.wait(0.05):
+                return
+            connection.sendall(b"1")
+
+    with serving(trickle) as domain:
+        with pytest.raises(NameServerUnreachableError, match="timed out"):
+            fetch_name_servers(f"http://{domain}/rocketmq/nsaddr", 200)
+        has_given_up.set()
+
+
+def test_a_call_waits_for_a_silent_address_server_no_longer_than_for_others() -> None:
+    done = threading.Event()
+    with serving(lambda connection: done.wait(10)) as domain:
+        instance = ClientInstance.of(ClientSettings(namesrv_domain=domain))
+        try:
+            told = rf"http://{domain}/rocketmq/nsaddr: the address server gives no page within 100 ms"
+            with pytest.raises(NameServerUnreachableError, match=told):
+                run(instance.name_servers.route("T", 100))
+        finally:
+            done.set()
+            instance.release()
 
 
 def test_without_an_address_server_the_first_call_says_where_it_looked() -> None:

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
-from spark_mq.client.errors import ClientSettingError, ResponseError, SendFailedError, SendForbiddenError
+from spark_mq.client.errors import (
+    ClientSettingError,
+    RequestTimeoutError,
+    ResponseError,
+    SendFailedError,
+    SendForbiddenError,
+)
 from spark_mq.client.event_loop import THREAD_NAME
 from spark_mq.client.hooks import (
     CheckForbiddenHook,
@@ -325,3 +332,82 @@ def test_a_refused_send_that_is_not_tried_again_has_its_error_behind_it(cluster:
         producer.send(MESSAGE)
     assert [seen[0] for seen in watch.seen] == ["before", "after"]
     assert isinstance(watch.contexts[0].error, ResponseError)
+
+
+class Held(SendMessageHook):
+    """Waits at the moment that is named until the test goes on."""
+
+    def __init__(self, moment: str) -> None:
+        self.moment = moment
+        self.go_on = threading.Event()
+        self.after = threading.Event()
+        self.errors: list[Exception | None] = []
+
+    def send_message_before(self, context: SendMessageContext) -> None:
+        if self.moment == "before":
+            self.go_on.wait(10)
+
+    def send_message_after(self, context: SendMessageContext) -> None:
+        self.errors.append(context.error)
+        if self.moment == "after":
+            self.go_on.wait(10)
+        self.after.set()
+
+
+def test_a_send_whose_time_a_hook_has_used_up_fails_in_time_and_is_not_stored_later(cluster: PlannedCluster) -> None:
+    hook = Held("before")
+    with Producer(cluster.settings, "G", topics=["T"], hooks=[hook]) as producer:
+        with pytest.raises(RequestTimeoutError):
+            producer.send_async(MESSAGE, timeout_ms=100).result(5)
+        hook.go_on.set()
+        assert hook.after.wait(5)
+    assert [type(error) for error in hook.errors] == [RequestTimeoutError]
+    assert cluster.sends == []
+
+
+def test_a_hook_behind_a_send_that_is_slower_than_the_time_out_does_not_hold_the_result(
+    cluster: PlannedCluster,
+) -> None:
+    hook, options = Held("after"), ProducerSettings(send_timeout_ms=500)
+    with Producer(cluster.settings, "G", options, topics=["T"], hooks=[hook]) as producer:
+        assert producer.send_async(MESSAGE).result(5).status.name == "SEND_OK"
+        producer.send_oneway(MESSAGE)
+        hook.go_on.set()
+    assert len(cluster.sends) == 2
+
+
+def test_sends_leave_in_the_order_of_their_calls_however_long_a_hook_takes_for_one(cluster: PlannedCluster) -> None:
+    class Uneven(SendMessageHook):
+        second_is_stored = threading.Event()
+
+        def send_message_before(self, context: SendMessageContext) -> None:
+            assert threading.current_thread().daemon  # a hook that hangs does not keep the process
+            if context.message.body == b"first":
+                self.second_is_stored.wait(0.1)
+
+        def send_message_after(self, context: SendMessageContext) -> None:
+            if context.message.body == b"second":
+                self.second_is_stored.set()
+
+    with Producer(cluster.settings, "G", topics=["T"], hooks=[Uneven()]) as producer:
+        place = MessageQueue("T", "a", 0)
+        futures = [producer.send_async(Message("T", body), queue=place) for body in (b"first", b"second")]
+        assert [future.result(5).queue_offset for future in futures] == [0, 1]
+
+
+def test_a_broker_is_not_slow_because_hooks_are(cluster: PlannedCluster) -> None:
+    class Slow(SendMessageHook):
+        def send_message_before(self, context: SendMessageContext) -> None:
+            time.sleep(0.6)
+
+        send_message_after = send_message_before
+
+    cluster.topics["T"] = 1
+    with Producer(
+        cluster.settings, "G", ProducerSettings(avoids_slow_brokers=True), topics=["T"], hooks=[Slow()]
+    ) as producer:
+        producer.send(MESSAGE)
+        faults = producer._sender._faults
+        assert faults is not None
+        assert faults.is_available("a")
+        assert faults.is_available("b")

@@ -6,8 +6,7 @@ import asyncio
 import threading
 from typing import Any
 
-from spark_mq.client.event_loop import HandOver
-from spark_mq.client.listeners import ListenerPool
+from spark_mq.client.event_loop import HandOver, ListenerPool
 
 PLAY = asyncio.run
 

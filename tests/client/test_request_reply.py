@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -215,11 +216,13 @@ def test_a_program_cannot_give_a_request_s_own_properties(cluster: PlannedCluste
 # Replies.
 
 
-def request(broker_name: str = "b", **properties: str) -> MessageExt:
+def request(broker_name: str = "b", stored_at: str = "127.0.0.1:10911", **properties: str) -> MessageExt:
     """A request as a consumer gets it."""
     asked = {"CLUSTER": "LabCluster", "CORRELATION_ID": "c-1", "REPLY_TO_CLIENT": "1@2", "TTL": "3000", **properties}
     given = {name: value for name, value in asked.items() if value}
-    (record,) = decode_records(encode_record(make_message("T", 0, 5, 0, body=b"question", properties=given)))
+    made = make_message("T", 0, 5, 0, body=b"question", properties=given)
+    port = int(stored_at.rpartition(":")[2])
+    (record,) = decode_records(encode_record(replace(made, store_host=b"\x7f\x00\x00\x01" + port.to_bytes(4, "big"))))
     return MessageExt.of(record, broker_name)
 
 
@@ -238,11 +241,19 @@ def test_a_reply_goes_to_the_broker_of_its_request_and_names_who_asked(cluster: 
     assert (told["TAGS"], told["KEYS"]) == ("t", "k")
 
 
+def test_a_reply_to_a_static_topic_s_request_goes_to_the_broker_that_stored_it(cluster: PlannedCluster) -> None:
+    with Producer(cluster.settings, "G") as producer:
+        asked = request("__syslo__global__", cluster.brokers["b"].server.address)
+        assert {producer.reply(asked, b"answer").queue.broker_name for _ in range(8)} == {"b"}
+        elsewhere = request("__syslo__global__", "127.0.0.1:1")  # at an address that no route has: any broker
+        assert producer.reply(elsewhere, b"answer").queue.broker_name in ("a", "b")
+
+
 @pytest.mark.parametrize("missing", ["CLUSTER", "CORRELATION_ID", "REPLY_TO_CLIENT"])
 def test_a_message_that_is_no_request_is_not_replied_to(cluster: PlannedCluster, missing: str) -> None:
     told = f"no property {missing}: nobody waits"
     with Producer(cluster.settings, "G") as producer, pytest.raises(MessageRefusedError, match=told):
-        producer.reply(request(**{missing: ""}), b"answer")
+        producer.reply(request("b", **{missing: ""}), b"answer")
     assert cluster.sends == []
 
 

@@ -135,6 +135,16 @@ def test_traces_of_one_topic_share_a_message_as_far_as_they_fit() -> None:
     assert [len(batch) for batch in batches_of([Trace("A", (), "\u00e4" * 5)] * 2, 10)] == [1, 1]
 
 
+def test_the_keys_of_a_trace_message_fit_into_its_properties() -> None:
+    def keys_of(*traces: Trace) -> list[list[str]]:
+        return [[key for trace in batch for key in trace.keys] for batch in batches_of(traces, TRACE_MESSAGE_BYTES)]
+
+    halves = [Trace("A", (name * 10_000,), "x") for name in "\u00e4\u00f6"]
+    assert keys_of(*halves) == [[halves[0].keys[0]], [halves[1].keys[0]]]  # not both: 40,002 bytes
+    many = tuple(f"key-{number:06}" for number in range(5_000))
+    assert keys_of(Trace("A", many, "x")) == [list(many[:2_727])]  # 11 bytes each
+
+
 # Sent.
 
 

@@ -62,6 +62,7 @@ _REPLAY = _Room("spark_mq.replay", "tests/jobs/test_replay_dead_letters.py")
 _LIVE = _Room("spark_mq.sink.live_brokers", "tests/sink/test_live_brokers.py")
 _PATIENT = _Room("spark_mq.client.calls", "tests/sink/test_live_brokers.py")
 _HOOKS = _Room("spark_mq.client.hooks", "tests/client/test_hooks.py")
+_HOOKED_SENDS = _Room("spark_mq.client.sender", "tests/client/test_hooks.py")
 _REPLIES = _Room("spark_mq.client.request_reply", "tests/client/test_request_reply.py")
 _PLACES = _Room("spark_mq.sink.send_plan", "tests/sink/test_rows_that_wait.py")
 _SHOWN_LEVELS = _Room("storage.rules.delays", "tests/sink/test_rows_that_wait.py")
@@ -613,6 +614,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "return [message for message in messages if message.queue_offset in kept]",
             "return context.messages",
             "test_a_filter_runs_in_a_thread_and_can_only_take_out",
+        ),
+        "a send that hooks have held up beyond its time is stored all the same": _HOOKED_SENDS.line(
+            "Sender._send_hooked",
+            "if sending in self._under_way and started_at < sending.deadline:",
+            "if True:",
+            "test_a_send_whose_time_a_hook_has_used_up_fails_in_time_and_is_not_stored_later",
         ),
         "a request gets another one's reply": _REPLIES.line(
             "PendingRequests.receive",
