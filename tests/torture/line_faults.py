@@ -305,6 +305,24 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "pass",
             "test_what_is_written_behind_a_cut_is_durable",
         ),
+        "a member's failed sync is not noted": _MEMBER_FILES.line(
+            "MemberFiles._run",
+            "with self._noting():",
+            "with ExitStack():",
+            "test_what_is_found_after_a_failed_sync_outlives_a_loss_of_power",
+        ),
+        "a failed sync of a member's recovery is not noted": _MEMBER_FILES.line(
+            "MemberFiles.__init__",
+            "with self._noting():",
+            "with ExitStack():",
+            "test_what_is_found_after_a_failed_sync_outlives_a_loss_of_power",
+        ),
+        "a member's restart keeps what was committed": _MEMBER_FILES.line(
+            "MemberFiles._restart",
+            "self._write_checkpoint(NO_INDEX)",
+            "pass",
+            "test_a_log_that_began_anew_knows_nothing_as_committed",
+        ),
         "a torn entry at the end of a member's log is accepted": _MEMBER_FILES.line(
             "_FoundSums.vouch_for",
             "return own is not None and (own.term, own.entry_crc) == (head.term, zlib.crc32(content))",
