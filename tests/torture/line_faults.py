@@ -295,8 +295,9 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a member's vote is said before it is synced": _MEMBER_FILES.line(
             "MemberFiles.save_vote",
-            "self._files.replace(path, encode_vote(vote))",
-            "(self._files.exists(path) or self._files.create_file(path, 0)), self._files.write(path, 0, encode_vote(vote))",
+            "self._files.replace(self._vote_path, encode_vote(vote))",
+            "(self._files.exists(path := self._vote_path) or self._files.create_file(path, 0)), "
+            "self._files.write(path, 0, encode_vote(vote))",
             "test_a_vote_is_durable_when_it_is_saved",
         ),
         "a member's cut has no commit point": _MEMBER_FILES.line(
