@@ -37,8 +37,8 @@ from __future__ import annotations
 import threading
 import zlib
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -135,7 +135,8 @@ class MemberFiles:
         try:
             files.make_directories(directory)
             self._open.enter_context(files.locked(f"{directory}/lock"))
-            self._restored = self._recover()
+            with self._noting():
+                self._restored = self._recover()
         except BaseException:
             self.close()
             raise
@@ -188,9 +189,8 @@ class MemberFiles:
 
     def save_vote(self, vote: Vote) -> None:
         """Replace `currterm`; durable when it returns."""
-        path = self._vote_path
-        with noting_failed_syncs(self._files, self.directory, lambda: (path, self.directory)):
-            self._files.replace(path, encode_vote(vote))
+        with self._noting():
+            self._files.replace(self._vote_path, encode_vote(vote))
 
     def append(self, entries: Sequence[LedgerEntry]) -> None:
         """Write entries that follow the end; they can be read at once, and are durable after the next `sync`."""
@@ -215,31 +215,31 @@ class MemberFiles:
         if self._end_index == NO_INDEX:
             self._begin_index = entries[0].index
         if not self._sums.has_room(len(sums)):
-            self._gate.run(lambda: self._roll_sums(len(sums)))
+            self._run(lambda: self._roll_sums(len(sums)))
         self._sums.append(sums)
         self._end_index, self._end_place, self._end_term = index, place, entries[-1].term
 
     def sync(self) -> None:
         """All that was written before is durable when it returns. Any thread may call it beside the one that writes."""
-        self._gate.run(self._sync)
+        self._run(self._sync)
 
     def cut(self, last_index: int) -> None:
         """Remove the entries behind this one; durable when it returns."""
-        self._gate.run(lambda: self._cut(last_index))
+        self._run(lambda: self._cut(last_index))
 
     def restart(self, first: LedgerEntry) -> None:
         """The log is this entry; durable when it returns."""
-        self._gate.run(lambda: self._restart(first))
+        self._run(lambda: self._restart(first))
 
     def save_checkpoint(self, committed: int) -> None:
         """Replace the checkpoint: `committed` is the state's `durable_committed_index`. Any thread may call it."""
-        self._gate.run(lambda: self._write_checkpoint(committed))
+        self._run(lambda: self._write_checkpoint(committed))
 
     def trim(self, begin_index: int) -> int:
         """Delete the files all of whose entries come before this one, which is durable and committed. Returns the log's new begin,
         for `Member.trimmed`.
         """
-        self._gate.run(lambda: self._trim(begin_index))
+        self._run(lambda: self._trim(begin_index))
         return self._begin_index
 
     def close(self) -> None:
@@ -251,30 +251,36 @@ class MemberFiles:
 
     # Under the gate
 
+    def _run(self, act: Callable[[], None]) -> None:
+        with self._noting():
+            self._gate.run(act)
+
+    def _noting(self) -> AbstractContextManager[None]:
+        """After a failed sync the next opening writes all again: a recovery's own sync would succeed, and write nothing."""
+        return noting_failed_syncs(self._files, self.directory, self._paths)
+
+    def _paths(self) -> list[str]:
+        own = (self._sums.path, self._checkpoint_path, self._vote_path, self.directory)
+        return [*self._data.paths(), *self._index.paths(), *own]
+
     def _sync(self) -> None:
         end = self._end_index
-        with noting_failed_syncs(self._files, self.directory, self._unsynced_paths):
-            if self._data.sync():
-                self._index.sync()  # recovery compares it with the last files only
-            self._sums.sync()
+        if self._data.sync():
+            self._index.sync()  # recovery compares it with the last files only
+        self._sums.sync()
         self._durable_index = max(self._durable_index, end)
         self._sums.forget(self._durable_index)
 
-    def _unsynced_paths(self) -> list[str]:
-        return [*self._data.paths(), *self._index.paths(), self._sums.path]
-
     def _roll_sums(self, room: int) -> None:
-        with noting_failed_syncs(self._files, self.directory, self._unsynced_paths):
-            self._sums.replace(LogBase(self._durable_index, self._begin_index), room)
+        self._sums.replace(LogBase(self._durable_index, self._begin_index), room)
 
     def _cut(self, last_index: int) -> None:
         self._sync()
         last = self._unit(last_index)
         self._durable_index = last_index
         self._end_index, self._end_term, self._end_place = last_index, last.term, last.place + last.size_bytes
-        with noting_failed_syncs(self._files, self.directory, self._unsynced_paths):
-            self._sums.replace(LogBase(last_index, self._begin_index))
-            self._cut_files()
+        self._sums.replace(LogBase(last_index, self._begin_index))
+        self._cut_files()
 
     def _cut_files(self) -> None:
         """Nothing stands behind the log's end."""
@@ -284,11 +290,10 @@ class MemberFiles:
     def _restart(self, first: LedgerEntry) -> None:
         self._write_checkpoint(NO_INDEX)
         self._begin_index = self._end_index = self._durable_index = NO_INDEX
-        with noting_failed_syncs(self._files, self.directory, self._unsynced_paths):
-            self._sums.drop()
-            self._sums.replace(LogBase(NO_INDEX, NO_INDEX))
-            self._data.cut(0)
-            self._index.cut(0)
+        self._sums.drop()
+        self._sums.replace(LogBase(NO_INDEX, NO_INDEX))
+        self._data.cut(0)
+        self._index.cut(0)
         self._end_place = first.place
         self.append((first,))
         self._sync()
@@ -308,9 +313,8 @@ class MemberFiles:
     def _write_checkpoint(self, committed: int) -> None:
         content = _OWN + encode_checkpoint(self._durable_index, committed)
         if content != self._checkpoint:
-            with noting_failed_syncs(self._files, self.directory, lambda: (self._checkpoint_path, self.directory)):
-                self._index.sync()
-                self._files.replace(self._checkpoint_path, content)
+            self._index.sync()
+            self._files.replace(self._checkpoint_path, content)
             self._checkpoint = content
 
     @property

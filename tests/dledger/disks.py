@@ -21,21 +21,16 @@ class RealDisk(Disk):
         self._place = f"{directory}/dledger-{directory.name}"
         self._system = CrashFileSystem(str(directory))
         self._open: MemberFiles | None = None
-        self._saved = -1
         self._least_end: int | None = None
         """After a power loss."""
         super().__init__()
 
-    @property
-    def committed(self) -> int:
-        return self._saved
-
-    @committed.setter
-    def committed(self, index: int) -> None:
+    def save_committed(self, index: int) -> None:
         """The checkpoint is written more seldom than the log is synced."""
-        if self._open is not None and index % 3 == 0:
+        assert self._open is not None
+        if index % 3 == 0:
             self._open.save_checkpoint(index)
-            self._saved = index
+            self.committed = index
 
     def entry(self, index: int) -> LedgerEntry:
         assert self._open is not None
@@ -88,9 +83,11 @@ class RealDisk(Disk):
         require(found.begin_index <= model.begin and least_end <= found.end_index <= model.end, 3, ends)
         for entry in entries:
             require(model.has(entry), 3, f"{entry} was never written")
-        require(found.committed_index == min(self._saved, found.end_index), 5, f"{found.committed_index} is committed")
+        require(
+            found.committed_index == min(self.committed, found.end_index), 5, f"{found.committed_index} is committed"
+        )
         self.files = Pages(found.vote, found.begin_index, entries)
         self._all_is_durable()
-        self._least_end, self._saved = None, found.committed_index
+        self._least_end, self.committed = None, found.committed_index
         self.unsynced.clear()
         return found

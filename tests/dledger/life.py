@@ -8,6 +8,7 @@ from functools import partial
 from random import Random
 from typing import NamedTuple
 
+from spark_mq.dledger.election import CALL_TIMEOUT_MS
 from tests.dledger.invariants import BrokenError, require
 from tests.dledger.world import Disk, Node, World
 
@@ -31,21 +32,22 @@ class Life:
         self.nodes = list(self.world.nodes.values())
         self._written = 0
         self._trims = random.random() < 0.2
-        self._is_duel = seed % 10 == 9
-        if self._is_duel:
+        self._plot = {9: self._duel, 18: self._hand_over_late, 19: self._duel}.get(seed % 20)
+        """What happens in each step, in place of what luck brings."""
+        if self._plot == self._duel:
             self.world.first_ms = random.choice((50, 6_000))
 
     def run(self, steps: int) -> None:
         world, random = self.world, self.random
-        if random.random() < 0.7 and not self._is_duel:
+        if random.random() < 0.7 and self._plot is None:
             world.loss, world.repeat = random.choice((0, 0.02, 0.2)), random.choice((0, 0.05, 0.3))
             world.slow = random.choice((0, 0.02, 0.2))
         for node in self.nodes:
             node.sync_ms = random.choice(((1, 8), (1, 8), (20, 300), (1, 2_000)))
             node.start()
         for _ in range(steps):
-            if self._is_duel:
-                self._duel()
+            if self._plot is not None:
+                self._plot()
                 continue
             self._step()
             for _ in range(random.randrange(4)):
@@ -117,6 +119,22 @@ class Life:
         for each in self.nodes:
             if each not in node:
                 each.start()
+
+    def _hand_over_late(self) -> None:
+        """A member takes over when the leader has given that up and has gone on: its term is higher, its log ends before."""
+        world, random = self.world, self.random
+        world.run_for(random.choice((100, 3_000)))
+        leader, other = next((node for node in self.nodes if node.leads), None), random.choice(self.nodes)
+        if leader is None:
+            return
+        world.slow = 1
+        leader.hand_over(other.name)
+        world.slow = 0
+        world.run_for(CALL_TIMEOUT_MS)
+        world.cut_off.add((leader.name, other.name))
+        self._write()
+        world.run_for(random.choice((500, 2_000)))
+        world.cut_off.clear()
 
     def _any(self) -> Node:
         """Any node, and a leader rather than another."""

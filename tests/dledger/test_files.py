@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import NamedTuple
@@ -18,6 +20,8 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.format.dledger import ENTRY_HEAD_SIZE, Vote, encode_vote, place_of_next
 from tests.support.crash_disk import EXTREMES
 from tests.support.crash_file_system import CrashFileSystem
+from tests.support.failing_file_system import FailingFileSystem, Fault
+from tests.support.failing_file_system import Step as DiskStep
 
 FILE_BYTES, INDEX_BYTES = 8_192, 320
 OUTCOMES = 2
@@ -179,6 +183,53 @@ def test_each_crash_leaves_what_the_table_of_operations_says(every: int, tmp_pat
     assert states > 400 // every
 
 
+@pytest.mark.parametrize("kind", [DiskStep.SYNC, DiskStep.SYNC_DIRECTORY])
+def test_what_is_found_after_a_failed_sync_outlives_a_loss_of_power(kind: DiskStep, tmp_path: Path) -> None:
+    """The pages that the sync has not written count as clean: it is noted, and the next opening writes them again."""
+    number, is_met = 0, True
+    while is_met:
+        number += 1
+        root = tmp_path / str(number)
+        root.mkdir()
+        disk = FailingFileSystem(str(root), seed=number)
+        killed = opened(root, disk)
+        killed.append(made(0, 3, 1, seed=number))
+        killed.close()  # the page cache alone has them
+        disk.fault = Fault(frozenset({kind}), errno.EIO, number)
+        with suppress(OSError):
+            live(root, disk)
+        is_met = bool(disk.met)
+        disk.take_away()
+        if kind is DiskStep.SYNC:
+            assert (root / "dledger-n0" / "spark_mq" / "failed_sync.json").exists() == is_met, disk.met
+        again = opened(root, disk)
+        found, entries = again.restored(), log_of(again)
+        again.close()
+        for extreme in ("lost", ""):
+            left = CrashFileSystem(str(root), disk.disk.after_power_loss(Random(number), extreme), 2)
+            after = opened(root, left)
+            assert (after.restored(), log_of(after)) == (found, entries), (number, disk.met)
+            after.close()
+    assert number > 10
+
+
+def live(root: Path, disk: CrashFileSystem) -> None:
+    """Each operation once."""
+    files = opened(root, disk)
+    try:
+        found = files.restored()
+        files.append(made(3, 14, 1, found.end_place))
+        files.sync()
+        files.save_checkpoint(8)
+        files.save_vote(Vote(2, "n1"))
+        files.append(made(17, 10, 1, files.entry(16).place + files.entry(16).size_bytes))
+        files.cut(18)
+        files.trim(TRIMMED_INDEX)
+        files.restart(made(60, 1, 3, 11 * FILE_BYTES)[0])
+    finally:
+        files.close()
+
+
 def test_a_vote_is_durable_when_it_is_saved(tmp_path: Path) -> None:
     disk = CrashFileSystem(str(tmp_path))
     files = opened(tmp_path, disk)
@@ -218,6 +269,17 @@ def test_what_is_written_behind_a_cut_is_durable(tmp_path: Path) -> None:
     files.close()
     crashed = CrashFileSystem(str(tmp_path), disk.disk.after_power_loss(Random(1), "lost"), 2)
     assert found_in(tmp_path, crashed) == entries[:6] + other
+
+
+def test_a_log_that_began_anew_knows_nothing_as_committed(tmp_path: Path, log: list[LedgerEntry]) -> None:
+    """The index of the log before would vouch for entries that a crash amid the restart has taken away."""
+    files = opened(tmp_path)
+    anew = made(60, 1, 3, 40 * FILE_BYTES)
+    files.restart(anew[0])
+    files.close()
+    again = opened(tmp_path)
+    assert (log_of(again), again.restored().committed_index) == (anew, NO_INDEX)
+    again.close()
 
 
 def found_in(place: Path, file_system: LocalFileSystem) -> list[LedgerEntry] | str:

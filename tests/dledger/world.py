@@ -30,6 +30,7 @@ from spark_mq.dledger.state import (
     DLedgerSettings,
     Effect,
     Order,
+    Restart,
     Restored,
     Role,
     RoleChanged,
@@ -93,8 +94,14 @@ class Disk:
         return self.files.entries[index - self.files.begin]
 
     def write(self, order: Order) -> None:
+        if isinstance(order, Restart):
+            self.committed = -1  # it must not vouch for entries that a crash amid it takes away
         self.files.take(order)
         self.unsynced.append(order)
+
+    def save_committed(self, index: int) -> None:
+        """Write the checkpoint."""
+        self.committed = index
 
     def sync(self, number: int) -> None:
         """All orders up to this one."""
@@ -102,10 +109,13 @@ class Disk:
             self.durable.take(self.unsynced.pop(0))
 
     def lose_power(self, random: Random) -> None:
-        """Of what is not synced the first orders are on the disk, as many as luck has it."""
+        """Of what is not synced the first orders are on the disk, as many as luck has it; amid a restart there may be no log."""
         kept = random.randint(0, len(self.unsynced))
+        is_amid = any(isinstance(each, Restart) for each in self.unsynced[kept : kept + 1])
         if kept:
             self.sync(self.unsynced[kept - 1].number)
+        if is_amid and random.random() < 0.5:
+            self.durable = Pages(self.durable.vote)
         self.unsynced.clear()
         self.files = Pages(self.durable.vote, self.durable.begin, list(self.durable.entries))
 
@@ -216,7 +226,7 @@ class Node:
         if self.member is not None and life == self.life:
             self._is_syncing = False
             self.disk.sync(number)
-            self.disk.committed = self.member.state.durable_committed_index
+            self.disk.save_committed(self.member.state.durable_committed_index)
             self.run(self.member.synced(number, self.world.now_ms))
 
     def _tick(self, life: int) -> None:

@@ -303,8 +303,9 @@ LINES: Mapping[str, Line] = MappingProxyType(
         ),
         "a member's vote is said before it is synced": _MEMBER_FILES.line(
             "MemberFiles.save_vote",
-            "self._files.replace(path, encode_vote(vote))",
-            "(self._files.exists(path) or self._files.create_file(path, 0)), self._files.write(path, 0, encode_vote(vote))",
+            "self._files.replace(self._vote_path, encode_vote(vote))",
+            "(self._files.exists(path := self._vote_path) or self._files.create_file(path, 0)), "
+            "self._files.write(path, 0, encode_vote(vote))",
             "test_a_vote_is_durable_when_it_is_saved",
         ),
         "a member's cut has no commit point": _MEMBER_FILES.line(
@@ -312,6 +313,24 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self._sums.replace(LogBase(last_index, self._begin_index))",
             "pass",
             "test_what_is_written_behind_a_cut_is_durable",
+        ),
+        "a member's failed sync is not noted": _MEMBER_FILES.line(
+            "MemberFiles._run",
+            "with self._noting():",
+            "with ExitStack():",
+            "test_what_is_found_after_a_failed_sync_outlives_a_loss_of_power",
+        ),
+        "a failed sync of a member's recovery is not noted": _MEMBER_FILES.line(
+            "MemberFiles.__init__",
+            "with self._noting():",
+            "with ExitStack():",
+            "test_what_is_found_after_a_failed_sync_outlives_a_loss_of_power",
+        ),
+        "a member's restart keeps what was committed": _MEMBER_FILES.line(
+            "MemberFiles._restart",
+            "self._write_checkpoint(NO_INDEX)",
+            "pass",
+            "test_a_log_that_began_anew_knows_nothing_as_committed",
         ),
         "a torn entry at the end of a member's log is accepted": _MEMBER_FILES.line(
             "_FoundSums.vouch_for",
