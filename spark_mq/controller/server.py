@@ -93,6 +93,8 @@ class RunningController(AdministeredServer):
         )
         """The controller; for the thread that decides: the loop's, or the pool's."""
         self._sent: dict[str, _SentNotice] = {}
+        self._begun_count = self._scanned_since = 0
+        """How often it has begun to serve, for the thread that decides; and when the loop's timer of the masters' scan began."""
         self._is_closing = False
 
     @classmethod
@@ -179,8 +181,13 @@ class RunningController(AdministeredServer):
         self._remoting.call_soon(act)
 
     def _serves_now(self) -> None:
-        """Brokers have time to be heard before masters are looked for. Java: RoleChangeHandler."""
-        self._remoting.call_soon(lambda: self._later("masters", self._scan_masters))
+        """Brokers have time to be heard before masters are looked for, also by a scan that waits already. Java: RoleChangeHandler."""
+        self._begun_count += 1
+        self._remoting.call_soon(partial(self._begin_scans, self._begun_count))
+
+    def _begin_scans(self, count: int) -> None:
+        self._scanned_since = count
+        self._later("masters", self._scan_masters)
 
     # Events.
 
@@ -208,14 +215,18 @@ class RunningController(AdministeredServer):
         self._tell()
 
     def _scan_masters(self) -> None:
-        self._decide(self._look_for_masters)
+        self._decide(partial(self._look_for_masters, self._scanned_since))
         self._later("masters", self._scan_masters)
 
-    def _look_for_masters(self) -> None:
+    def _look_for_masters(self, since: int) -> None:
+        if since != self._begun_count:
+            return
         self.controller.scan_masters(self._clock.now_ms())
         self._tell()
 
     def _later(self, what: str, scan: Callable[[], None]) -> None:
+        if self._is_closing:
+            return
         settings = self.controller.configuration.controller
         interval_ms = settings.broker_scan_interval_ms if what == "brokers" else settings.master_scan_interval_ms
         self._call_later(what, interval_ms, scan)

@@ -182,6 +182,9 @@ class AdministeredServer:
         raise NotImplementedError
 
     def _call_later(self, what: str, milliseconds: float, call: Callable[[], None]) -> None:
+        """In place of the call of that name that is still to come."""
+        if (before := self._timers.get(what)) is not None:
+            before.cancel()
         self._timers[what] = self._loop.call_later(milliseconds / 1_000, call)
 
     def _send_to_broker(self, address: str, command: RemotingCommand, timeout_ms: int) -> Future[None]:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from spark_mq.controller.journal import FILE_NAME
-from spark_mq.controller.server import PatientClock
+from spark_mq.controller.server import PatientClock, RunningController
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import FrameReader, Header, RemotingCommand, encode_frame, make_request, read_body, read_header
 from spark_mq.remoting import write_header as as_fields
@@ -194,6 +194,36 @@ def test_time_in_which_the_controller_stood_still_is_nobodys_silence() -> None:
         return seen
 
     assert asyncio.run(look()) == [125, 250, 1_250, 1_750]
+
+
+def test_a_new_leader_hears_brokers_before_it_looks_for_masters(tmp_path: Path) -> None:
+    async def look() -> tuple[bool, list[int], list[int]]:
+        running = await RunningController.start(_configuration(tmp_path))
+        try:
+            waiting, scanned = list[Callable[[], None]](), list[int]()
+            running._decide = waiting.append  # type: ignore[method-assign]
+            running.controller.scan_masters = scanned.append  # type: ignore[method-assign]
+            before = running._timers["masters"]
+            running._scan_masters()
+            begun = running._timers["masters"]
+            running._serves_now()
+            waiting.pop()()
+            at_once = list(scanned)
+            while running._timers["masters"] is begun:
+                await asyncio.sleep(0)
+            running._scan_masters()
+            waiting.pop()()
+            return before.cancelled() and begun.cancelled(), at_once, scanned
+        finally:
+            await running.close()
+
+    were_cancelled, at_once, later = asyncio.run(look())
+    assert were_cancelled, "each of them would go on for ever"
+    assert (at_once, len(later)) == ([], 1)
+
+
+def _configuration(home: Path, **settings: str) -> Configuration:
+    return Configuration.of({"listenPort": "0", "controllerStorePath": f"{home}/controller", **settings})
 
 
 # Settings and the command.
