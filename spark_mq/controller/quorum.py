@@ -191,13 +191,18 @@ SEED_TERM = 1
 """The term of entries that no leader has proposed; later ones are those of leaders."""
 
 
+def begun_log_path(path: str) -> str:
+    """Where a log is made before it is one."""
+    return f"{path}.new"
+
+
 def begin_log(path: str, file_size_bytes: int, state: ControllerState, files: LocalFileSystem) -> None:
     """Make the log of one of several controllers from a single node's state: the same entries at each controller that has its journal.
 
     They count as committed, so a leader that does not have them cannot replace them. Commit point: the rename. Raises OSError,
     StateFileError where another journal has been begun with.
     """
-    made = f"{path}.new"
+    made = begun_log_path(path)
     log = MemberFiles(made, file_size_bytes=file_size_bytes, file_system=files)
     try:
         place, entries = 0, list[LedgerEntry]()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import posixpath
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,8 +22,8 @@ from typing import NamedTuple
 
 from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import FILE_NAME, LOCK_NAME, Journal, open_journal
-from spark_mq.controller.quorum import Quorum, begin_log
-from spark_mq.controller.settings import Configuration, ControllerSettings
+from spark_mq.controller.quorum import Quorum, begin_log, begun_log_path
+from spark_mq.controller.settings import LOG_PREFIX, Configuration, ControllerSettings
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.runner import Runner
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
@@ -34,6 +35,8 @@ from storage.errors import ConfigurationError, StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import address_text
 
+_USED = ".before"
+"""Ends the name of a journal with which a log has begun."""
 _NOTICE_MS = 3_000
 _TICK_SECONDS = 0.1
 _LONGEST_TICK_MS = 1_000
@@ -268,11 +271,29 @@ def _opened_journal(settings: ControllerSettings, opened: ExitStack) -> Journal 
         raise ConfigurationError(
             None, None, "controllerStorePath", f"{directory}: another controller has it{by}"
         ) from None
-    if settings.is_quorum:
-        if not files.exists(settings.log_path) and files.exists(f"{directory}/{FILE_NAME}"):
+    journal = f"{directory}/{FILE_NAME}"
+    _refuse_other_logs(settings, files)
+    if not settings.is_quorum:
+        return open_journal(directory, files)
+    if files.exists(journal):
+        if not files.exists(settings.log_path):
             begin_log(settings.log_path, settings.file_size_bytes, open_journal(directory, files).state, files)
-        return None
-    if files.exists(settings.log_path):
-        rule = f"{settings.log_path} is the log of one of several controllers: name all of them"
-        raise ConfigurationError(None, None, "controllerDLegerPeers", f"{settings.peers!r}: {rule}")
-    return open_journal(directory, files)
+        files.rename(journal, f"{journal}{_USED}")  # no single node goes on with it: it would give epochs twice
+        files.sync(directory)
+    return None
+
+
+def _refuse_other_logs(settings: ControllerSettings, files: LocalFileSystem) -> None:
+    """Decisions stand in them that this controller would not know."""
+    own = posixpath.basename(settings.log_path)
+    begun = begun_log_path(own)
+    for entry in files.list_directory(settings.store_path):
+        if not entry.name.startswith(LOG_PREFIX) or entry.name == begun:
+            continue
+        path = f"{settings.store_path}/{entry.name}"
+        if not settings.is_quorum:
+            rule = f"{path} is the log of one of several controllers: name all of them"
+            raise ConfigurationError(None, None, "controllerDLegerPeers", f"{settings.peers!r}: {rule}")
+        if entry.name != own:
+            rule = f"{path} is the log of another id: a controller keeps its id and its directory"
+            raise ConfigurationError(None, None, "controllerDLegerSelfId", f"{settings.self_id!r}: {rule}")

@@ -31,6 +31,8 @@ from storage.errors import ConfigurationError
 from storage.names import address_text, split_address
 
 DEFAULT_PORT = 9_877
+LOG_PREFIX = "dledger-"
+"""Before the id in the name of a quorum's log."""
 IMPORTANT = (
     *("bindAddress", "listenPort", "controllerDLegerPeers", "controllerStorePath", "configStorePath"),
     *("enableElectUncleanMaster", "notifyBrokerRoleChanged", "tls.server.mode"),
@@ -146,7 +148,7 @@ class ControllerSettings(AdministeredSettings):
     @property
     def log_path(self) -> str:
         """The directory of a quorum's log. Java: DLedgerConfig.getDefaultPath."""
-        return f"{self.store_path}/dledger-{self.self_id}"
+        return f"{self.store_path}/{LOG_PREFIX}{self.self_id}"
 
     def _peer(self, text: str) -> Peer:
         found = _PEER.fullmatch(text)

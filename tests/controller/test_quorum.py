@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from spark_mq.controller.controller import Controller, Standing
-from spark_mq.controller.journal import FILE_NAME
+from spark_mq.controller.journal import FILE_NAME, open_journal
 from spark_mq.controller.quorum import Quorum, begin_log
-from spark_mq.controller.settings import Configuration
+from spark_mq.controller.server import _opened_journal
+from spark_mq.controller.settings import Configuration, ControllerSettings
 from spark_mq.controller.state import ApplyBrokerId, ControllerState, Group, decode_event, encode_event, events_of
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, LedgerEntry, make_entry
@@ -159,6 +160,30 @@ def test_a_single_nodes_decisions_are_taken_over_by_several(tmp_path: Path) -> N
     rule = r"dledger-n0 is the log of one of several controllers"
     with pytest.raises(ConfigurationError, match=rule), our_controller(tmp_path / "n0"):
         pass
+
+
+def test_a_directory_with_another_log_is_refused_and_a_journal_is_used_once(tmp_path: Path) -> None:
+    directory, files = tmp_path / "controller", LocalFileSystem()
+    with ExitStack() as opened:
+        open_journal(_made(directory), files)
+        named = {"controllerStorePath": str(directory), "controllerDLegerPeers": "n0-h:1;n1-h:2"}
+        assert _opened_journal(ControllerSettings(store_path=str(directory), peers="n0-h:1;n1-h:2"), opened) is None
+    names = {each.name for each in files.list_directory(str(directory))}
+    assert names == {"controller.lock", "controller.journal.before", "dledger-n0"}
+    for settings, rule in (
+        (named | {"controllerDLegerSelfId": "n1"}, "dledger-n0 is the log of another id"),
+        (
+            {"controllerDLegerPeers": "n1-h:1", "controllerDLegerSelfId": "n1"},
+            "dledger-n0 is the log of one of several",
+        ),
+    ):
+        with pytest.raises(ConfigurationError, match=rule), our_controller(tmp_path, **settings):
+            pass
+
+
+def _made(directory: Path) -> str:
+    directory.mkdir()
+    return str(directory)
 
 
 def test_events_lead_to_the_state_that_they_were_made_of() -> None:
