@@ -192,7 +192,7 @@ class RunningController(AdministeredServer):
         self._scanned_since = count
         self._later("masters", self._scan_masters)
 
-    # Events.
+    # Events. A scan has the time at which it was queued: heartbeats may wait behind it, and their brokers are alive.
 
     def _answer(self, request: RemotingCommand, peer: Peer) -> RemotingCommand:
         answer = self.controller.answer(request, Caller(peer, peer.host), self._clock.now_ms())
@@ -201,30 +201,30 @@ class RunningController(AdministeredServer):
 
     def _peer_left(self, peer: Peer) -> None:
         if not self._is_closing:
-            self._decide(partial(self._forget, peer))
+            self._decide(partial(self._forget, peer, self._clock.now_ms()))
 
-    def _forget(self, peer: Peer) -> None:
-        self.controller.close_channel(peer, self._clock.now_ms())
+    def _forget(self, peer: Peer, now_ms: int) -> None:
+        self.controller.close_channel(peer, now_ms)
         self._tell()
 
     def _scan_brokers(self) -> None:
-        self._decide(self._look_for_brokers)
+        self._decide(partial(self._look_for_brokers, self._clock.now_ms()))
         self._later("brokers", self._scan_brokers)
 
-    def _look_for_brokers(self) -> None:
-        for gone in self.controller.scan_brokers(self._clock.now_ms()):
+    def _look_for_brokers(self, now_ms: int) -> None:
+        for gone in self.controller.scan_brokers(now_ms):
             if isinstance(gone.channel, Peer):
                 gone.channel.close("its broker was silent for too long")
         self._tell()
 
     def _scan_masters(self) -> None:
-        self._decide(partial(self._look_for_masters, self._scanned_since))
+        self._decide(partial(self._look_for_masters, self._scanned_since, self._clock.now_ms()))
         self._later("masters", self._scan_masters)
 
-    def _look_for_masters(self, since: int) -> None:
+    def _look_for_masters(self, since: int, now_ms: int) -> None:
         if since != self._begun_count:
             return
-        self.controller.scan_masters(self._clock.now_ms())
+        self.controller.scan_masters(now_ms)
         self._tell()
 
     def _later(self, what: str, scan: Callable[[], None]) -> None:

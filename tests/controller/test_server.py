@@ -222,6 +222,29 @@ def test_a_new_leader_hears_brokers_before_it_looks_for_masters(tmp_path: Path) 
     assert (at_once, len(later)) == ([], 1)
 
 
+def test_heartbeats_that_wait_behind_a_scan_are_no_silence(tmp_path: Path) -> None:
+    async def look() -> list[int]:
+        running = await RunningController.start(_configuration(tmp_path))
+        try:
+            waiting, seen = list[Callable[[], None]](), list[int]()
+            running._decide = waiting.append  # type: ignore[method-assign]
+            running.controller.scan_masters = seen.append  # type: ignore[method-assign]
+            running.controller.scan_brokers = lambda now_ms: seen.append(now_ms) or []  # type: ignore[method-assign,func-returns-value]
+            running.controller.close_channel = lambda channel, now_ms: seen.append(now_ms)  # type: ignore[method-assign]
+            running._clock._ms = 1_000
+            running._scan_brokers()
+            running._scan_masters()
+            running._peer_left(object())  # type: ignore[arg-type]
+            running._clock._ms = 50_000
+            for call in waiting:
+                call()
+            return seen
+        finally:
+            await running.close()
+
+    assert asyncio.run(look()) == [1_000] * 3
+
+
 def _configuration(home: Path, **settings: str) -> Configuration:
     return Configuration.of({"listenPort": "0", "controllerStorePath": f"{home}/controller", **settings})
 
