@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from spark_mq.broker_server.controlled import ControlledBroker
     from spark_mq.broker_server.settings import Configuration as BrokerConfiguration
     from spark_mq.broker_server.supervised import SupervisedBroker
+    from spark_mq.controller.quorum import Failure
     from spark_mq.controller.server import RunningController
     from spark_mq.controller.settings import Configuration as ControllerConfiguration
     from spark_mq.namesrv.server import RunningNameServer
@@ -111,7 +112,7 @@ def serve(
     *,
     verbose: bool,
     watermarks: bool = False,
-    failure_of: Callable[[S], str | None] = lambda running: None,
+    failure_of: Callable[[S], Failure | None] = lambda running: None,
 ) -> None:
     """Starts a server, prints that it runs, and ends it at SIGTERM or Ctrl-C.
 
@@ -127,12 +128,12 @@ def serve(
             hint = "another process may listen there: bindAddress and listenPort say where"
             raise CommandError(str(error), hint) from None
     if failure is not None:
-        raise CommandError(failure, "when its disk is well again, start it again: it goes on where it was")
+        raise CommandError(failure.text, failure.cure)
 
 
 async def _run(
-    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], failure_of: Callable[[S], str | None]
-) -> str | None:
+    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], failure_of: Callable[[S], Failure | None]
+) -> Failure | None:
     """Why it ended by itself; None if a signal ended it."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -141,7 +142,7 @@ async def _run(
     running = await start()
     _collect_seldom()
     print(words_of(running), flush=True)
-    failure: str | None = None
+    failure: Failure | None = None
     while failure is None and not stopping.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
@@ -332,7 +333,7 @@ class _NameServerProcess(NamedTuple):
         return found if self.controller is None else f"{found}\n{_controller_words(self.controller)}"
 
     @property
-    def failure(self) -> str | None:
+    def failure(self) -> Failure | None:
         return None if self.controller is None else self.controller.failure
 
     async def close(self) -> None:

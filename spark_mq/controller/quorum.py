@@ -21,9 +21,18 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import NamedTuple
 
 from spark_mq.controller.controller import NOT_LEADER, Standing
-from spark_mq.controller.state import ControllerState, Event, WholeState, decode_event, encode_event, events_of
+from spark_mq.controller.state import (
+    ControllerState,
+    Event,
+    WholeState,
+    decode_event,
+    encode_event,
+    event_class_of,
+    events_of,
+)
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import (
     AppendEntryResponse,
@@ -44,7 +53,16 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 _WAIT_SECONDS = 5
 _AGAIN_SECONDS = 0.2
+_DISK = "when its disk is well again, start it again: it goes on where it was"
+_COMPARE = "stop it, and compare its log and release with those of the other controllers before you start it again"
 _LOG = logging.getLogger(__name__)
+
+
+class Failure(NamedTuple):
+    """Why a controller of several cannot go on, and what an operator can do."""
+
+    text: str
+    cure: str
 
 
 class Quorum:
@@ -57,8 +75,8 @@ class Quorum:
         """`on_lead` is called when this controller begins to serve."""
         self.state = ControllerState()
         self.applied_index = -1
-        self.failure: str | None = None
-        """Why this controller cannot know what was decided."""
+        self.failure: Failure | None = None
+        """Why this controller cannot know what was decided: it decides and applies nothing more."""
         self._decide = decide
         self._on_lead = on_lead
         self._log: Runner | None = None
@@ -93,7 +111,8 @@ class Quorum:
 
     def on_failed(self, error: BaseException) -> None:
         """The log takes nothing more."""
-        self.failure = f"this controller has left the group: {type(error).__name__}: {error}"
+        cure = _DISK if isinstance(error, OSError) else _COMPARE
+        self._fail(f"this controller has left the group: {type(error).__name__}: {error}", cure)
         self._role = RoleChanged(self._role.term, Role.CANDIDATE, None)
 
     # The thread that decides.
@@ -111,6 +130,8 @@ class Quorum:
         code, index = self._proposed(bodies, term)
         if code == DLedgerCode.SUCCESS:
             self._apply_until(index - len(bodies))
+            if self.failure is not None:
+                raise RequestRefusedError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
             while self._committed and self._committed[0].index <= index:
                 self._committed.popleft()
             self.applied_index = index
@@ -142,25 +163,32 @@ class Quorum:
     def _apply(self, entry: LedgerEntry) -> None:
         if entry.index <= self.applied_index:
             return
+        if self.failure is not None:
+            return
         if entry.index != self.applied_index + 1:
-            self.failure = (
-                f"entry {self.applied_index + 1} of the controllers' log is missing: the next one here is {entry.index}"
-            )
-            self._serving_term = None
+            missing = f"entry {self.applied_index + 1} of the controllers' log is missing"
+            self._fail(f"{missing}: the next one here is {entry.index}", _COMPARE)
             return
         self.applied_index = entry.index
         if not entry.body:
             return
         try:
+            if event_class_of(entry.body) in (None, WholeState):
+                _LOG.error("entry %d is not applied: its type is none of Java's", entry.index)
+                return
             event = decode_event(entry.body)
-        except BodyError as error:
-            _LOG.error("entry %d says nothing that a controller knows: %s", entry.index, error.describe())
-            return
-        if isinstance(event, WholeState):
-            _LOG.error("entry %d is not applied: Java knows no such event", entry.index)
+        except BodyError as error:  # the others may have applied it
+            self._fail(f"entry {entry.index} of the controllers' log cannot be read: {error.describe()}", _COMPARE)
             return
         self.state.apply(event)
         _LOG.info("%s", event)
+
+    def _fail(self, text: str, cure: str) -> None:
+        """The first failure counts."""
+        self._serving_term = None
+        if self.failure is None:
+            self.failure = Failure(text, cure)
+            _LOG.error("%s; %s", text, cure)
 
     def _begin(self, term: int) -> None:
         """Serve when an entry of this term is committed, and all before it applied."""

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import FILE_NAME, LOCK_NAME, Journal, open_journal
-from spark_mq.controller.quorum import Quorum, begin_log, begun_log_path
+from spark_mq.controller.quorum import Failure, Quorum, begin_log, begun_log_path
 from spark_mq.controller.settings import LOG_PREFIX, Configuration, ControllerSettings
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.runner import Runner
@@ -121,7 +121,7 @@ class RunningController(AdministeredServer):
         return running
 
     @property
-    def failure(self) -> str | None:
+    def failure(self) -> Failure | None:
         """Why it decides nothing more, and must be started again."""
         return None if self._quorum is None else self._quorum.failure
 

@@ -292,14 +292,34 @@ def test_nothing_is_decided_when_another_one_leads_meanwhile() -> None:
 def test_what_says_nothing_changes_nothing_and_a_gap_ends_the_controller() -> None:
     quorum = Majority().leads()
     quorum.on_committed(
-        [make_entry(1, 3, 0, b"\0\7{}"), make_entry(2, 3, 0, b"x"), make_entry(3, 3, 0, encode_event(APPLIED))]
+        [make_entry(1, 3, 0, b"\0\7{}"), make_entry(2, 3, 0, b"\xff\xff"), make_entry(3, 3, 0, encode_event(APPLIED))]
     )
     quorum.on_committed([make_entry(4, 3, 0, encode_event(ControllerState().whole()))])
     assert set(quorum.state.groups[NAME].replicas) == {1}
     assert quorum.failure is None
     quorum.on_committed([make_entry(6, 3, 0, b"")])
-    assert quorum.failure == "entry 5 of the controllers' log is missing: the next one here is 6"
+    assert quorum.failure is not None
+    assert quorum.failure.text == "entry 5 of the controllers' log is missing: the next one here is 6"
     assert not quorum.standing().serves
+
+
+@pytest.mark.parametrize("body", [b"x", b"\0\2{}", b"\0\2{"])
+def test_an_entry_that_cannot_be_read_ends_the_controller(body: bytes) -> None:
+    quorum = Majority().leads()
+    quorum.on_committed([make_entry(1, 3, 0, body), make_entry(2, 3, 0, encode_event(APPLIED))])
+    assert quorum.failure is not None
+    assert quorum.failure.text.startswith("entry 1 of the controllers' log cannot be read: bad body ")
+    assert (quorum.state.groups, quorum.standing().serves) == ({}, False), "the others' state is another one"
+    with pytest.raises(RequestRefusedError):
+        quorum.append((APPLIED,))
+
+
+def test_a_failure_names_its_cure() -> None:
+    for error, cure in ((OSError(5, "x"), "when its disk is well"), (ValueError("x"), "compare its log")):
+        quorum = Majority().leads()
+        quorum.on_failed(error)
+        assert quorum.failure is not None
+        assert cure in quorum.failure.cure
 
 
 def test_a_log_begins_with_a_journal_once_and_its_entries_count_as_committed(tmp_path: Path) -> None:
