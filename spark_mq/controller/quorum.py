@@ -43,7 +43,7 @@ from spark_mq.dledger.messages import (
     is_same,
     make_entry,
 )
-from spark_mq.dledger.runner import Runner
+from spark_mq.dledger.runner import DivergedError, Runner
 from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import BodyError
 from storage.errors import StateFileError
@@ -54,6 +54,9 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 _WAIT_SECONDS = 5
 _AGAIN_SECONDS = 0.2
 _DISK = "when its disk is well again, start it again: it goes on where it was"
+_BEGIN = (
+    "stop all controllers: a majority of them must begin with the same controller.journal before any of them is started"
+)
 _COMPARE = "stop it, and compare its log and release with those of the other controllers before you start it again"
 _LOG = logging.getLogger(__name__)
 
@@ -111,7 +114,7 @@ class Quorum:
 
     def on_failed(self, error: BaseException) -> None:
         """The log takes nothing more."""
-        cure = _DISK if isinstance(error, OSError) else _COMPARE
+        cure = _DISK if isinstance(error, OSError) else _BEGIN if isinstance(error, DivergedError) else _COMPARE
         self._fail(f"this controller has left the group: {type(error).__name__}: {error}", cure)
         self._role = RoleChanged(self._role.term, Role.CANDIDATE, None)
 

@@ -19,6 +19,7 @@ from spark_mq.controller.settings import Configuration, ControllerSettings
 from spark_mq.controller.state import ApplyBrokerId, ControllerState, Group, decode_event, encode_event, events_of
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, LedgerEntry, make_entry
+from spark_mq.dledger.runner import DivergedError
 from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import make_request, read_header
 from spark_mq.remoting.controllers import ControllerMetadataAnswer
@@ -315,7 +316,11 @@ def test_an_entry_that_cannot_be_read_ends_the_controller(body: bytes) -> None:
 
 
 def test_a_failure_names_its_cure() -> None:
-    for error, cure in ((OSError(5, "x"), "when its disk is well"), (ValueError("x"), "compare its log")):
+    for error, cure in (
+        (OSError(5, "x"), "when its disk is well"),
+        (DivergedError("x"), "must begin with the same controller.journal"),
+        (ValueError("x"), "compare its log"),
+    ):
         quorum = Majority().leads()
         quorum.on_failed(error)
         assert quorum.failure is not None
