@@ -14,7 +14,6 @@ committed though another controller leads since.
 
 from __future__ import annotations
 
-import errno
 import logging
 import posixpath
 from collections import deque
@@ -59,6 +58,10 @@ _BEGIN = (
 )
 _COMPARE = "stop it, and compare its log and release with those of the other controllers before you start it again"
 _LOG = logging.getLogger(__name__)
+
+
+class UndecidedError(RequestRefusedError):
+    """A decision that may hold or not; its leader does not know."""
 
 
 class Failure(NamedTuple):
@@ -123,8 +126,7 @@ class Quorum:
     def append(self, events: Sequence[Event]) -> None:
         """Until a majority has the events; the caller applies them.
 
-        Raises RequestRefusedError where another controller leads now, OSError where no majority answers: nobody knows then whether they
-        will hold.
+        Raises RequestRefusedError where another controller leads now, UndecidedError where no majority answers.
         """
         term = self._serving_term
         if term is None or not self._leads_in(term):
@@ -134,7 +136,7 @@ class Quorum:
         if code == DLedgerCode.SUCCESS:
             self._apply_until(index - len(bodies))
             if self.failure is not None:
-                raise RequestRefusedError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
+                raise UndecidedError(ResponseCode.SYSTEM_ERROR, f"it holds, but not here: {self.failure.text}")
             while self._committed and self._committed[0].index <= index:
                 self._committed.popleft()
             self.applied_index = index
@@ -143,7 +145,10 @@ class Quorum:
         if code in (DLedgerCode.NOT_LEADER, DLedgerCode.TERM_CHANGED):
             raise RequestRefusedError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
         self._begin(term)
-        raise OSError(errno.ETIMEDOUT, f"no majority of the controllers has answered ({code.name})")
+        raise UndecidedError(
+            ResponseCode.SYSTEM_ERROR,
+            f"it is not known whether it holds: no majority of the controllers has answered ({code.name})",
+        )
 
     def catch_up(self) -> None:
         """Apply what is committed."""
@@ -155,7 +160,7 @@ class Quorum:
         try:
             answer = self._log.propose(bodies, term).result(_WAIT_SECONDS)
         except Exception as error:
-            _LOG.error("a decision has no answer: %s: %s", type(error).__name__, error)
+            _LOG.warning("a decision has no answer: %s: %s", type(error).__name__, error)
             return DLedgerCode.TIMEOUT, -1
         return _code(answer), answer.index
 

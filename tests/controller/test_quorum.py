@@ -13,7 +13,7 @@ import pytest
 
 from spark_mq.controller.controller import Controller, Standing
 from spark_mq.controller.journal import FILE_NAME, open_journal
-from spark_mq.controller.quorum import Quorum, begin_log
+from spark_mq.controller.quorum import Quorum, UndecidedError, begin_log
 from spark_mq.controller.server import _opened_journal
 from spark_mq.controller.settings import Configuration, ControllerSettings
 from spark_mq.controller.state import ApplyBrokerId, ControllerState, Group, decode_event, encode_event, events_of
@@ -264,7 +264,7 @@ def test_a_decision_without_a_majority_is_known_before_the_next_one() -> None:
     quorum = log.leads()
     assert (quorum.standing().serves, log.served) == (True, 1)
     log.silent = True
-    with pytest.raises(OSError, match="no majority of the controllers has answered"):
+    with pytest.raises(UndecidedError, match="not known whether it holds: no majority of the controllers has answered"):
         quorum.append((APPLIED,))
     assert not quorum.standing().serves
     with pytest.raises(RequestRefusedError) as refused:
@@ -275,6 +275,22 @@ def test_a_decision_without_a_majority_is_known_before_the_next_one() -> None:
     log.commit(log.waiting.pop())
     assert (quorum.standing().serves, log.served) == (True, 2)
     assert set(quorum.state.groups[NAME].replicas) == {1}, "it stood after all"
+
+
+def test_a_request_without_a_majority_is_answered_that_nobody_knows(caplog: pytest.LogCaptureFixture) -> None:
+    log = Majority()
+    quorum = log.leads()
+    controller = Controller(
+        Configuration.of({"controllerDLegerPeers": "n0-h:1;n1-h:2"}),
+        state=quorum.state,
+        keep=quorum.append,
+        standing=quorum.standing,
+    )
+    log.silent = True
+    fields = EVERY_FIELD | {"registerCheckCode": "h:1;1"}
+    answer = controller.answer(make_request(1013, fields), Caller("channel", "127.0.0.1"), 0)
+    assert (answer.code, "it is not known whether it holds" in (answer.remark or "")) == (1, True)
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 def test_nothing_is_decided_when_another_one_leads_meanwhile() -> None:
