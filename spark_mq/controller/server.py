@@ -75,11 +75,12 @@ class PatientClock:
 class RunningController(AdministeredServer):
     """One controller, on the event loop that it was started on."""
 
-    def __init__(self, configuration: Configuration, journal: Journal | None, opened: ExitStack) -> None:
-        """Without a journal it is one of several. `opened` is closed at its end."""
+    def __init__(self, configuration: Configuration, journal: Journal | None) -> None:
+        """Without a journal it is one of several."""
         super().__init__(configuration)
         settings = configuration.controller
-        self._opened = opened
+        self._opened = ExitStack()
+        """What is closed at its end."""
         self._clock = PatientClock()
         self._quorum = None if journal is not None else Quorum(self._decide_later, self._serves_now)
         self._pool = RequestPool(
@@ -110,7 +111,8 @@ class RunningController(AdministeredServer):
         settings = configuration.controller
         with ExitStack() as opened:
             journal = await asyncio.to_thread(_opened_journal, settings, opened)
-            running = cls(configuration, journal, opened.pop_all())
+            running = cls(configuration, journal)
+            running._opened = opened.pop_all()
         try:
             await running._listen(configuration)
         except BaseException:
@@ -128,9 +130,12 @@ class RunningController(AdministeredServer):
     async def close(self) -> None:
         """Answers what has come, and hangs up: no broker is gone by that. Every decision is on the disk already."""
         self._is_closing = True
-        await super().close()
-        self._clock.close()
-        await asyncio.to_thread(self._opened.close)
+        try:
+            await super().close()
+        finally:
+            self._clock.close()
+            self._pool.close()
+            await asyncio.to_thread(self._opened.close)
 
     async def _listen(self, configuration: Configuration) -> None:
         settings, server = configuration.controller, configuration.server
@@ -159,7 +164,7 @@ class RunningController(AdministeredServer):
         quorum.use(runner)
         runner.start()
         at_once = Processor(
-            self._answer, RequestPool(PoolSettings("ControllerMetadata", settings.request_queue_capacity))
+            self._answer_at_once, RequestPool(PoolSettings("ControllerMetadata", settings.request_queue_capacity))
         )
         return {**lines.processors(runner.handle), RequestCode.CONTROLLER_GET_METADATA_INFO: at_once}
 
@@ -198,6 +203,10 @@ class RunningController(AdministeredServer):
         answer = self.controller.answer(request, Caller(peer, peer.host), self._clock.now_ms())
         self._tell()
         return answer
+
+    def _answer_at_once(self, request: RemotingCommand, peer: Peer) -> RemotingCommand:
+        """On the loop, beside the thread that decides: notices are for that one."""
+        return self.controller.answer(request, Caller(peer, peer.host), self._clock.now_ms())
 
     def _peer_left(self, peer: Peer) -> None:
         if not self._is_closing:

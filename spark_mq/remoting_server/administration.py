@@ -174,9 +174,11 @@ class AdministeredServer:
         """Answers what has come, and hangs up."""
         for timer in self._timers.values():
             timer.cancel()
-        await self._remoting.close()
-        if self._client is not None:
-            await asyncio.wrap_future(spawn(self._client.close()))
+        try:
+            await self._remoting.close()
+        finally:
+            if self._client is not None:
+                await asyncio.wrap_future(spawn(self._client.close()))
 
     def _peer_left(self, peer: Peer) -> None:
         raise NotImplementedError

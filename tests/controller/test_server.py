@@ -31,7 +31,7 @@ from spark_mq.remoting.controllers import (
     SyncStateSet,
 )
 from spark_mq.remoting.routes import BrokerHeartbeatRequest
-from spark_mq.remoting_server.server import ListenError
+from spark_mq.remoting_server.server import ListenError, RemotingServer
 from storage.errors import ConfigurationError, StateFileError
 from tests.support.own_servers import OurController, our_controller
 from tests.support.planned_server import planned_server
@@ -166,6 +166,36 @@ def test_a_directory_has_one_controller(tmp_path: Path) -> None:
         port = controller.address.rsplit(":", 1)[1]
         with pytest.raises(ListenError), our_controller(tmp_path / "other", listenPort=port):
             pass
+    with our_controller(tmp_path):
+        pass
+
+
+def test_a_start_that_fails_and_an_end_that_fails_leave_the_directory_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": f"{tmp_path}/no",
+        "tls.server.keyPath": f"{tmp_path}/no",
+    }
+    kept = None
+    try:
+        with our_controller(tmp_path, **bad):
+            pass
+    except ConfigurationError as error:
+        kept = error  # its frames hold what they opened
+    assert "no" in str(kept)
+
+    async def fails(server: RemotingServer) -> None:
+        raise OSError(5, "the end")
+
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(OSError, match="the end"),
+        our_controller(tmp_path) as controller,
+    ):
+        patched.setattr(RemotingServer, "close", fails)
+    assert controller.running._pool.is_closed
     with our_controller(tmp_path):
         pass
 
