@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 _HOME = "ROCKETMQ_HOME"
 _LOOK_SECONDS = 1.0
+_LOG = logging.getLogger(__name__)
 _NEW_OBJECTS = 50_000
 _COLLECTIONS = (20, 50)
 """Of young objects before older ones are looked at, and of these before all."""
@@ -285,7 +287,6 @@ def namesrv(
         lambda running: running.words,
         verbose=verbose,
         watermarks=prints_watermarks,
-        failure_of=lambda running: running.failure,
     )
 
 
@@ -307,11 +308,13 @@ def _name_server_settings(
     return Configuration.of(rest, file), OfController.of(own, file)
 
 
-class _NameServerProcess(NamedTuple):
-    """A name server, and maybe a controller beside it."""
+@dataclass
+class _NameServerProcess:
+    """A name server, and maybe a controller beside it: one that fails ends alone."""
 
     name_server: RunningNameServer
     controller: RunningController | None
+    _watching: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -322,25 +325,39 @@ class _NameServerProcess(NamedTuple):
 
         running = await RunningNameServer.start(name_server)
         try:
-            return cls(running, None if controller is None else await RunningController.start(controller))
+            made = cls(running, None if controller is None else await RunningController.start(controller))
         except BaseException:
             await running.close()
             raise
+        if made.controller is not None:
+            made._watching = asyncio.create_task(made._watch(made.controller))
+        return made
 
     @property
     def words(self) -> str:
         found = f"The Name Server boot success. serializeType=JSON, address {address_text(*self.name_server.address)}"
         return found if self.controller is None else f"{found}\n{_controller_words(self.controller)}"
 
-    @property
-    def failure(self) -> Failure | None:
-        return None if self.controller is None else self.controller.failure
+    async def _watch(self, controller: RunningController) -> None:
+        while (failure := controller.failure) is None:
+            await asyncio.sleep(_LOOK_SECONDS)
+        _LOG.error("the controller ends, and the name server goes on: %s; %s", failure.text, failure.cure)
+        self.controller = None
+        try:
+            await controller.close()
+        except Exception as error:  # its disk
+            _LOG.error("the controller's end: %s: %s", type(error).__name__, error)
 
     async def close(self) -> None:
         """Ends both."""
-        if self.controller is not None:
-            await self.controller.close()
-        await self.name_server.close()
+        try:
+            if self._watching is not None and self.controller is not None:
+                self._watching.cancel()
+                await self.controller.close()
+            elif self._watching is not None:
+                await self._watching
+        finally:
+            await self.name_server.close()
 
 
 def controller(
