@@ -56,7 +56,8 @@ NOT_FOLLOWED = {
 }
 """Java's names that do nothing here. Those with a value may have no other: it would ask for what is not there."""
 _FILE_BYTES_LEAST = 4_096
-_PEER = re.compile(r"(?P<id>[^-;:\s]+)-(?P<address>\S+)")
+_PEER = re.compile(r"(?P<id>[A-Za-z0-9_.]+)-(?P<address>\S+)")
+"""An id stands in the name of a directory, and in `currterm`."""
 
 
 class Peer(NamedTuple):
@@ -152,7 +153,12 @@ class ControllerSettings(AdministeredSettings):
 
     def _peer(self, text: str) -> Peer:
         found = _PEER.fullmatch(text)
-        require(self, "peers", "a peer is id-host:port", is_kept=found is not None)
+        require(
+            self,
+            "peers",
+            "a peer is id-host:port, and an id has letters, digits, _ and . alone",
+            is_kept=found is not None,
+        )
         assert found is not None
         try:
             return Peer(found["id"], *split_address(found["address"]))
@@ -185,6 +191,9 @@ class Configuration(AdministeredConfiguration):
         if own is not None and is_this_host(server.bind_address) and _is_another_host(own.host):
             where = f"brokers get {own.address}, and it listens on {server.bind_address} alone"
             notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
+        if own is not None and server.listen_port not in (own.port, 0):
+            where = f"others reach {own.address}, and it listens on port {server.listen_port}"
+            notes = (*notes, f"{file or 'configuration'}: listenPort: {where}")
         tls = read_settings(TlsServerSettings, texts, file)
         if controller.is_quorum and tls.mode == "enforcing":
             rule = "several controllers speak no TLS with each other: disabled or permissive"

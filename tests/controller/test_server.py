@@ -304,7 +304,11 @@ def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
         "configuration: bindAddress: brokers get 10.0.0.5:9877, and it listens on 127.0.0.1 alone",
     )
     assert Configuration.of({**named, "bindAddress": "0.0.0.0"}).warnings == ()
-    assert Configuration.of({"controllerDLegerPeers": "n0-127.0.0.1:9877"}).warnings == ()
+    own = {"controllerDLegerPeers": "n0-127.0.0.1:9877"}
+    assert Configuration.of(own).warnings == Configuration.of({**own, "listenPort": "9877"}).warnings == ()
+    assert Configuration.of({**own, "listenPort": "9878"}).warnings == (
+        "configuration: listenPort: others reach 127.0.0.1:9877, and it listens on port 9878",
+    )
 
 
 @pytest.mark.parametrize(
@@ -322,6 +326,8 @@ def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
         ),
         ("mappedFileSize=100", "mappedFileSize: 100: a file has at least 4096 bytes"),
         ("controllerDLegerPeers=a:1", "controllerDLegerPeers: 'a:1': a peer is id-host:port"),
+        (r"controllerDLegerPeers=\u0142-a:1", "controllerDLegerPeers: '\u0142-a:1': a peer is id-host:port"),
+        ("controllerDLegerPeers=a/b-a:1", "an id has letters, digits, _ and . alone"),
         (
             "controllerDLegerPeers=n0-a:0",
             "controllerDLegerPeers: 'n0-a:0': a port is 1 to 65535; an address is host:port",
