@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from spark_mq.broker_server.controlled import ControlledBroker
     from spark_mq.broker_server.settings import Configuration as BrokerConfiguration
     from spark_mq.broker_server.supervised import SupervisedBroker
-    from spark_mq.controller.quorum import Failure
     from spark_mq.controller.server import RunningController
     from spark_mq.controller.settings import Configuration as ControllerConfiguration
     from spark_mq.namesrv.server import RunningNameServer
@@ -114,12 +113,12 @@ def serve(
     *,
     verbose: bool,
     watermarks: bool = False,
-    failure_of: Callable[[S], Failure | None] = lambda running: None,
+    failure_of: Callable[[S], CommandError | None] = lambda running: None,
 ) -> None:
     """Starts a server, prints that it runs, and ends it at SIGTERM or Ctrl-C.
 
-    Raises CommandError where it cannot listen, and as soon as `failure_of` says why it does nothing more; ConfigurationError where
-    the process may open too few files.
+    Raises CommandError where it cannot listen, and what `failure_of` returns as soon as it does nothing more; ConfigurationError
+    where the process may open too few files.
     """
     raise_file_limit()
     need_files(FILES_LEAST, "a server")  # before anything is opened
@@ -130,12 +129,12 @@ def serve(
             hint = "another process may listen there: bindAddress and listenPort say where"
             raise CommandError(str(error), hint) from None
     if failure is not None:
-        raise CommandError(failure.text, failure.cure)
+        raise failure
 
 
 async def _run(
-    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], failure_of: Callable[[S], Failure | None]
-) -> Failure | None:
+    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], failure_of: Callable[[S], CommandError | None]
+) -> CommandError | None:
     """Why it ended by itself; None if a signal ended it."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -144,7 +143,7 @@ async def _run(
     running = await start()
     _collect_seldom()
     print(words_of(running), flush=True)
-    failure: Failure | None = None
+    failure: CommandError | None = None
     while failure is None and not stopping.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
@@ -384,8 +383,12 @@ def controller(
         lambda: RunningController.start(configuration),
         _controller_words,
         verbose=verbose,
-        failure_of=lambda running: running.failure,
+        failure_of=_controller_failure,
     )
+
+
+def _controller_failure(running: RunningController) -> CommandError | None:
+    return None if running.failure is None else CommandError(running.failure.text, running.failure.cure)
 
 
 def _controller_words(running: RunningController) -> str:

@@ -8,9 +8,11 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from spark_mq.cli.processes import _controller_failure
 from spark_mq.controller.controller import Controller, Standing
 from spark_mq.controller.journal import FILE_NAME, open_journal
 from spark_mq.controller.quorum import Quorum, UndecidedError, begin_log
@@ -341,6 +343,9 @@ def test_a_failure_names_its_cure() -> None:
         quorum.on_failed(error)
         assert quorum.failure is not None
         assert cure in quorum.failure.cure
+    said = _controller_failure(SimpleNamespace(failure=quorum.failure))  # type: ignore[arg-type]
+    assert said is not None
+    assert (said.text, said.hint) == quorum.failure
 
 
 def test_a_log_begins_with_a_journal_once_and_its_entries_count_as_committed(tmp_path: Path) -> None:
