@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, NamedTuple, Protocol, TypeVar
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 _HOME = "ROCKETMQ_HOME"
 _LOOK_SECONDS = 1.0
+_LOG = logging.getLogger(__name__)
 _NEW_OBJECTS = 50_000
 _COLLECTIONS = (20, 50)
 """Of young objects before older ones are looked at, and of these before all."""
@@ -111,12 +113,12 @@ def serve(
     *,
     verbose: bool,
     watermarks: bool = False,
-    failure_of: Callable[[S], str | None] = lambda running: None,
+    failure_of: Callable[[S], CommandError | None] = lambda running: None,
 ) -> None:
     """Starts a server, prints that it runs, and ends it at SIGTERM or Ctrl-C.
 
-    Raises CommandError where it cannot listen, and as soon as `failure_of` says why it does nothing more; ConfigurationError where
-    the process may open too few files.
+    Raises CommandError where it cannot listen, and what `failure_of` returns as soon as it does nothing more; ConfigurationError
+    where the process may open too few files.
     """
     raise_file_limit()
     need_files(FILES_LEAST, "a server")  # before anything is opened
@@ -127,12 +129,12 @@ def serve(
             hint = "another process may listen there: bindAddress and listenPort say where"
             raise CommandError(str(error), hint) from None
     if failure is not None:
-        raise CommandError(failure, "when its disk is well again, start it again: it goes on where it was")
+        raise failure
 
 
 async def _run(
-    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], failure_of: Callable[[S], str | None]
-) -> str | None:
+    start: Callable[[], Awaitable[S]], words_of: Callable[[S], str], failure_of: Callable[[S], CommandError | None]
+) -> CommandError | None:
     """Why it ended by itself; None if a signal ended it."""
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
@@ -141,7 +143,7 @@ async def _run(
     running = await start()
     _collect_seldom()
     print(words_of(running), flush=True)
-    failure: str | None = None
+    failure: CommandError | None = None
     while failure is None and not stopping.is_set():
         with suppress(TimeoutError):
             await asyncio.wait_for(stopping.wait(), _LOOK_SECONDS)
@@ -284,7 +286,6 @@ def namesrv(
         lambda running: running.words,
         verbose=verbose,
         watermarks=prints_watermarks,
-        failure_of=lambda running: running.failure,
     )
 
 
@@ -306,11 +307,13 @@ def _name_server_settings(
     return Configuration.of(rest, file), OfController.of(own, file)
 
 
-class _NameServerProcess(NamedTuple):
-    """A name server, and maybe a controller beside it."""
+@dataclass
+class _NameServerProcess:
+    """A name server, and maybe a controller beside it: one that fails ends alone."""
 
     name_server: RunningNameServer
     controller: RunningController | None
+    _watching: asyncio.Task[None] | None = None
 
     @classmethod
     async def start(
@@ -321,25 +324,39 @@ class _NameServerProcess(NamedTuple):
 
         running = await RunningNameServer.start(name_server)
         try:
-            return cls(running, None if controller is None else await RunningController.start(controller))
+            made = cls(running, None if controller is None else await RunningController.start(controller))
         except BaseException:
             await running.close()
             raise
+        if made.controller is not None:
+            made._watching = asyncio.create_task(made._watch(made.controller))
+        return made
 
     @property
     def words(self) -> str:
         found = f"The Name Server boot success. serializeType=JSON, address {address_text(*self.name_server.address)}"
         return found if self.controller is None else f"{found}\n{_controller_words(self.controller)}"
 
-    @property
-    def failure(self) -> str | None:
-        return None if self.controller is None else self.controller.failure
+    async def _watch(self, controller: RunningController) -> None:
+        while (failure := controller.failure) is None:
+            await asyncio.sleep(_LOOK_SECONDS)
+        _LOG.error("the controller ends, and the name server goes on: %s; %s", failure.text, failure.cure)
+        self.controller = None
+        try:
+            await controller.close()
+        except Exception as error:  # its disk
+            _LOG.error("the controller's end: %s: %s", type(error).__name__, error)
 
     async def close(self) -> None:
         """Ends both."""
-        if self.controller is not None:
-            await self.controller.close()
-        await self.name_server.close()
+        try:
+            if self._watching is not None and self.controller is not None:
+                self._watching.cancel()
+                await self.controller.close()
+            elif self._watching is not None:
+                await self._watching
+        finally:
+            await self.name_server.close()
 
 
 def controller(
@@ -366,8 +383,12 @@ def controller(
         lambda: RunningController.start(configuration),
         _controller_words,
         verbose=verbose,
-        failure_of=lambda running: running.failure,
+        failure_of=_controller_failure,
     )
+
+
+def _controller_failure(running: RunningController) -> CommandError | None:
+    return None if running.failure is None else CommandError(running.failure.text, running.failure.cure)
 
 
 def _controller_words(running: RunningController) -> str:

@@ -36,7 +36,9 @@ _LOG = logging.getLogger(__name__)
 class _Running:
     """A process whose closing waits, and the line that says that it runs; `failure` says why it does nothing more."""
 
-    def __init__(self, close: Callable[[], None], words: str, failure: Callable[[], str | None] = lambda: None) -> None:
+    def __init__(
+        self, close: Callable[[], None], words: str, failure: Callable[[], Exception | None] = lambda: None
+    ) -> None:
         self._close = close
         self.words = words
         self.failure = failure
@@ -147,7 +149,7 @@ def follow(
     def started() -> _Running:
         if broker_name is None:
             following = open_following(path, address, config=config, timing=timing, adopts=adopt, identity=identity)
-            return _Running(following.close, f"{path} follows {address}", lambda: following.follower.failure)
+            return _Running(following.close, f"{path} follows {address}", lambda: following.follower.error)
         master = MasterByName(ClientSettings(tuple(address.split(";"))), broker_name)
         following = open_following(
             path,
@@ -165,7 +167,7 @@ def follow(
             copies.close()
             following.close()
 
-        return _Running(close, f"{path} follows broker {broker_name} of {address}", lambda: following.follower.failure)
+        return _Running(close, f"{path} follows broker {broker_name} of {address}", lambda: following.follower.error)
 
     _serve(started, verbose=verbose)
 
@@ -184,5 +186,9 @@ def _serve(started: Callable[[], _Running], *, verbose: bool) -> None:
     serve(lambda: asyncio.to_thread(started), lambda running: running.words, verbose=verbose, failure_of=_failure)
 
 
-def _failure(running: _Running) -> str | None:
-    return running.failure()
+def _failure(running: _Running) -> CommandError | None:
+    error = running.failure()
+    hint = (
+        "when its disk is well again, start it again: it goes on where it was" if isinstance(error, OSError) else None
+    )
+    return None if error is None else CommandError(str(error) or type(error).__name__, hint)

@@ -4,8 +4,9 @@
     answer = controller.answer(request, Caller(channel, "127.0.0.1"), now_ms)
     notices = controller.take_notices()      # after each of: answer, close_channel, scan_brokers, scan_masters
 
-A decision is written (`keep`) before it takes effect, and takes effect before it is answered. If it cannot be written, nothing has
-changed, and the answer says so. A request that cannot be decoded, or that is refused, is answered with the reason; nothing is raised.
+A decision is written (`keep`) before it takes effect, and takes effect before it is answered. If a single node cannot write it, nothing
+has changed; if one of several gets no majority for it, it may hold or not. The answer says so. A request that cannot be decoded, or
+that is refused, is answered with the reason; nothing is raised.
 Not thread-safe, but for `answer` to a request of `UNLED_CODES` other than a heartbeat.
 
 Of several controllers (`quorum.py`) the one that leads decides and answers; the others hear heartbeats, so that each can take over.
@@ -106,7 +107,7 @@ class _Ask(NamedTuple):
 
 class Controller:
     """One controller, a single node unless `standing` says who leads. `keep` and `save_settings` write to disk, and raise OSError where
-    they cannot; `keep` raises RequestRefusedError where another controller decides now.
+    they cannot; `keep` raises RequestRefusedError where another controller decides now, or where a decision may hold or not.
     """
 
     def __init__(
@@ -211,7 +212,10 @@ class Controller:
     # What handlers do.
 
     def hold(self, decided: Decided, *, is_read: bool = False) -> None:
-        """Keeps what was decided, then lets it hold. Raises OSError, with nothing changed, where it cannot be kept.
+        """Keeps what was decided, then lets it hold.
+
+        Raises OSError where a single node cannot keep it: nothing has changed. Raises RequestRefusedError where one of several does not
+        lead any more, or where it is not known whether it holds: nothing has changed here yet.
 
         With processReadEvent one of several controllers also asks the others before it answers a read.
         """

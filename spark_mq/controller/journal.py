@@ -21,7 +21,7 @@ A bad record before a good one is damage, not a torn end: the opening is refused
 unknown, and no later sync tells it (fsync(2), EIO). So nothing more is appended: the next decision first rewrites the journal, without
 the failed one, which has no effect. While that fails, too, no decision is made.
 
-Java: DLedger's log, which holds the same events and is never shortened.
+Java: DLedger's log, which holds the same events; its oldest files are deleted, with the events.
 """
 
 from __future__ import annotations

@@ -14,16 +14,24 @@ committed though another controller leads since.
 
 from __future__ import annotations
 
-import errno
 import logging
 import posixpath
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from typing import NamedTuple
 
 from spark_mq.controller.controller import NOT_LEADER, Standing
-from spark_mq.controller.state import ControllerState, Event, WholeState, decode_event, encode_event, events_of
+from spark_mq.controller.state import (
+    ControllerState,
+    Event,
+    WholeState,
+    decode_event,
+    encode_event,
+    event_class_of,
+    events_of,
+)
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import (
     AppendEntryResponse,
@@ -34,7 +42,7 @@ from spark_mq.dledger.messages import (
     is_same,
     make_entry,
 )
-from spark_mq.dledger.runner import Runner
+from spark_mq.dledger.runner import DivergedError, Runner
 from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import BodyError
 from storage.errors import StateFileError
@@ -44,7 +52,23 @@ from storage.rules.response_codes import RequestRefusedError, ResponseCode
 
 _WAIT_SECONDS = 5
 _AGAIN_SECONDS = 0.2
+_DISK = "when its disk is well again, start it again: it goes on where it was"
+_BEGIN = (
+    "stop all controllers: a majority of them must begin with the same controller.journal before any of them is started"
+)
+_COMPARE = "stop it, and compare its log and release with those of the other controllers before you start it again"
 _LOG = logging.getLogger(__name__)
+
+
+class UndecidedError(RequestRefusedError):
+    """A decision that may hold or not; its leader does not know."""
+
+
+class Failure(NamedTuple):
+    """Why a controller of several cannot go on, and what an operator can do."""
+
+    text: str
+    cure: str
 
 
 class Quorum:
@@ -57,8 +81,8 @@ class Quorum:
         """`on_lead` is called when this controller begins to serve."""
         self.state = ControllerState()
         self.applied_index = -1
-        self.failure: str | None = None
-        """Why this controller cannot know what was decided."""
+        self.failure: Failure | None = None
+        """Why this controller cannot know what was decided: it decides and applies nothing more."""
         self._decide = decide
         self._on_lead = on_lead
         self._log: Runner | None = None
@@ -93,7 +117,8 @@ class Quorum:
 
     def on_failed(self, error: BaseException) -> None:
         """The log takes nothing more."""
-        self.failure = f"this controller has left the group: {type(error).__name__}: {error}"
+        cure = _DISK if isinstance(error, OSError) else _BEGIN if isinstance(error, DivergedError) else _COMPARE
+        self._fail(f"this controller has left the group: {type(error).__name__}: {error}", cure)
         self._role = RoleChanged(self._role.term, Role.CANDIDATE, None)
 
     # The thread that decides.
@@ -101,8 +126,7 @@ class Quorum:
     def append(self, events: Sequence[Event]) -> None:
         """Until a majority has the events; the caller applies them.
 
-        Raises RequestRefusedError where another controller leads now, OSError where no majority answers: nobody knows then whether they
-        will hold.
+        Raises RequestRefusedError where another controller leads now, UndecidedError where no majority answers.
         """
         term = self._serving_term
         if term is None or not self._leads_in(term):
@@ -111,6 +135,8 @@ class Quorum:
         code, index = self._proposed(bodies, term)
         if code == DLedgerCode.SUCCESS:
             self._apply_until(index - len(bodies))
+            if self.failure is not None:
+                raise UndecidedError(ResponseCode.SYSTEM_ERROR, f"it holds, but not here: {self.failure.text}")
             while self._committed and self._committed[0].index <= index:
                 self._committed.popleft()
             self.applied_index = index
@@ -119,7 +145,10 @@ class Quorum:
         if code in (DLedgerCode.NOT_LEADER, DLedgerCode.TERM_CHANGED):
             raise RequestRefusedError(ResponseCode.CONTROLLER_NOT_LEADER, NOT_LEADER)
         self._begin(term)
-        raise OSError(errno.ETIMEDOUT, f"no majority of the controllers has answered ({code.name})")
+        raise UndecidedError(
+            ResponseCode.SYSTEM_ERROR,
+            f"it is not known whether it holds: no majority of the controllers has answered ({code.name})",
+        )
 
     def catch_up(self) -> None:
         """Apply what is committed."""
@@ -131,7 +160,7 @@ class Quorum:
         try:
             answer = self._log.propose(bodies, term).result(_WAIT_SECONDS)
         except Exception as error:
-            _LOG.error("a decision has no answer: %s: %s", type(error).__name__, error)
+            _LOG.warning("a decision has no answer: %s: %s", type(error).__name__, error)
             return DLedgerCode.TIMEOUT, -1
         return _code(answer), answer.index
 
@@ -142,25 +171,32 @@ class Quorum:
     def _apply(self, entry: LedgerEntry) -> None:
         if entry.index <= self.applied_index:
             return
+        if self.failure is not None:
+            return
         if entry.index != self.applied_index + 1:
-            self.failure = (
-                f"entry {self.applied_index + 1} of the controllers' log is missing: the next one here is {entry.index}"
-            )
-            self._serving_term = None
+            missing = f"entry {self.applied_index + 1} of the controllers' log is missing"
+            self._fail(f"{missing}: the next one here is {entry.index}", _COMPARE)
             return
         self.applied_index = entry.index
         if not entry.body:
             return
         try:
+            if event_class_of(entry.body) in (None, WholeState):
+                _LOG.error("entry %d is not applied: its type is none of Java's", entry.index)
+                return
             event = decode_event(entry.body)
-        except BodyError as error:
-            _LOG.error("entry %d says nothing that a controller knows: %s", entry.index, error.describe())
-            return
-        if isinstance(event, WholeState):
-            _LOG.error("entry %d is not applied: Java knows no such event", entry.index)
+        except BodyError as error:  # the others may have applied it
+            self._fail(f"entry {entry.index} of the controllers' log cannot be read: {error.describe()}", _COMPARE)
             return
         self.state.apply(event)
         _LOG.info("%s", event)
+
+    def _fail(self, text: str, cure: str) -> None:
+        """The first failure counts."""
+        self._serving_term = None
+        if self.failure is None:
+            self.failure = Failure(text, cure)
+            _LOG.error("%s; %s", text, cure)
 
     def _begin(self, term: int) -> None:
         """Serve when an entry of this term is committed, and all before it applied."""
@@ -191,13 +227,18 @@ SEED_TERM = 1
 """The term of entries that no leader has proposed; later ones are those of leaders."""
 
 
+def begun_log_path(path: str) -> str:
+    """Where a log is made before it is one."""
+    return f"{path}.new"
+
+
 def begin_log(path: str, file_size_bytes: int, state: ControllerState, files: LocalFileSystem) -> None:
     """Make the log of one of several controllers from a single node's state: the same entries at each controller that has its journal.
 
     They count as committed, so a leader that does not have them cannot replace them. Commit point: the rename. Raises OSError,
     StateFileError where another journal has been begun with.
     """
-    made = f"{path}.new"
+    made = begun_log_path(path)
     log = MemberFiles(made, file_size_bytes=file_size_bytes, file_system=files)
     try:
         place, entries = 0, list[LedgerEntry]()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import posixpath
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -21,8 +22,8 @@ from typing import NamedTuple
 
 from spark_mq.controller.controller import REQUEST_POOL, Controller
 from spark_mq.controller.journal import FILE_NAME, LOCK_NAME, Journal, open_journal
-from spark_mq.controller.quorum import Quorum, begin_log
-from spark_mq.controller.settings import Configuration, ControllerSettings
+from spark_mq.controller.quorum import Failure, Quorum, begin_log, begun_log_path
+from spark_mq.controller.settings import LOG_PREFIX, Configuration, ControllerSettings
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.runner import Runner
 from spark_mq.remoting import RemotingCommand, RequestCode, make_request, write_body, write_header
@@ -34,6 +35,8 @@ from storage.errors import ConfigurationError, StoreLockedError
 from storage.files.local_file_system import LocalFileSystem
 from storage.names import address_text
 
+_USED = ".before"
+"""Ends the name of a journal with which a log has begun."""
 _NOTICE_MS = 3_000
 _TICK_SECONDS = 0.1
 _LONGEST_TICK_MS = 1_000
@@ -72,11 +75,12 @@ class PatientClock:
 class RunningController(AdministeredServer):
     """One controller, on the event loop that it was started on."""
 
-    def __init__(self, configuration: Configuration, journal: Journal | None, opened: ExitStack) -> None:
-        """Without a journal it is one of several. `opened` is closed at its end."""
+    def __init__(self, configuration: Configuration, journal: Journal | None) -> None:
+        """Without a journal it is one of several."""
         super().__init__(configuration)
         settings = configuration.controller
-        self._opened = opened
+        self._opened = ExitStack()
+        """What is closed at its end."""
         self._clock = PatientClock()
         self._quorum = None if journal is not None else Quorum(self._decide_later, self._serves_now)
         self._pool = RequestPool(
@@ -93,6 +97,8 @@ class RunningController(AdministeredServer):
         )
         """The controller; for the thread that decides: the loop's, or the pool's."""
         self._sent: dict[str, _SentNotice] = {}
+        self._begun_count = self._scanned_since = 0
+        """How often it has begun to serve, for the thread that decides; and when the loop's timer of the masters' scan began."""
         self._is_closing = False
 
     @classmethod
@@ -105,7 +111,8 @@ class RunningController(AdministeredServer):
         settings = configuration.controller
         with ExitStack() as opened:
             journal = await asyncio.to_thread(_opened_journal, settings, opened)
-            running = cls(configuration, journal, opened.pop_all())
+            running = cls(configuration, journal)
+            running._opened = opened.pop_all()
         try:
             await running._listen(configuration)
         except BaseException:
@@ -116,16 +123,19 @@ class RunningController(AdministeredServer):
         return running
 
     @property
-    def failure(self) -> str | None:
+    def failure(self) -> Failure | None:
         """Why it decides nothing more, and must be started again."""
         return None if self._quorum is None else self._quorum.failure
 
     async def close(self) -> None:
         """Answers what has come, and hangs up: no broker is gone by that. Every decision is on the disk already."""
         self._is_closing = True
-        await super().close()
-        self._clock.close()
-        await asyncio.to_thread(self._opened.close)
+        try:
+            await super().close()
+        finally:
+            self._clock.close()
+            self._pool.close()
+            await asyncio.to_thread(self._opened.close)
 
     async def _listen(self, configuration: Configuration) -> None:
         settings, server = configuration.controller, configuration.server
@@ -154,7 +164,7 @@ class RunningController(AdministeredServer):
         quorum.use(runner)
         runner.start()
         at_once = Processor(
-            self._answer, RequestPool(PoolSettings("ControllerMetadata", settings.request_queue_capacity))
+            self._answer_at_once, RequestPool(PoolSettings("ControllerMetadata", settings.request_queue_capacity))
         )
         return {**lines.processors(runner.handle), RequestCode.CONTROLLER_GET_METADATA_INFO: at_once}
 
@@ -179,43 +189,56 @@ class RunningController(AdministeredServer):
         self._remoting.call_soon(act)
 
     def _serves_now(self) -> None:
-        """Brokers have time to be heard before masters are looked for. Java: RoleChangeHandler."""
-        self._remoting.call_soon(lambda: self._later("masters", self._scan_masters))
+        """Brokers have time to be heard before masters are looked for, also by a scan that waits already. Java: RoleChangeHandler."""
+        self._begun_count += 1
+        self._remoting.call_soon(partial(self._begin_scans, self._begun_count))
 
-    # Events.
+    def _begin_scans(self, count: int) -> None:
+        self._scanned_since = count
+        self._later("masters", self._scan_masters)
+
+    # Events. A scan has the time at which it was queued: heartbeats may wait behind it, and their brokers are alive.
 
     def _answer(self, request: RemotingCommand, peer: Peer) -> RemotingCommand:
         answer = self.controller.answer(request, Caller(peer, peer.host), self._clock.now_ms())
         self._tell()
         return answer
 
+    def _answer_at_once(self, request: RemotingCommand, peer: Peer) -> RemotingCommand:
+        """On the loop, beside the thread that decides: notices are for that one."""
+        return self.controller.answer(request, Caller(peer, peer.host), self._clock.now_ms())
+
     def _peer_left(self, peer: Peer) -> None:
         if not self._is_closing:
-            self._decide(partial(self._forget, peer))
+            self._decide(partial(self._forget, peer, self._clock.now_ms()))
 
-    def _forget(self, peer: Peer) -> None:
-        self.controller.close_channel(peer, self._clock.now_ms())
+    def _forget(self, peer: Peer, now_ms: int) -> None:
+        self.controller.close_channel(peer, now_ms)
         self._tell()
 
     def _scan_brokers(self) -> None:
-        self._decide(self._look_for_brokers)
+        self._decide(partial(self._look_for_brokers, self._clock.now_ms()))
         self._later("brokers", self._scan_brokers)
 
-    def _look_for_brokers(self) -> None:
-        for gone in self.controller.scan_brokers(self._clock.now_ms()):
+    def _look_for_brokers(self, now_ms: int) -> None:
+        for gone in self.controller.scan_brokers(now_ms):
             if isinstance(gone.channel, Peer):
                 gone.channel.close("its broker was silent for too long")
         self._tell()
 
     def _scan_masters(self) -> None:
-        self._decide(self._look_for_masters)
+        self._decide(partial(self._look_for_masters, self._scanned_since, self._clock.now_ms()))
         self._later("masters", self._scan_masters)
 
-    def _look_for_masters(self) -> None:
-        self.controller.scan_masters(self._clock.now_ms())
+    def _look_for_masters(self, since: int, now_ms: int) -> None:
+        if since != self._begun_count:
+            return
+        self.controller.scan_masters(now_ms)
         self._tell()
 
     def _later(self, what: str, scan: Callable[[], None]) -> None:
+        if self._is_closing:
+            return
         settings = self.controller.configuration.controller
         interval_ms = settings.broker_scan_interval_ms if what == "brokers" else settings.master_scan_interval_ms
         self._call_later(what, interval_ms, scan)
@@ -257,11 +280,29 @@ def _opened_journal(settings: ControllerSettings, opened: ExitStack) -> Journal 
         raise ConfigurationError(
             None, None, "controllerStorePath", f"{directory}: another controller has it{by}"
         ) from None
-    if settings.is_quorum:
-        if not files.exists(settings.log_path) and files.exists(f"{directory}/{FILE_NAME}"):
+    journal = f"{directory}/{FILE_NAME}"
+    _refuse_other_logs(settings, files)
+    if not settings.is_quorum:
+        return open_journal(directory, files)
+    if files.exists(journal):
+        if not files.exists(settings.log_path):
             begin_log(settings.log_path, settings.file_size_bytes, open_journal(directory, files).state, files)
-        return None
-    if files.exists(settings.log_path):
-        rule = f"{settings.log_path} is the log of one of several controllers: name all of them"
-        raise ConfigurationError(None, None, "controllerDLegerPeers", f"{settings.peers!r}: {rule}")
-    return open_journal(directory, files)
+        files.rename(journal, f"{journal}{_USED}")  # no single node goes on with it: it would give epochs twice
+        files.sync(directory)
+    return None
+
+
+def _refuse_other_logs(settings: ControllerSettings, files: LocalFileSystem) -> None:
+    """Decisions stand in them that this controller would not know."""
+    own = posixpath.basename(settings.log_path)
+    begun = begun_log_path(own)
+    for entry in files.list_directory(settings.store_path):
+        if not entry.name.startswith(LOG_PREFIX) or entry.name == begun:
+            continue
+        path = f"{settings.store_path}/{entry.name}"
+        if not settings.is_quorum:
+            rule = f"{path} is the log of one of several controllers: name all of them"
+            raise ConfigurationError(None, None, "controllerDLegerPeers", f"{settings.peers!r}: {rule}")
+        if entry.name != own:
+            rule = f"{path} is the log of another id: a controller keeps its id and its directory"
+            raise ConfigurationError(None, None, "controllerDLegerSelfId", f"{settings.self_id!r}: {rule}")

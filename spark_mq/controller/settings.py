@@ -31,6 +31,8 @@ from storage.errors import ConfigurationError
 from storage.names import address_text, split_address
 
 DEFAULT_PORT = 9_877
+LOG_PREFIX = "dledger-"
+"""Before the id in the name of a quorum's log."""
 IMPORTANT = (
     *("bindAddress", "listenPort", "controllerDLegerPeers", "controllerStorePath", "configStorePath"),
     *("enableElectUncleanMaster", "notifyBrokerRoleChanged", "tls.server.mode"),
@@ -54,7 +56,8 @@ NOT_FOLLOWED = {
 }
 """Java's names that do nothing here. Those with a value may have no other: it would ask for what is not there."""
 _FILE_BYTES_LEAST = 4_096
-_PEER = re.compile(r"(?P<id>[^-;:\s]+)-(?P<address>\S+)")
+_PEER = re.compile(r"(?P<id>[A-Za-z0-9_.]+)-(?P<address>\S+)")
+"""An id stands in the name of a directory, and in `currterm`."""
 
 
 class Peer(NamedTuple):
@@ -146,11 +149,16 @@ class ControllerSettings(AdministeredSettings):
     @property
     def log_path(self) -> str:
         """The directory of a quorum's log. Java: DLedgerConfig.getDefaultPath."""
-        return f"{self.store_path}/dledger-{self.self_id}"
+        return f"{self.store_path}/{LOG_PREFIX}{self.self_id}"
 
     def _peer(self, text: str) -> Peer:
         found = _PEER.fullmatch(text)
-        require(self, "peers", "a peer is id-host:port", is_kept=found is not None)
+        require(
+            self,
+            "peers",
+            "a peer is id-host:port, and an id has letters, digits, _ and . alone",
+            is_kept=found is not None,
+        )
         assert found is not None
         try:
             return Peer(found["id"], *split_address(found["address"]))
@@ -183,6 +191,9 @@ class Configuration(AdministeredConfiguration):
         if own is not None and is_this_host(server.bind_address) and _is_another_host(own.host):
             where = f"brokers get {own.address}, and it listens on {server.bind_address} alone"
             notes = (*notes, f"{file or 'configuration'}: bindAddress: {where}")
+        if own is not None and server.listen_port not in (own.port, 0):
+            where = f"others reach {own.address}, and it listens on port {server.listen_port}"
+            notes = (*notes, f"{file or 'configuration'}: listenPort: {where}")
         tls = read_settings(TlsServerSettings, texts, file)
         if controller.is_quorum and tls.mode == "enforcing":
             rule = "several controllers speak no TLS with each other: disabled or permissive"

@@ -135,13 +135,18 @@ def encode_event(event: Event) -> bytes:
     return _TYPE.pack(_NUMBERS[type(event)]) + write_body(event).decode().translate(_ESCAPED).encode()
 
 
-def decode_event(content: Buffer) -> Event:
-    """The event of bytes. Raises BodyError for an unknown type or bad fields."""
+def event_class_of(content: Buffer) -> type[Event] | None:
+    """What the bytes are; None for a number that is no event's here. Raises BodyError where no number stands."""
     if len(content) < _TYPE.size:
         raise BodyError("event", "type", bytes(content), "it has two bytes")
-    (number,) = _TYPE.unpack_from(content)
-    event_class = EVENT_TYPES.get(number)
+    return EVENT_TYPES.get(_TYPE.unpack_from(content)[0])
+
+
+def decode_event(content: Buffer) -> Event:
+    """The event of bytes. Raises BodyError for an unknown type or bad fields."""
+    event_class = event_class_of(content)
     if event_class is None:
+        (number,) = _TYPE.unpack_from(content)
         raise BodyError("event", "type", number, f"it is none of {', '.join(map(str, EVENT_TYPES))}")
     return read_body(event_class, content[_TYPE.size :], _BYTES_MOST)
 

@@ -5,8 +5,9 @@
 
 All that is written while a sync runs shares the next one. The checkpoint is saved by the sync thread, too.
 
-A failure of the disk, or of a callback, ends the runner: waiting futures get the error, `on_failed` gets it, and nothing is said any
-more. Then only `close` may be called; another runner on new `MemberFiles` goes on. Java: DLedgerServer, which goes on.
+A failure of the disk, or of a callback, ends the runner, and so does a leader that wants to replace what is committed here: waiting
+futures get the error, `on_failed` gets it, and nothing is said any more. Then only `close` may be called; another runner on new
+`MemberFiles` goes on. Java: DLedgerServer, which goes on.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ _Event = Callable[[], "list[Effect]"]
 
 class RunnerEndedError(RuntimeError):
     """The member does not run any more."""
+
+
+class DivergedError(RuntimeError):
+    """A leader wants to replace what is committed here: the logs have not begun with the same entries, or a majority has lost them."""
 
 
 class Runner:
@@ -172,6 +177,9 @@ class Runner:
                 if now_ms >= self._member.deadline_ms:
                     self._carry_out(self._member.tick(now_ms))
                 self._sync_what_is_written()
+        except DivergedError as error:
+            _LOG.error("this member of the group stops: %s", error)
+            self._failure = error
         except BaseException as error:
             _LOG.exception("%s: this member of the group stops", self._files.directory)
             self._failure = error
@@ -200,8 +208,10 @@ class Runner:
             elif isinstance(each, RoleChanged):
                 self._on_role_changed(each)
             elif isinstance(each, Diverged):
-                text = "%s: leader %s wants to replace entry %d, which is committed here; it is refused, compare their logs"
-                _LOG.error(text, self._files.directory, each.leader_id, each.entry_index)
+                raise DivergedError(
+                    f"{self._files.directory}: leader {each.leader_id} wants to replace entry {each.entry_index}, which is "
+                    "committed here; it is refused"
+                )
             else:
                 self._write(each)
 

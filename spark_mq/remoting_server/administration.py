@@ -174,14 +174,19 @@ class AdministeredServer:
         """Answers what has come, and hangs up."""
         for timer in self._timers.values():
             timer.cancel()
-        await self._remoting.close()
-        if self._client is not None:
-            await asyncio.wrap_future(spawn(self._client.close()))
+        try:
+            await self._remoting.close()
+        finally:
+            if self._client is not None:
+                await asyncio.wrap_future(spawn(self._client.close()))
 
     def _peer_left(self, peer: Peer) -> None:
         raise NotImplementedError
 
     def _call_later(self, what: str, milliseconds: float, call: Callable[[], None]) -> None:
+        """In place of the call of that name that is still to come."""
+        if (before := self._timers.get(what)) is not None:
+            before.cancel()
         self._timers[what] = self._loop.call_later(milliseconds / 1_000, call)
 
     def _send_to_broker(self, address: str, command: RemotingCommand, timeout_ms: int) -> Future[None]:

@@ -8,16 +8,20 @@ from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from spark_mq.cli.processes import _controller_failure
 from spark_mq.controller.controller import Controller, Standing
-from spark_mq.controller.journal import FILE_NAME
-from spark_mq.controller.quorum import Quorum, begin_log
-from spark_mq.controller.settings import Configuration
+from spark_mq.controller.journal import FILE_NAME, open_journal
+from spark_mq.controller.quorum import Quorum, UndecidedError, begin_log
+from spark_mq.controller.server import _opened_journal
+from spark_mq.controller.settings import Configuration, ControllerSettings
 from spark_mq.controller.state import ApplyBrokerId, ControllerState, Group, decode_event, encode_event, events_of
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, LedgerEntry, make_entry
+from spark_mq.dledger.runner import DivergedError
 from spark_mq.dledger.state import Role, RoleChanged
 from spark_mq.remoting import make_request, read_header
 from spark_mq.remoting.controllers import ControllerMetadataAnswer
@@ -161,6 +165,30 @@ def test_a_single_nodes_decisions_are_taken_over_by_several(tmp_path: Path) -> N
         pass
 
 
+def test_a_directory_with_another_log_is_refused_and_a_journal_is_used_once(tmp_path: Path) -> None:
+    directory, files = tmp_path / "controller", LocalFileSystem()
+    with ExitStack() as opened:
+        open_journal(_made(directory), files)
+        named = {"controllerStorePath": str(directory), "controllerDLegerPeers": "n0-h:1;n1-h:2"}
+        assert _opened_journal(ControllerSettings(store_path=str(directory), peers="n0-h:1;n1-h:2"), opened) is None
+    names = {each.name for each in files.list_directory(str(directory))}
+    assert names == {"controller.lock", "controller.journal.before", "dledger-n0"}
+    for settings, rule in (
+        (named | {"controllerDLegerSelfId": "n1"}, "dledger-n0 is the log of another id"),
+        (
+            {"controllerDLegerPeers": "n1-h:1", "controllerDLegerSelfId": "n1"},
+            "dledger-n0 is the log of one of several",
+        ),
+    ):
+        with pytest.raises(ConfigurationError, match=rule), our_controller(tmp_path, **settings):
+            pass
+
+
+def _made(directory: Path) -> str:
+    directory.mkdir()
+    return str(directory)
+
+
 def test_events_lead_to_the_state_that_they_were_made_of() -> None:
     cleaned = in_sync(1, 2, 3)
     for broker_id in (1, 3):
@@ -238,7 +266,7 @@ def test_a_decision_without_a_majority_is_known_before_the_next_one() -> None:
     quorum = log.leads()
     assert (quorum.standing().serves, log.served) == (True, 1)
     log.silent = True
-    with pytest.raises(OSError, match="no majority of the controllers has answered"):
+    with pytest.raises(UndecidedError, match="not known whether it holds: no majority of the controllers has answered"):
         quorum.append((APPLIED,))
     assert not quorum.standing().serves
     with pytest.raises(RequestRefusedError) as refused:
@@ -249,6 +277,22 @@ def test_a_decision_without_a_majority_is_known_before_the_next_one() -> None:
     log.commit(log.waiting.pop())
     assert (quorum.standing().serves, log.served) == (True, 2)
     assert set(quorum.state.groups[NAME].replicas) == {1}, "it stood after all"
+
+
+def test_a_request_without_a_majority_is_answered_that_nobody_knows(caplog: pytest.LogCaptureFixture) -> None:
+    log = Majority()
+    quorum = log.leads()
+    controller = Controller(
+        Configuration.of({"controllerDLegerPeers": "n0-h:1;n1-h:2"}),
+        state=quorum.state,
+        keep=quorum.append,
+        standing=quorum.standing,
+    )
+    log.silent = True
+    fields = EVERY_FIELD | {"registerCheckCode": "h:1;1"}
+    answer = controller.answer(make_request(1013, fields), Caller("channel", "127.0.0.1"), 0)
+    assert (answer.code, "it is not known whether it holds" in (answer.remark or "")) == (1, True)
+    assert not [each for each in caplog.records if each.exc_info]
 
 
 def test_nothing_is_decided_when_another_one_leads_meanwhile() -> None:
@@ -267,14 +311,41 @@ def test_nothing_is_decided_when_another_one_leads_meanwhile() -> None:
 def test_what_says_nothing_changes_nothing_and_a_gap_ends_the_controller() -> None:
     quorum = Majority().leads()
     quorum.on_committed(
-        [make_entry(1, 3, 0, b"\0\7{}"), make_entry(2, 3, 0, b"x"), make_entry(3, 3, 0, encode_event(APPLIED))]
+        [make_entry(1, 3, 0, b"\0\7{}"), make_entry(2, 3, 0, b"\xff\xff"), make_entry(3, 3, 0, encode_event(APPLIED))]
     )
     quorum.on_committed([make_entry(4, 3, 0, encode_event(ControllerState().whole()))])
     assert set(quorum.state.groups[NAME].replicas) == {1}
     assert quorum.failure is None
     quorum.on_committed([make_entry(6, 3, 0, b"")])
-    assert quorum.failure == "entry 5 of the controllers' log is missing: the next one here is 6"
+    assert quorum.failure is not None
+    assert quorum.failure.text == "entry 5 of the controllers' log is missing: the next one here is 6"
     assert not quorum.standing().serves
+
+
+@pytest.mark.parametrize("body", [b"x", b"\0\2{}", b"\0\2{"])
+def test_an_entry_that_cannot_be_read_ends_the_controller(body: bytes) -> None:
+    quorum = Majority().leads()
+    quorum.on_committed([make_entry(1, 3, 0, body), make_entry(2, 3, 0, encode_event(APPLIED))])
+    assert quorum.failure is not None
+    assert quorum.failure.text.startswith("entry 1 of the controllers' log cannot be read: bad body ")
+    assert (quorum.state.groups, quorum.standing().serves) == ({}, False), "the others' state is another one"
+    with pytest.raises(RequestRefusedError):
+        quorum.append((APPLIED,))
+
+
+def test_a_failure_names_its_cure() -> None:
+    for error, cure in (
+        (OSError(5, "x"), "when its disk is well"),
+        (DivergedError("x"), "must begin with the same controller.journal"),
+        (ValueError("x"), "compare its log"),
+    ):
+        quorum = Majority().leads()
+        quorum.on_failed(error)
+        assert quorum.failure is not None
+        assert cure in quorum.failure.cure
+    said = _controller_failure(SimpleNamespace(failure=quorum.failure))  # type: ignore[arg-type]
+    assert said is not None
+    assert (said.text, said.hint) == quorum.failure
 
 
 def test_a_log_begins_with_a_journal_once_and_its_entries_count_as_committed(tmp_path: Path) -> None:

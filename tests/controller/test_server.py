@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from spark_mq.cli import app
 from spark_mq.controller.journal import FILE_NAME
-from spark_mq.controller.server import PatientClock
+from spark_mq.controller.server import PatientClock, RunningController
 from spark_mq.controller.settings import Configuration
 from spark_mq.remoting import FrameReader, Header, RemotingCommand, encode_frame, make_request, read_body, read_header
 from spark_mq.remoting import write_header as as_fields
@@ -31,7 +31,7 @@ from spark_mq.remoting.controllers import (
     SyncStateSet,
 )
 from spark_mq.remoting.routes import BrokerHeartbeatRequest
-from spark_mq.remoting_server.server import ListenError
+from spark_mq.remoting_server.server import ListenError, RemotingServer
 from storage.errors import ConfigurationError, StateFileError
 from tests.support.own_servers import OurController, our_controller
 from tests.support.planned_server import planned_server
@@ -170,6 +170,36 @@ def test_a_directory_has_one_controller(tmp_path: Path) -> None:
         pass
 
 
+def test_a_start_that_fails_and_an_end_that_fails_leave_the_directory_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = {
+        "tls.server.mode": "enforcing",
+        "tls.server.certPath": f"{tmp_path}/no",
+        "tls.server.keyPath": f"{tmp_path}/no",
+    }
+    kept = None
+    try:
+        with our_controller(tmp_path, **bad):
+            pass
+    except ConfigurationError as error:
+        kept = error  # its frames hold what they opened
+    assert "no" in str(kept)
+
+    async def fails(server: RemotingServer) -> None:
+        raise OSError(5, "the end")
+
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(OSError, match="the end"),
+        our_controller(tmp_path) as controller,
+    ):
+        patched.setattr(RemotingServer, "close", fails)
+    assert controller.running._pool.is_closed
+    with our_controller(tmp_path):
+        pass
+
+
 def test_brokers_are_told_the_address_at_which_they_reach_it(tmp_path: Path) -> None:
     with our_controller(tmp_path) as controller, closing((broker := Broker(controller.address, 1)).sock):
         found = read_header(ControllerMetadataAnswer, broker.ask(1005))
@@ -194,6 +224,59 @@ def test_time_in_which_the_controller_stood_still_is_nobodys_silence() -> None:
         return seen
 
     assert asyncio.run(look()) == [125, 250, 1_250, 1_750]
+
+
+def test_a_new_leader_hears_brokers_before_it_looks_for_masters(tmp_path: Path) -> None:
+    async def look() -> tuple[bool, list[int], list[int]]:
+        running = await RunningController.start(_configuration(tmp_path))
+        try:
+            waiting, scanned = list[Callable[[], None]](), list[int]()
+            running._decide = waiting.append  # type: ignore[method-assign]
+            running.controller.scan_masters = scanned.append  # type: ignore[method-assign]
+            before = running._timers["masters"]
+            running._scan_masters()
+            begun = running._timers["masters"]
+            running._serves_now()
+            waiting.pop()()
+            at_once = list(scanned)
+            while running._timers["masters"] is begun:
+                await asyncio.sleep(0)
+            running._scan_masters()
+            waiting.pop()()
+            return before.cancelled() and begun.cancelled(), at_once, scanned
+        finally:
+            await running.close()
+
+    were_cancelled, at_once, later = asyncio.run(look())
+    assert were_cancelled, "each of them would go on for ever"
+    assert (at_once, len(later)) == ([], 1)
+
+
+def test_heartbeats_that_wait_behind_a_scan_are_no_silence(tmp_path: Path) -> None:
+    async def look() -> list[int]:
+        running = await RunningController.start(_configuration(tmp_path))
+        try:
+            waiting, seen = list[Callable[[], None]](), list[int]()
+            running._decide = waiting.append  # type: ignore[method-assign]
+            running.controller.scan_masters = seen.append  # type: ignore[method-assign]
+            running.controller.scan_brokers = lambda now_ms: seen.append(now_ms) or []  # type: ignore[method-assign,func-returns-value]
+            running.controller.close_channel = lambda channel, now_ms: seen.append(now_ms)  # type: ignore[method-assign]
+            running._clock._ms = 1_000
+            running._scan_brokers()
+            running._scan_masters()
+            running._peer_left(object())  # type: ignore[arg-type]
+            running._clock._ms = 50_000
+            for call in waiting:
+                call()
+            return seen
+        finally:
+            await running.close()
+
+    assert asyncio.run(look()) == [1_000] * 3
+
+
+def _configuration(home: Path, **settings: str) -> Configuration:
+    return Configuration.of({"listenPort": "0", "controllerStorePath": f"{home}/controller", **settings})
 
 
 # Settings and the command.
@@ -221,7 +304,11 @@ def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
         "configuration: bindAddress: brokers get 10.0.0.5:9877, and it listens on 127.0.0.1 alone",
     )
     assert Configuration.of({**named, "bindAddress": "0.0.0.0"}).warnings == ()
-    assert Configuration.of({"controllerDLegerPeers": "n0-127.0.0.1:9877"}).warnings == ()
+    own = {"controllerDLegerPeers": "n0-127.0.0.1:9877"}
+    assert Configuration.of(own).warnings == Configuration.of({**own, "listenPort": "9877"}).warnings == ()
+    assert Configuration.of({**own, "listenPort": "9878"}).warnings == (
+        "configuration: listenPort: others reach 127.0.0.1:9877, and it listens on port 9878",
+    )
 
 
 @pytest.mark.parametrize(
@@ -239,6 +326,8 @@ def test_an_address_that_brokers_do_not_reach_is_warned_of() -> None:
         ),
         ("mappedFileSize=100", "mappedFileSize: 100: a file has at least 4096 bytes"),
         ("controllerDLegerPeers=a:1", "controllerDLegerPeers: 'a:1': a peer is id-host:port"),
+        (r"controllerDLegerPeers=\u0142-a:1", "controllerDLegerPeers: '\u0142-a:1': a peer is id-host:port"),
+        ("controllerDLegerPeers=a/b-a:1", "an id has letters, digits, _ and . alone"),
         (
             "controllerDLegerPeers=n0-a:0",
             "controllerDLegerPeers: 'n0-a:0': a port is 1 to 65535; an address is host:port",

@@ -12,8 +12,8 @@ import pytest
 
 from spark_mq.dledger.files import MemberFiles
 from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, DLedgerMessage, DLedgerRequestCode, LedgerEntry
-from spark_mq.dledger.runner import Runner, RunnerEndedError
-from spark_mq.dledger.state import DLedgerSettings, Role, RoleChanged
+from spark_mq.dledger.runner import DivergedError, Runner, RunnerEndedError
+from spark_mq.dledger.state import Diverged, DLedgerSettings, Role, RoleChanged
 from storage.errors import StorageError
 from tests.support.waiting import wait_until
 
@@ -141,3 +141,14 @@ def test_a_disk_that_fails_ends_the_member_and_the_others_go_on(group: Group, mo
     assert isinstance(group.failures[leader], OSError | StorageError)
     group.stop(leader)
     assert group.propose([b"second"]).code == DLedgerCode.SUCCESS
+
+
+def test_a_leader_that_would_replace_what_is_committed_ends_the_member_and_is_logged_once(
+    group: Group, caplog: pytest.LogCaptureFixture
+) -> None:
+    runner = group.running["n0"]
+    runner._post(lambda: [Diverged("n1", 3), Diverged("n1", 3)])
+    wait_until(lambda: "n0" in group.failures, "the owner hears of it")
+    assert isinstance(group.failures["n0"], DivergedError)
+    (said,) = (each for each in caplog.records if each.levelname == "ERROR")
+    assert "leader n1 wants to replace entry 3" in said.getMessage()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -17,16 +18,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spark_mq.cli import app
+from spark_mq.cli import app, processes
 from spark_mq.client.admin import Admin
 from spark_mq.client.blocking_connection import PROBE_CODE
 from spark_mq.client.settings import ClientSettings
+from spark_mq.controller.quorum import Failure
 from spark_mq.namesrv.settings import Configuration
 from spark_mq.remoting import FrameReader, RemotingCommand, encode_frame, make_request, write_body, write_header
 from spark_mq.remoting.administration import MinBrokerIdRequest
 from spark_mq.remoting.headers_and_bodies import read_header
 from spark_mq.remoting.routes import RegisterBrokerRequest
 from spark_mq.remoting_server.server import ListenError
+from spark_mq.remoting_server.settings import texts_of_file
 from storage.errors import ConfigurationError, StateFileError
 from storage.settings.java_properties import changed_properties, parse_properties
 from tests.namesrv.asking import registered
@@ -246,6 +249,30 @@ def test_a_name_server_and_a_controller_run_in_one_process(tmp_path: Path) -> No
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_controller_that_fails_ends_alone_and_the_name_server_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        f"listenPort=0\nbindAddress=127.0.0.1\nenableControllerInNamesrv=true\nkvConfigPath={tmp_path}/kv.json\n"
+        f"controllerDLegerPeers=n0-127.0.0.1:{free_ports()}\ncontrollerStorePath={tmp_path}/controller\n"
+    )
+    monkeypatch.setattr(processes, "_LOOK_SECONDS", 0.01)
+
+    async def look() -> tuple[bool, bool]:
+        settings = processes._name_server_settings(texts_of_file(text.encode(), "f", {}))
+        running = await processes._NameServerProcess.start(*settings)
+        controller = running.controller
+        assert controller is not None
+        monkeypatch.setattr(type(controller), "failure", Failure("its disk", "another disk"))
+        assert running._watching is not None
+        await running._watching
+        is_there = running.name_server._remoting._listeners != []
+        await running.close()
+        return controller._is_closing, is_there
+
+    assert asyncio.run(look()) == (True, True)
 
 
 def test_the_command_prints_its_settings(tmp_path: Path) -> None:
