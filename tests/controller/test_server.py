@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -273,6 +274,19 @@ def test_heartbeats_that_wait_behind_a_scan_are_no_silence(tmp_path: Path) -> No
             await running.close()
 
     assert asyncio.run(look()) == [1_000] * 3
+
+
+def test_metadata_leaves_notices_to_the_thread_that_decides(tmp_path: Path) -> None:
+    async def look() -> tuple[int, list[str]]:
+        running = await RunningController.start(_configuration(tmp_path))
+        try:
+            running.controller._notices.append("one")  # type: ignore[arg-type]
+            answer = running._answer_at_once(make_request(1005), SimpleNamespace(host="127.0.0.1"))  # type: ignore[arg-type]
+            return answer.code, [str(each) for each in running.controller.take_notices()]
+        finally:
+            await running.close()
+
+    assert asyncio.run(look()) == (0, ["one"])
 
 
 def _configuration(home: Path, **settings: str) -> Configuration:

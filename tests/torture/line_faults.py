@@ -534,6 +534,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "if False:",
             "test_what_says_nothing_changes_nothing_and_a_gap_ends_the_controller",
         ),
+        "an entry of the controllers' log that cannot be read is passed over": _QUORUM.line(
+            "Quorum._apply",
+            "if self.failure is not None:",
+            "if False:",
+            "test_an_entry_that_cannot_be_read_ends_the_controller",
+        ),
         # Live sink
         "a row that fits into no file of the broker's log is sent": _LIMITS.line(
             "limit_of",
