@@ -106,6 +106,10 @@ class Quorum:
         self._committed.extend(entries)
         self._decide(0, self.catch_up)
 
+    def unapplied(self) -> int:
+        """How many of them wait for the thread that decides."""
+        return len(self._committed)
+
     def on_role_changed(self, changed: RoleChanged) -> None:
         """Role, term or leader are new."""
         _LOG.warning(

@@ -159,6 +159,7 @@ class RunningController(AdministeredServer):
             quorum.on_committed,
             quorum.on_role_changed,
             on_failed=quorum.on_failed,
+            unapplied=quorum.unapplied,
         )
         self._opened.callback(runner.close)
         quorum.use(runner)

@@ -119,9 +119,11 @@ class Election:
             due += [self._next_beat_ms, self._quorum_ms + self._leak_ms + 1]
         elif self._state.role is Role.FOLLOWER:
             due.append(self._heard_ms + self._leak_ms + 1)
-        else:
-            due.append(self._next_vote_ms if self._votes is None else self._votes.end_ms)
-        return min(due)
+        elif self._votes is None:
+            due.append(self._next_vote_ms)
+        elif not self._waits_for_own_vote:  # else `synced` decides
+            due.append(self._votes.end_ms)
+        return min(due, default=1 << 62)
 
     @property
     def _leak_ms(self) -> int:
@@ -169,13 +171,18 @@ class Election:
             self._state.known_term = max(self._state.known_term, answer.term)
         self._count_votes(now_ms)
 
+    @property
+    def _waits_for_own_vote(self) -> bool:
+        state = self._state
+        return state.vote.voted_for == state.settings.self_id and not state.is_vote_durable
+
     def _count_votes(self, now_ms: int) -> None:
         """Decide when it is decided, or the time is over. Java's order."""
         votes, state = self._votes, self._state
         assert votes is not None
         found = votes.answers
         voted_for_itself = state.vote.voted_for == state.settings.self_id
-        if voted_for_itself and not state.is_vote_durable:
+        if self._waits_for_own_vote:
             return
         quorum = state.settings.quorum
         accepted = found[VoteResult.ACCEPT] + voted_for_itself

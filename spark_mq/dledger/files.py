@@ -618,6 +618,8 @@ class _Folder:
                 writer = self._writer(start)
                 self._unsynced.add(start)
             writer.write(place - start, content[:room])
+            with self._lock:
+                self._unsynced.add(start)  # a sync amid the write has taken the first mark, which keeps the writer open
             place, content = start + self.size_bytes, content[room:]
 
     def make_equal(self, place: int, content: bytes) -> None:

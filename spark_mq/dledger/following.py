@@ -20,6 +20,7 @@ from collections.abc import Hashable
 from typing import NamedTuple
 
 from spark_mq.dledger.messages import (
+    MOST_NUMBER,
     NO_INDEX,
     DLedgerCode,
     LedgerEntry,
@@ -34,6 +35,8 @@ from storage.format.dledger import ENTRY_MAGIC
 
 MOST_WAITING = 1_024
 """Pushes that wait for the ones before them."""
+MOST_WAITING_BYTES = 64 << 20
+"""Their entries."""
 WAIT_MS = 1_000
 
 
@@ -92,7 +95,7 @@ class Following:
         if not entries or (request.type != PushType.APPEND and len(entries) > 1):
             return False
         terms = [0, *(each.term for each in entries), request.term]
-        return terms == sorted(terms) and all(
+        return (terms == sorted(terms) and max(terms[-1], entries[-1].index, entries[-1].place) <= MOST_NUMBER) and all(
             each.index == entries[0].index + at >= 0
             and each.magic == ENTRY_MAGIC
             and each.size_bytes == entry_size(each.body or b"")
@@ -120,10 +123,14 @@ class Following:
             self._append(token, request)
         elif first in self._waiting:
             self._answer(token, request, DLedgerCode.REPEATED_PUSH)
-        elif len(self._waiting) >= MOST_WAITING:
+        elif len(self._waiting) >= MOST_WAITING or self._would_be_too_much(request):
             self._answer(token, request, DLedgerCode.PUSH_REQUEST_IS_FULL)
         else:
             self._waiting[first] = _Waiting(token, request, now_ms + WAIT_MS)
+
+    def _would_be_too_much(self, request: PushEntryRequest) -> bool:
+        pushes = [request, *(found.request for found in self._waiting.values())]
+        return sum(each.size_bytes for push in pushes for each in push.entries) > MOST_WAITING_BYTES
 
     def _append_waiting(self) -> None:
         while self._waiting and self._state.is_cut_durable:

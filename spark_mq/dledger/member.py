@@ -21,6 +21,7 @@ from spark_mq.dledger.election import PREFERRED_CHECK_MS, Election
 from spark_mq.dledger.following import Following, answer_push
 from spark_mq.dledger.messages import (
     CONVERSATIONS,
+    MOST_NUMBER,
     AppendEntryRequest,
     DLedgerCode,
     DLedgerMessage,
@@ -92,6 +93,8 @@ class Member:
     def answered(self, call: int, answer: DLedgerMessage | None, now_ms: int) -> list[Effect]:
         """A peer's answer to a request, or None: it did not come in time, or the line is broken."""
         asked = self._calls.pop(call, None)
+        if answer is not None and answer.term > MOST_NUMBER:
+            answer = None
         if asked is not None:
             request = asked.body
             if isinstance(request, VoteRequest):
@@ -153,6 +156,8 @@ class Member:
             return DLedgerCode.UNKNOWN_MEMBER
         if request.group != self._settings.group:
             return DLedgerCode.UNKNOWN_GROUP
+        if request.term > MOST_NUMBER:
+            return DLedgerCode.UNEXPECTED_ARGUMENT
         return None
 
     def _refuse(self, token: Hashable, request: DLedgerMessage, code: DLedgerCode) -> None:

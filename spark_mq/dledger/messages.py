@@ -27,6 +27,8 @@ from storage.format.typed_json import Int, Long, WireBody, wire
 
 NO_INDEX = -1
 """The index before the first entry of a log."""
+MOST_NUMBER = 1 << 56
+"""Of a term and an index. No group comes so far; behind a greater term there may be none to elect in, and file names have 20 digits."""
 
 
 class DLedgerRequestCode(IntEnum):

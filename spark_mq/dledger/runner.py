@@ -46,6 +46,8 @@ AskPeer = Callable[[str, DLedgerRequestCode, DLedgerMessage, int], "Future[DLedg
 CHECKPOINT_MS = 3_000
 """checkPointInterval"""
 _APPLIED_TOGETHER = 1_000
+MOST_UNAPPLIED = 10_000
+_LOOK_SECONDS = 0.01
 _LOG = logging.getLogger(__name__)
 _Event = Callable[[], "list[Effect]"]
 
@@ -70,16 +72,18 @@ class Runner:
         on_role_changed: Callable[[RoleChanged], None],
         *,
         on_failed: Callable[[BaseException], None] = lambda error: None,
+        unapplied: Callable[[], int] = lambda: 0,
         random: Random | None = None,
     ) -> None:
         """The runner closes the files.
 
         `on_committed` gets each committed entry once, in order, from the log's begin on at each start: empty bodies, too. Their indexes
         follow each other, unless the leader has deleted what this member lacked: then a part is missing, and the owner must look.
+        `unapplied` says how many of them the owner still keeps: at the start a long log waits for it.
         """
         self._files = files
         self._ask, self._on_committed, self._on_role_changed = ask, on_committed, on_role_changed
-        self._on_failed = on_failed
+        self._on_failed, self._unapplied = on_failed, unapplied
         self._member = Member(settings, files, files.restored(), random or Random(), _now_ms())
         self._applied_index = files.restored().begin_index - 1
         self._events: list[_Event] = []
@@ -166,7 +170,7 @@ class Runner:
 
     def _run(self) -> None:
         try:
-            self._apply(self._member.state.committed_index)
+            self._replay(self._member.state.committed_index)
             self._carry_out(self._member.tick(_now_ms()))
             while (events := self._next_events()) is not None:
                 for event in events:
@@ -233,6 +237,16 @@ class Runner:
             self._waiting.discard(token)
         with suppress(InvalidStateError):  # its caller has given up
             token.set_result(body)
+
+    def _replay(self, last_index: int) -> None:
+        """What was committed before the start: a part at a time, so that not all of it is in memory."""
+        self._applied_index = max(self._applied_index, self._member.state.begin_index - 1)
+        while self._applied_index < last_index and not self._is_closing:
+            if self._unapplied() > MOST_UNAPPLIED:
+                with self._changed:
+                    self._changed.wait(_LOOK_SECONDS)
+            else:
+                self._apply(min(self._applied_index + _APPLIED_TOGETHER, last_index))
 
     def _apply(self, last_index: int) -> None:
         begin = max(self._applied_index + 1, self._member.state.begin_index)

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 
 from spark_mq.dledger.files import MemberFiles
@@ -17,6 +18,7 @@ from spark_mq.dledger.messages import NO_INDEX, LedgerEntry, make_entry
 from spark_mq.dledger.state import Restored
 from storage.errors import CorruptRecordError, StateFileError, StoreLockedError, StoreRefusedError
 from storage.files.local_file_system import LocalFileSystem
+from storage.files.local_files import LocalWriter
 from storage.format.dledger import ENTRY_HEAD_SIZE, Vote, encode_vote, place_of_next
 from tests.support.crash_disk import EXTREMES
 from tests.support.crash_file_system import CrashFileSystem
@@ -282,15 +284,53 @@ def test_a_log_that_began_anew_knows_nothing_as_committed(tmp_path: Path, log: l
     again.close()
 
 
+class SyncedAmidWrites(CrashFileSystem):
+    """`meanwhile` is called when a write into such a file is about to reach it."""
+
+    among = ""
+
+    def open_for_writing(self, path: str) -> LocalWriter:
+        found = super().open_for_writing(path)
+        write = found.write
+
+        def late(position: int, data: bytes | memoryview | np.ndarray) -> None:
+            if self.among in path:
+                self.meanwhile()
+            write(position, data)
+
+        found.write = late  # type: ignore[method-assign]
+        return found
+
+    def meanwhile(self) -> None:
+        """What another thread does then."""
+
+
+def test_a_sync_does_not_vouch_for_bytes_that_are_still_being_written(tmp_path: Path) -> None:
+    disk = SyncedAmidWrites(str(tmp_path))
+    files = opened(tmp_path, disk)
+    disk.among = "/data/"
+    disk.meanwhile = files.sync  # type: ignore[method-assign]
+    entries = made(0, 30, 1)
+    for each in entries:
+        files.append([each])
+    files.sync()
+    files.close()
+    crashed = CrashFileSystem(str(tmp_path), disk.disk.after_power_loss(Random(1), "lost"), 2)
+    assert found_in(tmp_path, crashed) == entries
+
+
 def found_in(place: Path, file_system: LocalFileSystem) -> list[LedgerEntry] | str:
     """The log, or why it is refused."""
     try:
         files = opened(place, file_system)
     except StoreRefusedError as error:
         return str(error)
-    entries = log_of(files)
-    files.close()
-    return entries
+    try:
+        return log_of(files)
+    except CorruptRecordError as error:
+        return str(error)
+    finally:
+        files.close()
 
 
 def test_an_entry_whose_head_alone_was_written_is_cut_off(tmp_path: Path) -> None:

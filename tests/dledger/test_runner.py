@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from spark_mq.dledger.files import MemberFiles
-from spark_mq.dledger.messages import AppendEntryResponse, DLedgerCode, DLedgerMessage, DLedgerRequestCode, LedgerEntry
+from spark_mq.dledger.messages import (
+    AppendEntryResponse,
+    DLedgerCode,
+    DLedgerMessage,
+    DLedgerRequestCode,
+    LedgerEntry,
+    make_entry,
+)
 from spark_mq.dledger.runner import DivergedError, Runner, RunnerEndedError
 from spark_mq.dledger.state import Diverged, DLedgerSettings, Role, RoleChanged
 from storage.errors import StorageError
@@ -152,3 +159,38 @@ def test_a_leader_that_would_replace_what_is_committed_ends_the_member_and_is_lo
     assert isinstance(group.failures["n0"], DivergedError)
     (said,) = (each for each in caplog.records if each.levelname == "ERROR")
     assert "leader n1 wants to replace entry 3" in said.getMessage()
+
+
+def test_a_long_log_waits_at_the_start_for_who_applies_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_mq.dledger.runner.MOST_UNAPPLIED", 100)
+    monkeypatch.setattr("spark_mq.dledger.runner._APPLIED_TOGETHER", 50)
+    path = f"{tmp_path}/dledger-n0"
+    files = MemberFiles(path)
+    files.append([make_entry(index, 1, 49 * index, b"x") for index in range(1_000)])
+    files.sync()
+    files.save_checkpoint(999)
+    files.close()
+    kept, most, seen = list[LedgerEntry](), list[int](), list[int]()
+
+    def committed(entries: Sequence[LedgerEntry]) -> None:
+        kept.extend(entries)
+        most.append(len(kept))
+
+    def unapplied() -> int:
+        found = len(kept)
+        if found > 100:  # the next look finds them applied
+            seen.extend(entry.index for entry in kept)
+            kept.clear()
+        return found
+
+    settings = DLedgerSettings(group="group", self_id="n0", peers=PEERS)
+    runner = Runner(
+        settings, MemberFiles(path), lambda *asked: Future(), committed, lambda change: None, unapplied=unapplied
+    )
+    runner.start()
+    try:
+        wait_until(lambda: len(seen) + len(kept) == 1_000, "all is applied")
+    finally:
+        runner.close()
+    assert seen + [entry.index for entry in kept] == list(range(1_000))
+    assert max(most) == 150

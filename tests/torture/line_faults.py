@@ -308,6 +308,12 @@ LINES: Mapping[str, Line] = MappingProxyType(
             "self._files.write(path, 0, encode_vote(vote))",
             "test_a_vote_is_durable_when_it_is_saved",
         ),
+        "a sync amid a member's write takes its mark": _MEMBER_FILES.line(
+            "_Folder.write",
+            "self._unsynced.add(start)  # a sync",
+            "pass  # a sync",
+            "test_a_sync_does_not_vouch_for_bytes_that_are_still_being_written",
+        ),
         "a member's cut has no commit point": _MEMBER_FILES.line(
             "MemberFiles._cut",
             "self._sums.replace(LogBase(last_index, self._begin_index))",
