@@ -95,9 +95,10 @@ LOOKS = {
         "spark_mq/client/sender.py LatencyFaults.is_available",
         "spark_mq/client/sender.py LatencyFaults.note",
         "spark_mq/controller/server.py RunningController._answer",
-        "spark_mq/controller/server.py RunningController._forget",
-        "spark_mq/controller/server.py RunningController._look_for_brokers",
-        "spark_mq/controller/server.py RunningController._look_for_masters",
+        "spark_mq/controller/server.py RunningController._answer_at_once",
+        "spark_mq/controller/server.py RunningController._peer_left",
+        "spark_mq/controller/server.py RunningController._scan_brokers",
+        "spark_mq/controller/server.py RunningController._scan_masters",
         "spark_mq/controller/server.py RunningController.close",
     ),
 }
