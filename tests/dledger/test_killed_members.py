@@ -16,14 +16,14 @@ from tests.support.places import PROJECT
 def killed(directory: str, seed: int) -> list[list[str]]:
     """What a process says until it is killed, after some lines of its own choice."""
     command = [sys.executable, "-m", "tests.dledger.appending", directory, str(seed)]
-    random, lines = Random(seed), list[list[str]]()
+    random, lines = Random(seed), list[str]()
     with subprocess.Popen(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in range(random.randint(2, 60)):
-            lines.append(process.stdout.readline().split())
+            lines.append(process.stdout.readline())
         process.kill()
-        lines += [line.split() for line in process.stdout]
-    return lines
+        lines += process.stdout
+    return [line.split() for line in lines if line.endswith("\n")]  # the last one may be cut
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(30, marks=pytest.mark.slow)])
