@@ -16,7 +16,7 @@
 Java up to 5.3.2: PlainPermissionManager, PlainAccessResource, PlainPermissionChecker, Permission, RemoteAddressStrategyFactory.
 A request that is in no row of `_needed` wants a valid signature alone, as in Java.
 
-Departures, each of which refuses more: LITE_PULL_MESSAGE needs what PULL_MESSAGE does, a reply what a message does, and
+Departures. Each one refuses more than Java does: LITE_PULL_MESSAGE needs what PULL_MESSAGE does, a reply what a message does, and
 CONSUME_MESSAGE_DIRECTLY the right to pull; requests that change access, or many topics or groups, are for admins (`ADMIN_CODES`). Java
 asks nothing for them. In a range of addresses all parts count; Java ignores those behind the first range, so `10.1-2.0.1` means
 10.1.9.9, too.

@@ -164,7 +164,7 @@ class SendMessageHandler:
         header: SendMessageRequest = request.header
         begin_ms = self._clock()
         try:
-            with at_work():  # the mapping, too: whoever changes it waits for the puts that were judged by it
+            with at_work():  # a change of the mapping waits for the puts that were judged by the old one
                 mappings = self._service.settings.mappings
                 queue = logical_queue(
                     mappings, header.topic, header.queue_id, logical=header.is_logical, choose_queue=True

@@ -240,7 +240,7 @@ def begin_log(path: str, file_size_bytes: int, state: ControllerState, files: Lo
     """Make the log of one of several controllers from a single node's state: the same entries at each controller that has its journal.
 
     They count as committed, so a leader that does not have them cannot replace them. Commit point: the rename. Raises OSError,
-    StateFileError where another journal has been begun with.
+    StateFileError if a log was begun from another journal.
     """
     made = begun_log_path(path)
     log = MemberFiles(made, file_size_bytes=file_size_bytes, file_system=files)

@@ -36,7 +36,7 @@ from storage.files.local_file_system import LocalFileSystem
 from storage.names import address_text
 
 _USED = ".before"
-"""Ends the name of a journal with which a log has begun."""
+"""The suffix of a journal from which a log was begun."""
 _NOTICE_MS = 3_000
 _TICK_SECONDS = 0.1
 _LONGEST_TICK_MS = 1_000
@@ -98,7 +98,7 @@ class RunningController(AdministeredServer):
         """The controller; for the thread that decides: the loop's, or the pool's."""
         self._sent: dict[str, _SentNotice] = {}
         self._begun_count = self._scanned_since = 0
-        """How often it has begun to serve, for the thread that decides; and when the loop's timer of the masters' scan began."""
+        """How often it has begun to serve; and that count when the timer of the masters' scan was started."""
         self._is_closing = False
 
     @classmethod

@@ -118,8 +118,8 @@ SHIPPED = {
     "controllerAddr = 127.0.0.1:9878\nnamesrvAddr = 127.0.0.1:9876\nallAckInSyncStateSet=true\nlistenPort=30911\n"
     "storePathRootDir=/tmp/rmqstore/node00\nstorePathCommitLog=/tmp/rmqstore/node00/commitlog\n",
     "container/2container-2m-2s/broker-a-in-container1.conf": "brokerClusterName=DefaultCluster\nbrokerName=broker-a\n"
-    "brokerId=0\nbrokerRole=SYNC_MASTER\nflushDiskType=ASYNC_FLUSH\nstorePathRootDir=/root/broker-a/store\n"
-    "storePathCommitLog=/root/broker-a/store/commitlog\nlistenPort=10911\nhaListenPort=10912\ntotalReplicas=2\n"
+    "brokerId=0\nbrokerRole=SYNC_MASTER\nflushDiskType=ASYNC_FLUSH\nstorePathRootDir=/data/broker-a/store\n"
+    "storePathCommitLog=/data/broker-a/store/commitlog\nlistenPort=10911\nhaListenPort=10912\ntotalReplicas=2\n"
     "inSyncReplicas=2\nminInSyncReplicas=1\nenableAutoInSyncReplicas=true\nslaveReadEnable=true\n"
     "brokerHeartbeatInterval=1000\nbrokerNotActiveTimeoutMillis=5000\nsendHeartbeatTimeoutMillis=1000\n"
     "enableSlaveActingMaster=true\n",
