@@ -6,7 +6,8 @@
 No topic without an entry is served, so a replica whose master is gone would hide messages that it has. `make_missing_topics` makes the
 entry of the topic's queues:
 
-    queues        one more than the greatest queue id with a message behind the noted end; an entry with fewer gets more
+    queues        as many as the topic's first row makes, and at least one more than the greatest queue id with a message behind the
+                  noted end; an entry with fewer than that gets more
     permission    read and write, as a first message would make it
     all else      Java's defaults: no attributes, not ordered, no flags
 
@@ -23,6 +24,8 @@ import logging
 from storage.errors import NameIllegalError
 from storage.names import MULTI_DISPATCH_PREFIX, validate_topic
 from storage.put.store_writer import StoreWriter
+from storage.rules.response_codes import RequestRefusedError
+from storage.rules.topics import RowWish
 from storage.tables.topics import is_made_by_brokers
 
 _LOG = logging.getLogger(__name__)
@@ -59,14 +62,25 @@ def make_missing_topics(writer: StoreWriter, since: int) -> tuple[str, ...]:
     for topic, queue_id in unserved_queues(writer):
         if _last_place(writer, topic, queue_id) >= since:
             wanted[topic] = max(wanted.get(topic, 0), queue_id + 1)
+    for topic in wanted.keys() - writer.settings.topics.topics.keys():
+        # A batch that began at the master is repeated here: its rows must go to the same queues.
+        wanted[topic] = max(wanted[topic], _queues_of_a_first_row(writer, topic))
     if wanted:
         writer.ensure_topics({}, grown=wanted)
         _LOG.warning(
-            "%s: topics whose entries their master had no time to send are served with as many queues as have messages: %s",
+            "%s: topics whose entries their master had no time to send have entries now, with so many queues: %s",
             writer.root,
             ", ".join(f"{topic} ({count})" for topic, count in sorted(wanted.items())),
         )
     return tuple(sorted(wanted))
+
+
+def _queues_of_a_first_row(writer: StoreWriter, topic: str) -> int:
+    """0 for a topic that rows cannot make."""
+    try:
+        return writer.settings.topic_rules.check(topic, RowWish()).config.write_queue_count
+    except RequestRefusedError:
+        return 0
 
 
 def _last_place(writer: StoreWriter, topic: str, queue_id: int) -> int:

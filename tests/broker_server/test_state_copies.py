@@ -226,10 +226,13 @@ def test_a_topic_whose_messages_came_without_its_entry_is_served_once_the_master
         copies.copy()
         assert entries(service) == {}, "a master that answers knows best"
         put(service, "FRESHER", 3)
+        put(service, "WIDER", 11)
         put(service, "RMQ_SYS_TRANS_HALF_TOPIC", 0)
         silenced(master, monkeypatch)
         copies.copy()
-        assert entries(service) == {"FRESHER": (4, 4, 6)}
+        assert entries(service) == {"FRESHER": (8, 8, 6), "WIDER": (12, 12, 6)}, (
+            "as the first row of each would make it, or wider"
+        )
 
 
 def test_an_entry_with_fewer_queues_than_have_messages_gets_more(
@@ -253,7 +256,7 @@ def test_what_the_master_says_takes_the_place_of_what_was_made(tmp_path: Path, m
         with monkeypatch.context() as gone:
             silenced(master, gone)
             copies.copy()
-        assert entries(service) == {"FRESH": (1, 1, 6)}
+        assert entries(service) == {"FRESH": (8, 8, 6)}
         table = {"FRESH": {"topicName": "FRESH", "readQueueNums": 16, "writeQueueNums": 8, "perm": 4}}
         monkeypatch.setitem(SAID, TOPICS_FILE, {**TOPICS, "topicConfigTable": table})
         copies.copy()
@@ -290,7 +293,7 @@ def test_a_slave_that_becomes_a_master_serves_all_topics_of_its_log(
     with open_store(root, config=StoreConfig.tiny(), read_only=False) as store:
         topics = store.settings.topics.topics
         assert ("FRESH" in topics, "DELETED" in topics) == (True, False)
-        assert topics["FRESH"].read_queue_count == 2
+        assert topics["FRESH"].read_queue_count == 8
         store.writer.remove_topic("FRESH")
     with open_store(root, config=StoreConfig.tiny(), read_only=False) as store:
         assert "FRESH" not in store.settings.topics.topics, "an own topic that is deleted stays so"
@@ -305,7 +308,7 @@ def test_a_replica_of_the_log_alone_serves_all_topics_when_it_is_promoted(tmp_pa
     with open_store(root) as store:
         table = store.state(TOPICS_FILE, TopicTable.load)
         assert table is not None
-        assert table.topics["FRESH"].read_queue_count == 2
+        assert table.topics["FRESH"].read_queue_count == 8
 
 
 def test_static_topics_come_with_the_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
