@@ -11,6 +11,7 @@ p99 and the most ms of the first 50 puts of each file, and of the others.
 from __future__ import annotations
 
 import argparse
+import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -48,7 +49,7 @@ def run(root: Path, seconds: float, file_bytes: int, *, is_warm: bool) -> str:
         settings={"mappedFileSizeCommitLog": str(file_bytes)},
     )
     config = replace(config, identity=replace(config.identity, broker_name="b", broker_ip1="127.0.0.1"))
-    message = InnerMessage(topic="T", queue_id=0, body=b"x" * (file_bytes // _MESSAGES_A_FILE), properties={})
+    message = InnerMessage(topic="T", queue_id=0, body=os.urandom(file_bytes // _MESSAGES_A_FILE), properties={})
     with PutService(open_store(root, config=config, read_only=False, create=True)) as service:
 
         def put() -> int:
@@ -66,7 +67,7 @@ def run_at_broker(kind: str, home: Path, seconds: float, file_bytes: int, *, is_
     with start(_ORACLE, home, home / "store", *settings) as broker:
         broker.make_topics([_TOPIC], 1)
         with Producer(broker.settings, "bench_warm", topics=[_TOPIC]) as producer:
-            message = Message(_TOPIC, b"x" * (file_bytes // _MESSAGES_A_FILE))
+            message = Message(_TOPIC, os.urandom(file_bytes // _MESSAGES_A_FILE))
 
             def put() -> int:
                 return int(producer.send(message).offset_message_id[-16:], 16)
