@@ -17,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from typing import NamedTuple
@@ -37,7 +37,7 @@ from storage.epoch_times import is_time, steady_time_ms
 from storage.errors import PutRefusedError
 from storage.format.properties import CRC_NAME
 from storage.names import MASTER_ID
-from storage.rules.delays import DELAY, TIMER_DEQUEUE_MS, TIMES
+from storage.rules.delays import DELAY, REAL_QUEUE_ID, REAL_TOPIC, TIMER_DEQUEUE_MS, TIMES
 from storage.rules.half_messages import PRODUCER_GROUP, sent_again
 from storage.rules.inner_messages import InnerMessage, InnerMessages, encode_properties
 from storage.service.put_service import PutService
@@ -234,9 +234,10 @@ class Escapes:
 
         rows = [row for row in range(messages.row_count) if not is_there(messages.message(row))]
         for row in rows:
-            if self._put_one(self._timed, messages.message(row), "the timer") is not None:
+            message = messages.message(row)
+            if self._put_one(self._timed, _without(message, (REAL_TOPIC, REAL_QUEUE_ID)), "the timer") is not None:
                 return False
-            self._there[_name(messages.message(row))] += 1
+            self._there[_name(message)] += 1
         self._there.clear()
         return True
 
@@ -276,10 +277,11 @@ class Escapes:
 
 def _without_delay(message: InnerMessage) -> InnerMessage:
     """Without its delay, or the other broker would delay it again. Java: ScheduleMessageService.messageTimeUp."""
-    kept: Mapping[str, str] = {
-        name: value for name, value in message.properties.items() if name != DELAY and name not in TIMES
-    }
-    return replace(message, properties=kept)
+    return _without(message, (DELAY, *TIMES))
+
+
+def _without(message: InnerMessage, names: tuple[str, ...]) -> InnerMessage:
+    return replace(message, properties={key: text for key, text in message.properties.items() if key not in names})
 
 
 def _name(message: InnerMessage) -> bytes:
