@@ -41,7 +41,6 @@ class Duties:
         *,
         check_interval_ms: int,
         clean_interval_ms: int,
-        is_slave: bool = False,
         relieve: Callable[[], None] | None = None,
         clean_mappings: Callable[[int], None] | None = None,
         escapes: Escapes | None = None,
@@ -56,7 +55,7 @@ class Duties:
         self._clock = clock
         self._ending = threading.Event()
         turns = {"tick": (TICK_MS, self._tick), "retention": (clean_interval_ms, self._expire)}
-        if not is_slave:  # what these put, a slave gets from its master
+        if not broker.parts.store.is_slave:  # what these put, a slave gets from its master
             turns["delay levels"] = (LEVELS_MS, self._deliver_levels)
             turns["transaction check"] = (check_interval_ms, self._check_transactions)
             if service.config.timer.timer_wheel_enable:
@@ -66,10 +65,10 @@ class Duties:
             if relieve is not None:
                 turns["fast failure"] = (RELIEF_MS, relieve)
         elif escapes is not None:
-            turns["delay levels"] = (LEVELS_MS, escapes.deliver_levels)
-            turns["transaction check"] = (check_interval_ms, escapes.send_halves)
+            turns["delay levels"] = (LEVELS_MS, partial(self._escape, escapes.deliver_levels))
+            turns["transaction check"] = (check_interval_ms, partial(self._escape, escapes.send_halves))
             if service.config.timer.timer_wheel_enable:
-                turns["timer"] = (TIMER_MS, escapes.deliver_timed)
+                turns["timer"] = (TIMER_MS, partial(self._escape, escapes.deliver_timed))
         self._threads = [
             threading.Thread(target=partial(self._work, name, interval_ms / 1_000, turn), name=name, daemon=True)
             for name, (interval_ms, turn) in turns.items()
@@ -131,6 +130,9 @@ class Duties:
         for topic, found in counts.topics.items():
             self._service.times.add(took_ms // counts.broker_put_nums, found.messages)
             self._broker.parts.traffic.puts.put(topic, NO_QUEUE, found.messages, found.size_bytes, found.messages)
+
+    def _escape(self, turn: Callable[[int], None]) -> None:
+        turn(self._clock())
 
     def _check_transactions(self) -> None:
         self._broker.check_transactions(self._clock())

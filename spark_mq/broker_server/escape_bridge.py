@@ -164,10 +164,9 @@ def queues_elsewhere(route: TopicRoute, own_name: str) -> list[tuple[MessageQueu
 class Escapes:
     """What a slave in its master's place has due, by turns; each does nothing while it stands in for none."""
 
-    def __init__(self, service: PutService, bridges: Callable[[], EscapeBridge], clock: Callable[[], int]) -> None:
+    def __init__(self, service: PutService, bridges: Callable[[], EscapeBridge]) -> None:
         """`bridges` makes a bridge for each kind of turn, because each has its thread."""
         self._service = service
-        self._clock = clock
         self._levels, self._halves, self._timed = bridges(), bridges(), bridges()
         self._there: Counter[bytes] = Counter()
         """Timed messages of a slot that other brokers have, while the slot has others that they do not have."""
@@ -183,11 +182,10 @@ class Escapes:
         for bridge in (self._levels, self._halves, self._timed):
             bridge.close()
 
-    def deliver_levels(self) -> None:
+    def deliver_levels(self, now_ms: int) -> None:
         """Due messages of the delay levels, each level up to the first that no broker takes. Raises StateFileError, OSError."""
         stopped: set[int] = set()
         while self._levels.acts:
-            now_ms, found = self._clock(), []
             with self._service.exclusive() as store:
                 found = [each for each in due_rounds(store, now_ms, ROUND_MESSAGES) if each.level not in stopped]
             for each in found:
@@ -203,10 +201,9 @@ class Escapes:
             if not found:
                 return
 
-    def send_halves(self) -> None:
+    def send_halves(self, now_ms: int) -> None:
         """Halves without an end become halves of another broker, which asks their producers. Raises StateFileError, OSError."""
         while self._halves.acts:
-            now_ms = self._clock()
             with self._service.exclusive() as store:
                 found = open_halves(store, now_ms, CheckRules.of(store.config), ROUND_MESSAGES)
             count = self._put_all(self._halves, found.messages, "half messages", sent_again)
@@ -216,12 +213,12 @@ class Escapes:
             if not is_whole or not count:
                 return
 
-    def deliver_timed(self) -> None:
+    def deliver_timed(self, now_ms: int) -> None:
         """Messages that the timer has due. Raises what `deliver_timed` of the store does."""
         if not self._timed.acts:
             return
         with self._service.exclusive() as store:
-            deliver_timed(store, self._clock(), self._put_timed)
+            deliver_timed(store, now_ms, self._put_timed)
 
     def _put_timed(self, messages: InnerMessages) -> bool:
         left = Counter(self._there)

@@ -164,13 +164,12 @@ class RunningBroker:
             self.group = MemberGroup(own, configuration.client, self._on_group)
             if is_slave and replication.enable_remote_escape:
                 bridges = partial(EscapeBridge, own, configuration.client, lambda: self._stands_in)
-                escapes = Escapes(service, bridges, current_time_ms)
+                escapes = Escapes(service, bridges)
         self._duties = Duties(
             service,
             self.broker,
             check_interval_ms=process.check_interval_ms,
             clean_interval_ms=process.clean_interval_ms,
-            is_slave=is_slave,
             clean_mappings=MappingCleaning(self.broker.parts, self._others).turn,
             escapes=escapes,
             relieve=partial(relieve, service, self._pools[Pool.SEND]) if configuration.process.fails_fast else None,

@@ -158,7 +158,7 @@ class Turns:
         self.store = open_store(root, config=self.config, read_only=False, create=True, clock=lambda: self.now_ms)
         self.bridge = Bridge()
         service = SimpleNamespace(store=self.store, exclusive=lambda: nullcontext(self.store))
-        self.escapes = Escapes(service, lambda: self.bridge, lambda: self.now_ms)  # type: ignore[arg-type, return-value]
+        self.escapes = Escapes(service, lambda: self.bridge)  # type: ignore[arg-type, return-value]
 
     def put(self, *messages: InnerMessage) -> None:
         for message in messages:
@@ -182,18 +182,18 @@ def delayed(turns: Turns, level: int, body: bytes) -> InnerMessage:
 def test_a_level_goes_up_to_the_message_that_no_broker_takes(turns: Turns) -> None:
     turns.put(*(delayed(turns, level, b"%d%d" % (level, number)) for number in range(70) for level in (1, 2)))
     end = turns.store.log_end
-    turns.escapes.deliver_levels()
+    turns.escapes.deliver_levels(turns.now_ms)
     assert turns.bridge.take() == []
     turns.now_ms += 1_500
     turns.bridge.room = 66
-    turns.escapes.deliver_levels()
+    turns.escapes.deliver_levels(turns.now_ms)
     assert turns.bridge.take() == [b"1%d" % number for number in range(66)]
     assert read_plan(turns.store, turns.now_ms).starts() == {1: 66, 2: 0}
     turns.bridge.acts = False
     turns.now_ms += 5_000
-    turns.escapes.deliver_levels()
+    turns.escapes.deliver_levels(turns.now_ms)
     turns.bridge.acts, turns.bridge.room = True, 1_000
-    turns.escapes.deliver_levels()
+    turns.escapes.deliver_levels(turns.now_ms)
     sent = turns.bridge.found[-1]
     assert sorted(turns.bridge.take()) == sorted(
         [b"1%d" % number for number in range(66, 70)] + [b"2%d" % number for number in range(70)]
@@ -203,7 +203,7 @@ def test_a_level_goes_up_to_the_message_that_no_broker_takes(turns: Turns) -> No
         2,
         {"a": "b", "REAL_TOPIC": "T", "REAL_QID": "0"},
     )
-    turns.escapes.deliver_levels()
+    turns.escapes.deliver_levels(turns.now_ms)
     assert (turns.bridge.take(), turns.store.log_end) == ([], end)
 
 
@@ -214,11 +214,11 @@ def test_a_half_goes_unless_it_is_ended_or_too_young(turns: Turns) -> None:
         )
         turns.put(half_message(message, "P"))
     turns.store.put_inner(op_messages(np.array([1]), 4_096, turns.now_ms))
-    turns.escapes.send_halves()
+    turns.escapes.send_halves(turns.now_ms)
     assert turns.bridge.take() == []
     turns.now_ms += 7_000
     turns.bridge.room = 1
-    turns.escapes.send_halves()
+    turns.escapes.send_halves(turns.now_ms)
     (sent,) = turns.bridge.found
     assert (sent.topic, sent.sys_flag, dict(sent.properties)) == (
         "T",
@@ -227,7 +227,7 @@ def test_a_half_goes_unless_it_is_ended_or_too_young(turns: Turns) -> None:
     )
     assert read_progress(turns.store) == (2, 1), "the second is ended, and the third has not gone"
     turns.bridge.room = 1
-    turns.escapes.send_halves()
+    turns.escapes.send_halves(turns.now_ms)
     assert (turns.bridge.take(), read_progress(turns.store)) == ([b"one", b"three"], (3, 1))
 
 
@@ -238,13 +238,13 @@ def test_timed_messages_of_a_slot_go_once_though_one_is_not_taken(turns: Turns) 
         turns.put(route_delayed(message, delays_ms=(), timer=turns.config.timer, now_ms=turns.now_ms))
     turns.now_ms += 10_000
     turns.bridge.room = 2
-    turns.escapes.deliver_timed()
+    turns.escapes.deliver_timed(turns.now_ms)
     assert turns.bridge.take() == [b"a", b"b"]
     turns.now_ms += 1_000
     turns.bridge.room = 9
-    turns.escapes.deliver_timed()
+    turns.escapes.deliver_timed(turns.now_ms)
     turns.now_ms += 1_000
-    turns.escapes.deliver_timed()
+    turns.escapes.deliver_timed(turns.now_ms)
     assert turns.bridge.take() == [b"c"]
 
 
